@@ -1,4 +1,4 @@
-"""Streams of a component as AXI4-Stream signals; docs/verilog.md explains the meaning of TKEEP."""
+"""Expose a component's streams as AXI4-Stream signals; docs/verilog.md explains TKEEP."""
 
 import dataclasses
 import itertools
@@ -14,22 +14,22 @@ __all__ = ["AxiStream", "Field", "fields", "streams"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Named bits of a vector: a number or an array of numbers.
+    """A named field of a vector: one number or an array of numbers.
 
     Parameters
     ----------
     name : str
-        Name in the layout, with dots; empty for a payload without fields.
+        Dotted name in the layout; empty for a payload without fields.
     low : int
-        Position of the lowest bit in the vector.
+        Index of the lowest bit in the vector.
     width : int
-        Bits of one number.
+        Number of bits per number.
     pitch : int
-        Bits from one number to the next; more than ``width`` if each number begins at a byte boundary.
+        Distance between the starts of numbers, in bits; more than ``width`` if numbers are byte-aligned.
     count : int or None
-        Number of numbers in an array; None if the field is not an array.
+        Array length; None if the field is not an array.
     signed : bool
-        Whether the numbers are in two's complement.
+        Whether numbers are in two's complement.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Field:
 
     @property
     def description(self):
-        """Range, name and form of the field, as text."""
+        """Describe the field's range, name and format."""
         form = []
         if self.count is not None:
             form.append(f"{self.count} x {self.width} bits" + (f", each in {self.pitch}" * (self.pitch > self.width)))
@@ -56,14 +56,14 @@ class Field:
         return f"{text} ({', '.join(form)})" if form else text
 
     def select(self, vector, total):
-        """Verilog slices of the field's bits in a vector of ``total`` bits, lowest first and without padding."""
+        """Return Verilog slices of the field's bits in a ``total``-bit vector, lowest first, without padding."""
         if self.pitch == self.width:
             return [_select(vector, self.low, self.bits, total)]
         return [_select(vector, self.low + n * self.pitch, self.width, total) for n in range(self.count)]
 
 
 def fields(shape, *, name="", low=0):
-    """Fields of a payload, starting at bit 0, that have at least one bit."""
+    """Yield the fields of a payload that have at least one bit; the first starts at bit ``low``."""
     try:
         layout = data.Layout.cast(shape)
     except TypeError:
@@ -85,20 +85,20 @@ def fields(shape, *, name="", low=0):
 
 
 class AxiStream:
-    """One stream of a component as AXI4-Stream signals.
+    """A component's stream, as AXI4-Stream signals.
 
-    ``last`` is TLAST. If a payload has ``elements`` and a ``keep`` with one bit for each element, TKEEP repeats the
-    keep bit of an element for each of its bytes; every element begins at a byte boundary, and the first one at bit 0.
-    All other fields are in TDATA, in order and without gaps, followed by zeros up to a whole byte.
+    ``last`` is TLAST. If a payload has ``elements`` and a ``keep`` bit per element, TKEEP repeats each keep bit for
+    every byte of its element. Elements are then byte-aligned and start at bit 0. All other fields follow in TDATA, in
+    order and without gaps, padded with zeros to a whole byte.
 
     Parameters
     ----------
     name : str
-        Flattened name of the stream.
+        Flattened stream name.
     is_input : bool
         Whether the component receives the stream.
     shape : ShapeLike
-        Payload.
+        Payload shape.
     """
 
     def __init__(self, *, name, is_input, shape):
@@ -117,9 +117,9 @@ class AxiStream:
         self._lanes, self._keep = (lanes, keep) if masked else (None, None)
         self._lane_bytes = -(-lanes.width // 8) if masked else 0
 
-        self._data = {}  # maps fields of the payload to fields of TDATA
+        self._data = {}  # maps payload fields to TDATA fields
         self._data_bits = 0
-        # TDATA begins with the elements, wherever they are in the payload, since TKEEP describes them.
+        # Elements come first in TDATA, wherever they are in the payload, because TKEEP describes them.
         for field in sorted(self._payload, key=lambda field: field != self._lanes):
             if field not in (self._last, self._keep):
                 pitch = 8 * self._lane_bytes if field == self._lanes else field.pitch
@@ -153,19 +153,19 @@ class AxiStream:
 
     @property
     def wires(self):
-        """Names and widths of the wires between the component and the signals of an output."""
+        """Names and widths of the wires from the component to an output's signals."""
         return [] if self.is_input else [(f"{self.name}__payload", self._payload_bits)]
 
     @property
     def connections(self):
-        """Ports of the component, each with the expression to connect to it."""
+        """Component ports, each with the expression connected to it."""
         pairs = [(f"{self.name}__{signal}", f"{self.prefix}_t{signal}") for signal in ("valid", "ready")]
         payload = f"{self.name}__payload"
         return [*pairs, (payload, self._given if self.is_input else payload)]
 
     @property
     def _given(self):
-        """The payload of an input, assembled from its signals."""
+        """Payload of an input, assembled from its AXI signals."""
         pieces = []
         for field in self._payload:
             if field == self._last:
@@ -181,7 +181,7 @@ class AxiStream:
 
     @property
     def assignments(self):
-        """Signals of an output, each with the expression to assign to it."""
+        """Signals of an output, each with the expression assigned to it."""
         if self.is_input:
             return []
         payload, total = f"{self.name}__payload", self._payload_bits
@@ -208,7 +208,7 @@ class AxiStream:
 
 
 def _select(vector, low, width, total):
-    """Bits of a vector of ``total`` bits; the vector itself if all bits are selected."""
+    """Select bits of a ``total``-bit vector; selecting all of them returns the vector itself."""
     return vector if width == total else f"{vector}{_range(low, width)}"
 
 
@@ -217,7 +217,7 @@ def _range(low, width):
 
 
 def _concatenation(pieces):
-    """Concatenation of pieces; the first piece has the lowest bits."""
+    """Concatenate pieces; the first one becomes the lowest bits."""
     return pieces[0] if len(pieces) == 1 else f"{{{', '.join(reversed(pieces))}}}"
 
 

@@ -3,8 +3,8 @@
 
 Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
 
-A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are
-tried until one meets the clock, and that placement becomes the bitstream.
+A bitstream is written only if the design fits and meets the board's clock: placements with seeds 1, 2, … are tried
+until one meets the clock; that one becomes the bitstream.
 """
 
 import argparse
@@ -64,11 +64,11 @@ class Plan:
     Parameters
     ----------
     design : str
-        Design in Yosys's own language.
+        Design in Yosys's own language (RTLIL).
     constraints : str
-        Pins and clocks, for the file that is named in :attr:`place`.
+        Pin and clock constraints, for the file named in :attr:`place`.
     place, pack : list of str
-        Arguments of nextpnr and of the packer.
+        Arguments for nextpnr and for the packer.
     """
 
     design: str
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(wired: Board, top: Top) -> Plan:
-    """Generate a board's files with Amaranth, and return the files that :func:`build` needs."""
+    """Generate a board's files with Amaranth, and return the ones needed by :func:`build`."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
     script = json_files.parse_product(files[f"build_{_TOP}.json"])
     commands = {program: arguments for program, *arguments in script["commands"]}
@@ -88,20 +88,20 @@ def plan(wired: Board, top: Top) -> Plan:
 
 def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable[[str], None] = lambda text: None,
           design=None) -> dict:
-    """Build the bitstream of a board, and its report ``build/synth/<name>.json``.
+    """Build the bitstream of a board and the report ``build/synth/<name>.json``.
 
     Parameters
     ----------
     name : str
         A key of :data:`boards.boards.BOARDS`.
     seeds : int
-        Number of placements for the table of speeds. More are tried until one meets the clock, up to ATTEMPTS.
+        Number of placements for the table of speeds. More are tried, up to ATTEMPTS, until one meets the clock.
     native : bool
-        Whether to use the tools on PATH.
+        Whether to use the tools found on PATH.
     progress : callable
-        Called with a line of text when a stage begins, and when a speed has been reached.
+        Called with a line of text when a stage starts and when a placement has reached a speed.
     design : Component or None
-        Design that replaces the board's own nodes and link.
+        Design to build instead of the board's own nodes and link.
     """
     wired, config = board(name)
     if not 1 <= seeds <= MAX_SEEDS:
@@ -167,9 +167,9 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
 
 
 def steps(family: Family, top: str) -> list[str]:
-    """Yosys commands that convert a design in RTLIL to cells."""
-    # Yosys respects no_rw_check (nothing depends on a read during a write) only if it merges a register into the read
-    # port. Otherwise each block memory gets flip-flops and LUTs for each bit, to keep the old row.
+    """Yosys commands that map an RTLIL design to cells."""
+    # Yosys honours no_rw_check (nothing depends on a read during a write) only if it merges a register into the read
+    # port. Otherwise, each block memory gets flip-flops and LUTs for every bit, to keep the old row.
     return ["memory_nordff", *(step.format(top=top) for step in family.dense)]
 
 
@@ -184,8 +184,8 @@ def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
-    """Place with one seed, or reuse a placement; return the folder with the report and any bitstream."""
-    # The clock of the design is derived from its PLL; --freq is for clocks without a constraint.
+    """Place with one seed, or reuse a placement; return the folder with the report and bitstream, if any."""
+    # The design's clock is derived from its PLL; --freq is for clocks without a constraint.
     arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
                  "--freq", f"{clock / 1e6:g}"]
 
@@ -199,7 +199,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
             full = _full(log.read_text(errors="replace") if log.exists() else "")
             if full:
                 raise SynthesisError(f"{name} does not fit its {wired.part}: {full}") from None
-            # nextpnr also treats a missed clock as an error, but writes a report.
+            # nextpnr reports a missed clock as an error, too, but still writes a report.
             if not report.exists() or not _missed(json_files.read_product(report)):
                 raise
         else:
@@ -212,10 +212,10 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
 
 
 def _full(log: str) -> str:
-    """Resources that the chip has too few of, from nextpnr's log; empty if placement failed for another reason."""
+    """List the resources that the chip has too few of; empty if placement failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
-    # In a chip that is nearly full, there may be no legal site for some cells.
+    # On an almost full chip, some cells may have no legal site left.
     least = 0.9 if "Unable to find legal placement" in log else 1.0
     return ", ".join(f"{needed:,} {site} of {present:,}" for site, (needed, present) in used.items()
                      if needed > least * present)
@@ -227,7 +227,7 @@ def _missed(report: dict) -> bool:
 
 def _fmax(report: dict, clock: int) -> float:
     """Frequency in MHz that the design's clock reaches."""
-    # Without this clock, which is derived from the reference and the PLL's dividers, nextpnr would have failed.
+    # If this clock, derived from the reference and the PLL's dividers, were missing, nextpnr would have failed.
     ours = [row for row in report["fmax"].values() if abs(row["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "
@@ -236,7 +236,7 @@ def _fmax(report: dict, clock: int) -> float:
 
 
 def table() -> str:
-    """All results for boards, as a Markdown table."""
+    """Results of all boards, as a Markdown table."""
     lines = ["| Board | Part | Nodes | Link wires | LUT4 | LUTs | FF | DSP | block RAM | Clock MHz "
              "| Fmax MHz: median (range) | Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
@@ -262,7 +262,7 @@ def program(name: str, bitstream: Path, *, cable: str | None = None):
         A key of :data:`boards.boards.BOARDS`.
     bitstream : Path
     cable : str or None
-        Adapter to use instead of the board's own.
+        Adapter to use instead of the one on the board.
     """
     wired, _ = board(name)
     chosen = os.environ.get("OPENFPGALOADER", "openFPGALoader")

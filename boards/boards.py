@@ -1,6 +1,6 @@
-"""Wiring of each board; the nodes are configured in hdl/board.py, which the host also reads.
+"""Board wiring. The nodes are configured in hdl/board.py, which the host also reads.
 
-A new board needs an entry here, and an entry with the same name in :data:`hdl.board.BOARDS`.
+To add a board, add an entry here and an entry of the same name in :data:`hdl.board.BOARDS`.
 """
 
 import dataclasses
@@ -21,27 +21,27 @@ __all__ = ["BOARDS", "Board", "board"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Board:
-    """The wiring of a board.
+    """Wiring of a board.
 
     Parameters
     ----------
     platform : type
         Class from amaranth-boards.
     family : Family
-        Tools for its chip.
+        FPGA family, which determines the tools.
     resources : tuple of Resource
-        Resources in addition to the platform's.
+        Resources that the platform does not define.
     lights : dict
-        For each light of the board, the bits of ``lights`` of :class:`~hdl.board.BoardTop` that it shows. A key is
-        the light's resource, and the light's number or the name of its part.
+        Bits of :class:`~hdl.board.BoardTop`'s ``lights`` that each light on the board shows, keyed by the light's
+        resource and its number or the name of its part.
     button : str or None
-        Resource of a button that resets all nodes while it is pressed.
+        Resource of a button that resets all nodes while pressed.
     loader : str
         Name of the board in openFPGALoader.
     cable : str or None
-        Name of the adapter for openFPGALoader, if the board has no adapter of its own.
+        Name of the adapter in openFPGALoader, if the board does not include one.
     dsp_registers : bool
-        Whether flip-flops around products are moved into the DSP blocks; see :mod:`boards.dsp_registers`.
+        Whether to move flip-flops around multipliers into the DSP blocks; see :mod:`boards.dsp_registers`.
     """
 
     platform: type[Platform]
@@ -55,7 +55,7 @@ class Board:
 
     @property
     def part(self):
-        """Name of the chip, with speed grade and package."""
+        """Part name of the chip, including speed grade and package."""
         return "-".join(str(value) for value in (self.platform.device, getattr(self.platform, "speed", None),
                                                  self.platform.package) if value is not None)
 
@@ -72,11 +72,11 @@ BOARDS = {
     "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
     "orangecrab-25f": Board(
         platform=OrangeCrabR0_2_25FPlatform, family=ECP5,
-        # The pins of the serial port on a Feather board.
+        # Serial port pins on a Feather board.
         resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
         lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
         loader="orangeCrab"),
-    # The link needs the only two wires that can be inputs, which the only light and the only button also use.
+    # Only two wires can be inputs, and the link needs both, although the only light and button also use them.
     "colorlight-5a-75b": Board(
         platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
     "icebreaker": Board(
@@ -86,7 +86,7 @@ BOARDS = {
 
 
 def board(name):
-    """Board with a given name, and its configuration."""
+    """Return the board with the given name and its configuration."""
     if name not in BOARDS:
         raise SynthesisError(choice_error("Board", BOARDS, name))
     return BOARDS[name], CONFIGS[name]

@@ -1,4 +1,4 @@
-"""Exit handling of the programs in boards/: one-line errors, signals and closed output pipes."""
+"""Exit handling of the programs in boards/: one-line errors, signals and closed pipes."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from sim.verilated.processes import EndedError, ToolError, ended_by_signals
 
 __all__ = ["finish"]
 
-#: Errors that the user can correct; a TypeError is caused by parameters that a unit does not have.
+#: Errors that the user can correct; a TypeError comes from parameters that a unit does not have.
 _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 
 def finish(work: Callable[[], None]) -> int:
-    """Run the work of a program and return its exit code; a signal also ends the programs it started.
+    """Run the work of a program and return the exit code; a signal also ends the programs it has started.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Registers of the DSP blocks of an ECP5: moves flip-flops around a product into its block.
+"""Use the registers of ECP5 DSP blocks by moving flip-flops around a product into its block.
 
-A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. The flip-flops of a design
-are placed in its logic, often far from the columns of blocks, so that a path contains a wire, the block's 3.9 ns and
-another wire. With the block's registers, each of these gets a cycle of its own. Neither latency nor results change:
+A MULT18X18D has registers for its operands and its product, which Yosys leaves unused. A design's flip-flops are
+placed in the fabric, often far from the DSP columns, so a path includes a wire, the block's 3.9 ns and another wire.
+With the block's registers, each of these has a cycle of its own. Neither latency nor results change;
 docs/synthesis.md explains the rules.
 """
 
@@ -15,19 +15,19 @@ from sim import json_files
 
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
-#: Source of this file: part of a netlist's digest, in addition to the design and the tools.
+#: This file's own source, which is hashed into the netlist digest together with the design and the tool versions.
 SOURCE = Path(__file__).read_text()
 
 BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
 _OPERANDS = [f"{operand}{place}" for operand in "AB" for place in range(18)]
 _PRODUCT = [f"P{place}" for place in range(36)]
 
-#: Settings of a flip-flop that may be moved into a DSP block: no enable, no reset and initially zero.
+#: Settings of flip-flops that may be moved into a DSP block: no enable, no reset, initially zero.
 _PLAIN = {"CLKMUX": ("CLK", "CLK"), "CEMUX": ("CE", "1"), "REGSET": ("SET", "RESET")}
 
 
 class _Netlist:
-    """A module in Yosys's JSON format, with the driver and the readers of each net."""
+    """A module in Yosys's JSON format, with the driver and readers of each net."""
 
     def __init__(self, module: dict, stays: re.Pattern | None):
         self.cells = module["cells"]
@@ -44,11 +44,11 @@ class _Netlist:
                         self.readers[bit].add((name, port))
 
     def net(self, name: str, port: str):
-        """Number of the net, or the constant, at a one-bit port."""
+        """Return the net number, or constant, at a one-bit port."""
         return self.cells[name]["connections"].get(port, ["x"])[0]
 
     def clock(self, name: str) -> tuple | None:
-        """Clock and global reset of a flip-flop that may be moved, or None."""
+        """Return clock and global reset of a flip-flop that may be moved, else None."""
         cell = self.cells.get(name, {"type": ""})
         if cell["type"] != FLIP_FLOP or (self.stays is not None and self.stays.fullmatch(name)):
             return None
@@ -60,7 +60,7 @@ class _Netlist:
         return self.net(name, "CLK"), settings.get("GSR", "ENABLED")
 
     def operands(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each operand bit that is not zero, or None if any of these bits has no flip-flop."""
+        """Return the flip-flop of each nonzero operand bit, or None if any of these bits has no flip-flop."""
         flip_flops = {}
         for port in _OPERANDS:
             net = self.net(block, port)
@@ -69,7 +69,7 @@ class _Netlist:
         return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def product(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each product bit that is read, or None if anything other than a flip-flop reads a bit."""
+        """Return the flip-flop that reads each used product bit, or None if anything else reads one."""
         flip_flops = {}
         for port in _PRODUCT:
             net = self.net(block, port)
@@ -95,23 +95,23 @@ class _Netlist:
 
 
 def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
-    """Move flip-flops around multipliers into their registers.
+    """Move flip-flops around multipliers into the multipliers' registers.
 
-    The registers of a multiplier are used if each of its operand bits that is not zero is driven by a flip-flop, and
-    bits of its product are read only by flip-flops; and if all of these flip-flops have the same clock, no enable and
-    no reset, and start at zero. A flip-flop of an operand is not removed if anything else reads it.
+    A multiplier's registers are used if flip-flops drive all operand bits that are not constant zero, and only
+    flip-flops read the product bits. All these flip-flops must have the same clock, no enable, no reset, and an
+    initial value of zero. An operand flip-flop that has other readers is kept.
 
     Parameters
     ----------
     module : dict
-        Flattened module in Yosys's JSON format, which is changed in place.
+        Flattened module in Yosys's JSON format; changed in place.
     stays : re.Pattern or None
         Names of flip-flops that may not move.
 
     Returns
     -------
     blocks, flip_flops : int
-        Number of multipliers that now use their registers, and number of flip-flops that were removed.
+        Number of multipliers that now use their registers, and number of flip-flops removed.
     """
     netlist = _Netlist(module, stays)
     before = len(netlist.cells)
@@ -148,7 +148,7 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
 
 
 def rewrite(netlist: Path, top: str, statistic: Path, *, stays: re.Pattern | None = None) -> None:
-    """Move flip-flops into the multipliers of a netlist file, and subtract them from its statistics.
+    """Move flip-flops into the multipliers of a netlist file and update its statistics.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Cost of each rule of the streamed optimizer, with the parameters per second that it updates.
+"""Cost of each rule of the streamed optimizer, and its rate in parameters per second.
 
-Run as ``make synth-optimizer``, or ``python -m boards.optimizer_table``: one row per set of rules and lane count,
-each for a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed
-out of context. In steady state it updates one parameter per lane and cycle (as measured by ``make bench``), so the
-number of parameters per second is lanes times Fmax.
+Run as ``make synth-optimizer`` or ``python -m boards.optimizer_table``. Each row is for one set of rules and one lane
+count: a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed out
+of context. In steady state, it updates one parameter per lane and cycle (as measured by ``make bench``), so the rate
+in parameters per second is the number of lanes times Fmax.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
-#: For each row of the table, by name, the unit of :mod:`boards.synth` that is placed.
+#: The unit of :mod:`boards.synth` that is placed for each row of the table, keyed by row name.
 UNITS = {
     "SGD": "optimizer.sgd",
     "momentum": "optimizer.momentum",
@@ -35,8 +35,8 @@ LANES = (1, 2, 4)
 def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = LANES, seeds: int = 3,
                 part: str = DEFAULT_PART, processes: int = 2,
                 progress: Callable[[str], None] = lambda text: None) -> list[dict]:
-    """Place every unit with every lane count; return the results of :func:`boards.synth.measure`, with ``rules``,
-    ``lanes`` and ``parameters_per_second`` added.
+    """Place every unit with every lane count; return the results of :func:`boards.synth.measure` with the added
+    fields ``rules``, ``lanes`` and ``parameters_per_second``.
     """
     if not 1 <= processes <= 1024:
         raise SynthesisError(f"Processes must be between 1 and 1024, not {processes!r}")

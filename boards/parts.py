@@ -1,4 +1,4 @@
-"""Cells in each part of a design, counted in its flattened netlist."""
+"""Count the cells in each part of a design, from its flattened netlist."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ __all__ = ["count_parts", "part_lines"]
 
 
 def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, int]]:
-    """Count the cells in each part of a design, including its subparts, by the path of the part.
+    """Count the cells in each part of a design, including its subparts; the result is keyed by path.
 
     A cell belongs to the part that named the signal it drives, or to the innermost part if there are several. A cell
     that drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted
@@ -49,7 +49,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
     drivers = {bit: name for name, bits in drives.items() for bit in bits}
     owners = {name: max(parts, key=lambda scope: scope.count("."))
              for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
-    # Breadth first, from cells with a known part to their drivers, so that each driver is also assigned to a part.
+    # Breadth-first, from cells with a known part to their drivers, so that drivers are also assigned to a part.
     known = list(owners)
     for name in known:
         for bit in nets(name, "input"):
@@ -69,14 +69,14 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
 
 
 def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = "", least: float = 0.01) -> list[str]:
-    """Parts that use the most of a resource, as lines with count, share and name, indented by nesting.
+    """Lines for the parts that use most of a resource: count, share and name, indented by nesting.
 
     Parameters
     ----------
     parts : dict
         Counts from :func:`count_parts`.
     resource : str
-        Resource to show.
+        Name of the resource.
     whole : str
         Path of the part that counts as 100%.
     least : float

@@ -1,4 +1,4 @@
-"""Clock generation for boards, with the PLL of an ECP5 or of an iCE40 UP."""
+"""Clock generation for boards, using the PLL of an ECP5 or iCE40 UP."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,7 @@ def _mhz(rate):
 
 @dataclasses.dataclass(frozen=True)
 class Ecp5Dividers:
-    """Dividers for the reference, for the feedback, and for the output of the oscillator."""
+    """Dividers for the reference, the feedback and the oscillator's output, with the oscillator frequency."""
 
     reference: int
     feedback: int
@@ -36,9 +36,9 @@ class Ecp5Dividers:
     def choose(cls, *, reference, clock):
         """Choose dividers that derive one clock from another exactly; frequencies are in Hz.
 
-        The limits are from the ECP5 family's data sheet: 8 to 400 MHz for the reference, 10 to 400 MHz at the phase
-        detector, and 400 to 800 MHz for the oscillator. The detector is as fast as possible, and the oscillator as
-        close as possible to the middle of its range.
+        Limits from the ECP5 data sheet: 8 to 400 MHz for the reference, 10 to 400 MHz at the phase detector, and 400
+        to 800 MHz for the oscillator. The choice maximizes the detector frequency and keeps the oscillator as close
+        as possible to the middle of its range.
         """
         _check(reference, clock, 8_000_000, 400_000_000)
         for divider in range(1, reference // 10_000_000 + 1):
@@ -54,7 +54,7 @@ class Ecp5Dividers:
 
 @dataclasses.dataclass(frozen=True)
 class Ice40Dividers:
-    """``DIVR``, ``DIVF`` and ``DIVQ``, the filter range, and the frequency of the oscillator."""
+    """``DIVR``, ``DIVF`` and ``DIVQ``, with the filter range and the oscillator frequency."""
 
     divr: int
     divf: int
@@ -62,15 +62,15 @@ class Ice40Dividers:
     filter: int
     oscillator: int
 
-    #: Maximum frequency at the phase detector, in Hz, for each filter range.
+    #: Filter range, keyed by the maximum phase detector frequency in Hz.
     _RANGES = {17_000_000: 1, 26_000_000: 2, 44_000_000: 3, 66_000_000: 4, 101_000_000: 5}
 
     @classmethod
     def choose(cls, *, reference, clock):
         """Choose settings that derive one clock from another exactly; frequencies are in Hz.
 
-        The limits are from the iCE40 family's PLL guide: 10 to 133 MHz for the reference and at the phase detector,
-        and 533 to 1,066 MHz for the oscillator.
+        Limits from the iCE40 PLL guide: 10 to 133 MHz for the reference and at the phase detector, and 533 to 1,066
+        MHz for the oscillator.
         """
         _check(reference, clock, 10_000_000, 133_000_000)
         for divr, divq in itertools.product(range(reference // 10_000_000), range(1, 7)):
@@ -85,15 +85,15 @@ class Ice40Dividers:
 
 
 class Ecp5Pll(wiring.Component):
-    """The PLL of an ECP5, with the same clock at two outputs.
+    """ECP5 PLL with the same clock on two outputs.
 
-    An output that drives a clock gate cannot also drive flip-flops; therefore the flip-flops that control the gate
-    use a separate output.
+    An output that drives a clock gate cannot also drive flip-flops, so the flip-flops that control the gate use the
+    second output.
 
     Parameters
     ----------
     reference, clock : int
-        Frequencies in Hz; see :meth:`Ecp5Dividers.choose`.
+        Frequencies in Hz; for limits, see :meth:`Ecp5Dividers.choose`.
 
     Members
     -------
@@ -119,7 +119,7 @@ class Ecp5Pll(wiring.Component):
         m = Module()
         m.submodules.pll = Instance(
             "EHXPLLL",
-            # The loop filter, with the default settings of Lattice's own tools.
+            # Loop filter settings, as in the defaults of Lattice's own tools.
             a_FREQUENCY_PIN_CLKI=_mhz(reference), a_FREQUENCY_PIN_CLKOP=_mhz(clock),
             a_ICP_CURRENT="12", a_LPF_RESISTOR="8", a_MFG_ENABLE_FILTEROPAMP="1", a_MFG_GMCREF_SEL="2",
             p_PLLRST_ENA="DISABLED", p_INTFB_WAKE="DISABLED", p_STDBY_ENABLE="DISABLED",
@@ -137,14 +137,14 @@ class Ecp5Pll(wiring.Component):
 
 
 class Ice40Pll(wiring.Component):
-    """The PLL of an iCE40, fed by a dedicated pin.
+    """iCE40 PLL with a dedicated input pin.
 
     Parameters
     ----------
     pin : IOPort
-        Pin for the reference; no other logic can use it.
+        Reference clock pin, which no other logic can use.
     reference, clock : int
-        Frequencies in Hz; see :meth:`Ice40Dividers.choose`.
+        Frequencies in Hz; for limits, see :meth:`Ice40Dividers.choose`.
 
     Members
     -------

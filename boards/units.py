@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units that can be placed on their own or exported as Verilog, by name."""
+"""Units that can be placed on their own or exported as Verilog, keyed by name."""
 
 import dataclasses
 import importlib
@@ -27,10 +27,10 @@ __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit that can be placed on its own: component class and default parameters, or a function that returns them.
+    """A unit that can be placed on its own: a component class with default parameters, or a factory function.
 
     If a unit takes the configuration of a node, ``config`` is the only parameter, and options are passed to
-    :func:`hdl.config.forms.with_options`. ``features`` lists features needed in addition to the one in ``target``.
+    :func:`hdl.config.forms.with_options`. ``features`` lists any features needed other than the one in ``target``.
     """
 
     target: str
@@ -44,11 +44,11 @@ class Unit:
 
     @property
     def present(self):
-        """Whether this copy of the repository contains the features that the unit needs."""
+        """Whether this copy of the repository contains all features that the unit needs."""
         return not self._missing
 
     def call(self, options):
-        """Component class and constructor arguments; ``options`` override parameters."""
+        """Return the component class and its constructor arguments; ``options`` override defaults."""
         if self._missing:
             raise SynthesisError(f"Unit {self.target} needs feature {self._missing[0]}, which is not in this copy")
         own = self.parameters() if callable(self.parameters) else self.parameters
@@ -77,7 +77,7 @@ class Unit:
 
 
 class Together(wiring.Component):
-    """Independent components, placed as one.
+    """Several independent components, placed as one unit.
 
     Members
     -------
@@ -104,13 +104,13 @@ def _codec(name):
 
 
 def weight_codec(*, codec, lanes):
-    """Units of a node for a weight codec, given by name: from memory rows to words of a link, and back."""
+    """A node's encoder (memory rows to link words) and decoder for the named weight codec."""
     chosen = _codec(codec)
     return Together(encoder=WordEncoder(codec=chosen, lanes=lanes), decoder=WordDecoder(codec=chosen, lanes=lanes))
 
 
 def zero_value_codec(*, lanes):
-    """Units for zero-value compression of gradients: encoder, adder in compressed form, and decoder."""
+    """Zero-value gradient compression: encoder, adder for compressed packets, and decoder."""
     return Together(encoder=encoder.Encoder(lanes=lanes), adder=adder.Adder(),
                     decoder=decoder.Decoder(lanes=lanes))
 
@@ -132,7 +132,7 @@ def control_hub():
 
 
 def command_queues(*, queues, replay=False, banks=1):
-    """Command queue of a node with several queues; with replay, commands can wait for other nodes."""
+    """Command queue of a node with several queues; with ``replay``, commands can wait for other nodes."""
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
     config = _node(**{"link": "replay:Replay"} if replay else {},
@@ -149,7 +149,7 @@ def command_checkers(*, queues):
 
 
 class SlotsWithMessages(wiring.Component):
-    """Link ends for time slots, with access by messages: all units for slots in a node.
+    """Slot link together with message access: all units that a node needs for time slots.
 
     The members are all members of :class:`~hdl.features.slots.link.SlotLink` and
     :class:`~hdl.features.slots.access.MessageAccess`, except for the streams between the two.
@@ -183,7 +183,7 @@ class SlotsWithMessages(wiring.Component):
 
 
 def far_memories(*, config):
-    """Far memory of a server for its weights and state, with the ports for its collective engine."""
+    """Server's far memory for weights and state, with the ports used by its collective engine."""
     from hdl.features.far.memories import FarMemories
     writers = {name: 2 if name == "weights" else 1 for name in config.far_bases}
     owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.has("tenants") else None
@@ -263,7 +263,7 @@ def _made(part):
 
 
 def _needed(part):
-    """Names of the features that the given sections belong to."""
+    """Names of the features that define the given sections."""
     if isinstance(part, list):
         return [name for entry in part for name in _needed(entry)]
     name = part[0] if isinstance(part, tuple) else part
@@ -271,7 +271,7 @@ def _needed(part):
 
 
 def _node(**sections):
-    """Configuration of a node, where sections of features are given by name."""
+    """Node configuration with feature sections given by name."""
     return NodeConfig(**{field: _made(part) for field, part in sections.items()})
 
 
@@ -298,7 +298,7 @@ def _int16():
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
-#: Configurations of nodes with slots, with messages in slots, and with quorum updates.
+#: Configurations with slots, with messages in slots, and with quorum updates.
 _SLOTS = {"link": "slots:Slots", "programs": "programs:Programs"}
 _MESSAGES = {"link": ("slots:Slots", {"messages": True}), "programs": "programs:Programs"}
 _ROUNDS = {"link": "replay:Replay", "programs": "programs:Programs",
@@ -320,7 +320,7 @@ UNITS = {
     "compute.multiply_accumulate": Unit("hdl.features.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.centroid_product": _centroid_table("CentroidProduct"),
     "compute.array": Unit("hdl.features.compute.array:MacArray", {"rows": 1, "columns": 4}),
-    # One unit per format of operands; ``gradring lab sweep`` shows the results.
+    # One unit per operand format; ``gradring lab sweep`` shows the results.
     **{f"compute.operands_{name}": Unit("hdl.features.compute.arrays:make_array", {
         "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in ("fp32", *format_names("operands"))},
     "compute.panel": Unit("hdl.features.compute.panel:PanelBuffer", {"lanes": 4}),
@@ -354,7 +354,7 @@ UNITS = {
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
-    # One unit per format; ``gradring lab sweep`` shows the results for the formats in this copy.
+    # One unit per format; ``gradring lab sweep`` shows the results for the formats available in this copy.
     **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),

@@ -2,7 +2,7 @@
 """One unit, or the whole node, as a file of plain Verilog-2005 with AXI4-Stream ports.
 
 Run as ``make verilog UNIT=compression.zero_value.encoder``, or ``python -m boards.verilog --unit node``; the file is
-``build/verilog/<unit>.v``. docs/verilog.md explains the names of ports and the meaning of TKEEP.
+``build/verilog/<unit>.v``. docs/verilog.md explains port names and TKEEP.
 """
 
 import argparse
@@ -29,20 +29,20 @@ __all__ = ["design", "wrap", "write"]
 
 RESULTS = toolchain.BUILD / "verilog"
 
-#: Maximum length of a file name that includes all options as text.
+#: Maximum length of a file name that spells out all options.
 LABEL = 80
 
 
 def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Design:
-    """Convert a component to Verilog with AXI4-Stream ports, and a header comment that describes them.
+    """Convert a component to Verilog with AXI4-Stream ports and a header comment that describes them.
 
     Parameters
     ----------
     component : Component
     name : str
-        Name of the top module, and prefix of all other modules.
+        Name of the top module, and prefix of all other module names.
     title : sequence of str
-        First lines of the header.
+        First lines of the header comment.
     """
     core = convert(component, name=f"{name}_core")
     axis = streams(component)
@@ -71,7 +71,7 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
         *(f"  assign {target} = {source};" for stream in axis for target, source in stream.assignments),
         "endmodule",
         "",
-        # The core loses its `top` attribute, since tools that search for it must find the top module.
+        # Remove the core's `top` attribute, because tools that look for it must find the top module instead.
         re.sub(r"^\(\* top = .*\*\)\n", "", core.text, flags=re.MULTILINE),
     ]
     return Design(name, "\n".join(lines), tuple(ports))
@@ -110,17 +110,17 @@ def _label(unit, options):
 def design(unit: str, *, options: dict | None = None, progress: Callable[[str], None] = lambda text: None) -> Design:
     """Generate the Verilog of one unit.
 
-    The name of the top module is ``gradring_`` and the unit's name, followed by the parameters that differ from its
-    defaults, as in ``gradring_floating_multiply_dsps_2``, or by a digest of these parameters if the name is too long.
+    The top module is named ``gradring_`` plus the unit's name and all parameters that differ from the defaults, as in
+    ``gradring_floating_multiply_dsps_2``. If the name would be too long, a digest replaces the parameters.
 
     Parameters
     ----------
     unit : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit, which override the parameters in its entry.
+        Parameters of the unit, which override its entry's parameters.
     progress : callable
-        Called with a line of text when a stage begins.
+        Called with a line of text at the start of each stage.
     """
     if unit not in UNITS:
         raise SynthesisError(choice_error("Unit", sorted(UNITS), unit, listed="`python -m boards.verilog --list`"))
@@ -135,9 +135,9 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
 
 def write(unit: str, *, options: dict | None = None,
           progress: Callable[[str], None] = lambda text: None) -> Path:
-    """Write ``build/verilog/<unit>.v`` and check it with Verilator; the file name includes the options.
+    """Write ``build/verilog/<unit>.v``, with the options in its name, and check it with Verilator.
 
-    For the parameters, see :func:`design`.
+    The parameters are as in :func:`design`.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
     prepare(RESULTS)
@@ -148,7 +148,7 @@ def write(unit: str, *, options: dict | None = None,
 
 
 def _parameters(factory, arguments: dict) -> str:
-    """All parameters by name; the fields of a configuration are listed individually."""
+    """Format all parameters by name; fields of a configuration are listed separately."""
     bound = inspect.signature(factory).bind(**arguments)
     bound.apply_defaults()
     pairs = {}

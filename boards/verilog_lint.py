@@ -1,4 +1,4 @@
-"""Linting of exported files with Verilator, with the waived warnings and their reasons."""
+"""Lint exported files with Verilator; warnings that are waived are listed with their reasons."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,13 @@ from sim.verilated import toolchain
 
 __all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "lint", "primitives", "top_module"]
 
-#: Warnings of ``verilator -Wall`` that are harmless in a whole file, each with its reason.
+#: Warnings of ``verilator -Wall`` that are harmless anywhere in a file, each with a reason.
 WAIVED = {
     "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
     "UNUSEDSIGNAL": "padding of TDATA, and fields that a unit ignores; each field of a payload is a wire of its own",
 }
 
-#: Further warnings that are harmless in the modules below the top module, which are written by Yosys.
+#: Additional warnings that are harmless below the top module, in modules written by Yosys.
 WAIVED_BELOW = {
     "PROCASSINIT": "registers have an initial value and a reset",
     "WIDTHEXPAND": "operands of different width, extended as the language says",
@@ -26,7 +26,7 @@ WAIVED_BELOW = {
     "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
 }
 
-#: Further warnings that are harmless in modules that contain a primitive of the part.
+#: Additional warnings that are harmless in modules that contain a primitive of the part.
 WAIVED_OF_PRIMITIVES = {
     "MODMISSING": "the primitive is in the part's library",
     "UNDRIVEN": "outputs of the primitive, whose directions are not known",
@@ -34,7 +34,7 @@ WAIVED_OF_PRIMITIVES = {
 
 
 def primitives(text: str) -> list[str]:
-    """Names of the primitives in Verilog from Yosys, which are the only instances with parameters."""
+    """Names of the primitives in Yosys's Verilog, where only primitives have parameters."""
     return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
 
 
@@ -43,14 +43,14 @@ def top_module(label):
 
 
 def lint(path: Path):
-    """Lint a Verilog-2005 file with all Verilator warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
+    """Lint a Verilog-2005 file with all Verilator warnings except :data:`WAIVED` and :data:`WAIVED_BELOW`.
 
-    The waivers are written to a control file next to the file, with the suffix ``.vlt``.
+    The waivers are written to a control file next to it, with the suffix ``.vlt``.
 
     Raises
     ------
     ToolError
-        Verilator reports a warning or an error, which is in the message.
+        Verilator reports a warning or an error, which is quoted in the message.
     """
     text = path.read_text()
     lines = text.splitlines()

@@ -1,7 +1,7 @@
-"""Use a unit of gradring in an Amaranth design of your own: compress a stream of floats, without the small ones.
+"""Use a gradring unit in your own Amaranth design: compress a stream of floats, dropping small ones.
 
 ``Sparsifier`` sets every element below a threshold to zero and passes the result to the zero-value encoder. It is
-simulated by Amaranth's own simulator, with pauses on both sides, and compared with numpy, bit for bit; then it is
+simulated with Amaranth's simulator, with stalls on both sides, and compared with numpy bit for bit. Then it is
 exported as Verilog with AXI4-Stream ports. Run it with ``python examples/amaranth_design.py``.
 """
 
@@ -20,16 +20,16 @@ LIMIT = 20_000  # cycle limit, in case the design hangs
 
 
 class Sparsifier(wiring.Component):
-    """Compress a stream of floats. Floats with a magnitude below a threshold are treated as zeros.
+    """Compress a stream of floats, treating magnitudes below a threshold as zeros.
 
     Members
     -------
     threshold : In(31)
-        Bits of a positive binary32 number, without its sign.
+        Bits of a positive binary32 number, without the sign bit.
     i : In(stream of {elements, keep, last})
     o : Out(stream of {data, last})
     kept : Out(32)
-        Number of elements, since reset, that were not set to zero.
+        Number of elements not set to zero since reset.
     """
 
     def __init__(self, *, lanes):
@@ -47,7 +47,7 @@ class Sparsifier(wiring.Component):
         gateware.connect_stream(m, self.i, encoder.i)
         large = Signal(self._lanes)
         for lane, element in enumerate(self.i.payload.elements):
-            # Without sign bits, the order of floats is the order of their bit patterns.
+            # Without the sign bit, floats are ordered like their bit patterns.
             m.d.comb += [
                 large[lane].eq((element[:31] >= self.threshold) & self.i.payload.keep[lane]),
                 encoder.i.payload.elements[lane].eq(Mux(large[lane], element, 0)),
@@ -59,7 +59,7 @@ class Sparsifier(wiring.Component):
 
 
 def expected(vector, threshold):
-    """Words of a vector: a mask and the kept elements of each group of 32 elements."""
+    """Return the words of a vector: for each group of 32 elements, a mask and the kept elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold
@@ -69,7 +69,7 @@ def expected(vector, threshold):
 
 
 def simulate(vectors, threshold, *, seed):
-    """Output words of each vector, the number of kept elements, and the number of cycles."""
+    """Simulate vectors; return their output words and the numbers of kept elements and cycles."""
     design = Sparsifier(lanes=LANES)
     simulator = Simulator(design)
     simulator.add_clock(1e-8)

@@ -1,4 +1,4 @@
-"""Train a model of your own, in numpy, on a simulated ring, and see how nine-bit gradients affect it.
+"""Train your own numpy model on a simulated ring, and see how nine-bit gradients affect it.
 
 Run it with ``python examples/numpy_model.py``, or with another codec: ``python examples/numpy_model.py mx6``.
 """
@@ -16,7 +16,7 @@ SIZES = (64, 32, 10)
 
 
 def split(weights):
-    """Matrices and biases of the layers, as views of one vector."""
+    """Weight matrices and biases of the layers, as views into one vector."""
     layers, first = [], 0
     for inputs, outputs in itertools.pairwise(SIZES):
         matrix = weights[first:first + inputs * outputs].reshape(inputs, outputs)
@@ -27,7 +27,7 @@ def split(weights):
 
 
 def differentiate(weights, x, labels):
-    """Mean cross-entropy of a share of the batch, and its gradient."""
+    """Mean cross-entropy on part of the batch, and its gradient."""
     (first, bias), (second, offset) = split(weights)
     hidden = np.maximum(x @ first + bias, 0)
     scores = hidden @ second + offset

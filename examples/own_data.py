@@ -1,8 +1,8 @@
-"""Train on a table of your own, and see how gradient codecs affect the loss, the cycles and the words.
+"""Train on your own table, and see how gradient codecs affect the loss, the cycles and the words.
 
-``python examples/own_data.py DATA.csv TARGET`` predicts the column TARGET from all other columns of a CSV file with a
-header and numbers. A target with few distinct values, all of them integers, is treated as a class; any other is
-treated as a quantity. Without arguments, a table of 442 patients is written first and used instead. ``--gradients
+``python examples/own_data.py DATA.csv TARGET`` predicts the column TARGET from all other columns of a CSV file that
+has a header and contains numbers. If the target has few distinct values, all integers, it is treated as a class, and
+otherwise as a quantity. Without arguments, a sample table of 442 patients is written and used. ``--gradients
 zero_value,mx9`` and ``--density 1,0.1`` choose the rows of the result.
 """
 
@@ -19,7 +19,7 @@ NODES, HIDDEN, MAX_CLASSES = 4, 24, 20
 
 
 def write_sample(path):
-    """Write a sample file: ten measurements of each patient, and the progress of a disease."""
+    """Write a sample file: ten measurements per patient, and the progress of a disease."""
     from sklearn.datasets import load_diabetes
     table = load_diabetes(scaled=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def write_sample(path):
 
 
 def read(path, target):
-    """Inputs and targets of all rows, in random order."""
+    """Return the inputs and targets of all rows, shuffled."""
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
     if target not in header:
@@ -42,7 +42,7 @@ def read(path, target):
 
 
 class Model:
-    """A perceptron with one hidden layer, for classes or for a quantity. One vector holds its weights."""
+    """Perceptron with one hidden layer, for classes or a quantity. Its weights form a single vector."""
 
     def __init__(self, inputs, classes):
         self.classes = classes
@@ -78,7 +78,7 @@ class Model:
 
 
 def train(model, data, *, steps, batch, **options):
-    """Train on a ring, and return the losses on training and test data and the statistics of all steps."""
+    """Train on a ring, and return the training loss, the test loss and the statistics of all steps."""
     (x, y), (unseen_x, unseen_y) = data
     generator = np.random.default_rng(2)
     with gradring.simulate(nodes=NODES, length=model.length, optimizer=gradring.Adam(0.01),
@@ -119,7 +119,7 @@ def main():
     rows = []
     for codec, density in itertools.product(values.gradients.split(","), map(float, values.density.split(","))):
         if density < 1 and codec != "zero_value":
-            continue  # zeros do not shorten a packet in this codec
+            continue  # this codec does not shorten packets that contain zeros
         options = {"gradients": codec, **({"density": density} if density < 1 else {})}
         rows.append((codec, density, *train(model, ((x[:part], y[:part]), (x[part:], y[part:])), steps=values.steps,
                                             batch=values.batch, **options)))

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel tutorial in its usual form; nothing here is specific to the ring.
+"""PyTorch's DistributedDataParallel tutorial in its usual form, with nothing specific to the ring.
 
 Run it with ``gradring launch -n 4 examples/pytorch_ddp.py``, and with nine bits per gradient: ``gradring launch -n 4
 --gradients mx9 examples/pytorch_ddp.py``. It is the same script that ``torchrun --nproc-per-node 4

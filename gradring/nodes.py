@@ -1,4 +1,4 @@
-"""Configuration of nodes by section, for gradring.open_session and the argument `node` of gradring.simulate.
+"""Node configuration by section, for gradring.open_session and gradring.simulate's ``node`` argument.
 
 The sections that belong to features are imported on first use.
 """

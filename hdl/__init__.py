@@ -2,5 +2,5 @@
 
 import time
 
-#: Time at which this process started to import the gateware.
+#: Time at which this process began to import the gateware.
 __loaded__ = time.time()

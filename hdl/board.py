@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Top level of any board: a ring of nodes on one chip, and a serial link to the host."""
+"""Top level for all boards: a ring of nodes on one chip, with a serial link to the host."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Build a configuration's node: a :class:`~hdl.node.Node`, or a feature's replacement for it."""
+    """Create the node for a configuration: a :class:`~hdl.node.Node`, or its replacement by a feature."""
     classes = [feature.node() for feature in features_of(config)]
     return next((kind for kind in classes if kind is not None), Node)(config)
 
@@ -38,7 +38,7 @@ class BoardConfig:
     node : Configuration
         Configuration of every node.
     nodes : int
-        Nodes in the ring on the chip: 1 to 16, and at most the node's ``topology.max_nodes``.
+        Number of nodes in the ring on the chip: 1 to 16, and at most the node's ``topology.max_nodes``.
     clock, baud : int
         Clock frequency of the nodes in Hz and bit rate of the serial link; at least four cycles per bit.
     """
@@ -55,25 +55,25 @@ class BoardConfig:
         check_rates(self.clock, self.baud)
 
 
-#: A node that is quick to build and simulate, for the digits model without a hidden layer, with SGD or momentum.
+#: Node that is quick to build and simulate, for the digits model without hidden layers, with SGD or momentum.
 _SMALL = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
     link=Credits(ingress=2))
 
-#: A node with all rules, for the digits model with no hidden layer or a small one, on a chip with 24,288 LUTs.
+#: Node with all rules for the digits model with at most a small hidden layer, on a chip with 24,288 LUTs.
 _COMPACT = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
     optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
 
 
 def _int16():
-    """Node with 16-bit integers and memories that fit an iCE40 UP."""
+    """Node for 16-bit integers, with memories that fit an iCE40 UP."""
     return section("Int16Config")()
 
 
 def _full(**options):
-    """Node with all rules, memories for digits with a hidden layer, and programs for two queues."""
+    """Node with all rules, memories for the digits model with a hidden layer, and two-queue programs."""
     return with_options(_COMPACT, {"memories.gradient": 6144, "memories.weight": 6144, "memories.state": 4096,
                                    "programs": True, "stub": True} | options)
 
@@ -86,14 +86,14 @@ def _tenants():
 def _compute():
     """The full node with 16 multiply-adds per cycle instead of the compute stub.
 
-    A node on its own keeps the state of all parameters, and its activation memory holds 36 examples of the digits
+    A single node has room for the state of all parameters, and its activation memory holds 36 examples of the digits
     model with a hidden layer of 64.
     """
     return _full(**{"memories.state": 6144, "stub": False, "compute.rows": 4, "compute.activations": 8192})
 
 
 class _Boards(Mapping):
-    """Configurations of boards; a node's configuration is built on access, since it may need features."""
+    """Configurations keyed by board; node configurations are built on access, since they may need features."""
 
     def __init__(self, boards):
         self._boards = boards
@@ -107,7 +107,7 @@ class _Boards(Mapping):
 
     @property
     def present(self):
-        """Names of the boards for which this copy of the repository contains all features."""
+        """Names of the boards with all required features present in this copy of the repository."""
         return [name for name, (_, features, _) in self._boards.items() if all(map(FEATURES.__contains__, features))]
 
     def __iter__(self):
@@ -117,7 +117,7 @@ class _Boards(Mapping):
         return len(self._boards)
 
 
-#: Configurations by board name, with the features of the node. The pins are in boards/boards.py.
+#: Configuration of each board and the features of its node; the pins are in boards/boards.py.
 BOARDS = _Boards({
     "simulated": (_SMALL, (), {"nodes": 2, "clock": 12_000_000}),
     "ulx3s-85f": (_full, ("programs", "compute_stub"), {"nodes": 2, "clock": 62_500_000}),
@@ -125,17 +125,17 @@ BOARDS = _Boards({
     "ulx3s-85f-compute": (_compute, ("programs", "compute"), {"clock": 62_500_000}),
     "ulx3s-25f": (_COMPACT, (), {"clock": 62_500_000}),
     "orangecrab-25f": (_COMPACT, (), {"clock": 60_000_000}),
-    # The link shares its wires with a light and a button, and their circuits slow the edges down.
+    # The link shares its wires with a light and a button, which slow down the edges.
     "colorlight-5a-75b": (_COMPACT, (), {"clock": 62_500_000, "baud": 1_000_000}),
     "icebreaker": (_int16, ("int16",), {"clock": 24_000_000}),
 })
 
 
 class BoardTop(wiring.Component):
-    """One or more nodes in a ring or in a grid, and two wires to the host.
+    """One or more nodes in a ring or a grid, connected to the host by two wires.
 
-    The nodes are numbered in the order of the ring, or of :class:`~hdl.ring.topology.GridTopology`. Every wire of a
-    link has a register between the two nodes, so that they can be placed far apart.
+    The nodes are numbered in the order of the ring or of :class:`~hdl.ring.topology.GridTopology`. Every link wire
+    between two nodes has a register, so that the nodes can be placed far apart.
 
     Parameters
     ----------
@@ -144,13 +144,13 @@ class BoardTop(wiring.Component):
     nodes : int
         Number of nodes, 1 to 16, and at most the configuration's ``topology.max_nodes``.
     clock, baud : int
-        Cycles per second and bits per second; at least four cycles per bit.
+        Clock frequency in Hz and bit rate in bits per second; at least four cycles per bit.
     buffer_words, frame_words : int
         See :class:`~hdl.serial.endpoint.Endpoint`.
     flash : int
-        Minimum number of cycles for which a light stays on; with 1, the lights show the signals themselves.
+        Minimum number of cycles for which a light stays on; with 1, the lights follow the signals directly.
     grid : tuple of int, optional
-        Rows and columns, for nodes with two ports; by default the nodes form a ring over their first ports.
+        Number of rows and columns of a grid of nodes with two ports; by default, the first ports form a ring.
 
     Members
     -------
@@ -161,7 +161,7 @@ class BoardTop(wiring.Component):
     lights : Out(4)
         Bit 0: a node has a request. Bit 1: bytes from the host. Bit 2: bytes to the host. Bit 3: words on the ring.
     busy : Out(1)
-        A node has a request, or a frame is waiting to be sent. Used by simulations, and not lengthened by ``flash``.
+        A node has a request, or a frame is waiting to be sent. Used by simulations; ``flash`` does not lengthen it.
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20,

@@ -1,4 +1,4 @@
-"""Parities of words, including the IEEE 802.3 CRC-32, which equals zlib's for little-endian words."""
+"""Parities of words, such as the IEEE 802.3 CRC-32, which matches zlib's for little-endian words."""
 
 import collections
 import itertools
@@ -11,9 +11,9 @@ _POLYNOMIAL = 0xEDB88320  # in reflected bit order
 
 
 def crc_after(mixed, bits=32):
-    """Next value of the CRC register; each bit is a parity of bits of ``mixed`` = register ^ word.
+    """Next value of the CRC register; each bit is the parity of some bits of ``mixed`` = register ^ word.
 
-    This is the bit-serial CRC, unrolled over the ``bits`` of a word, least significant bit first.
+    This is the bit-serial CRC unrolled over the ``bits`` of a word, least significant bit first.
     """
     columns = []
     for position in range(32):
@@ -25,10 +25,10 @@ def crc_after(mixed, bits=32):
 
 
 def parities(bits, chosen):
-    """Parities of bits, each given by the set of its bit positions.
+    """Parities of ``bits``, where each parity is given by a set of bit positions.
 
-    While parities share pairs of bits, the exclusive-or of the most shared pair becomes a separate term: this saves
-    a third of the LUTs of a CRC-32.
+    As long as parities share pairs of bits, the exclusive-or of the most shared pair is factored out, which saves a
+    third of the LUTs of a CRC-32.
     """
     terms, left = list(bits), [set(places) for places in chosen]
     while True:
@@ -45,8 +45,8 @@ def parities(bits, chosen):
 
 
 def few_parities(bits, chosen):
-    """Like :func:`parities`, for a few parities of many bits: each set of four shared bits becomes a term of one LUT,
-    starting with the set that is shared most. The check of a link needs a fifth fewer LUTs than with pairs."""
+    """Compute a few parities of many bits. Like :func:`parities`, but each set of four shared bits becomes a term of
+    one LUT, starting with the most shared set. A link check needs a fifth fewer LUTs than with pairs."""
     terms, left = list(bits), [set(places) for places in chosen]
     for size in range(len(left), 1, -1):
         for group in itertools.combinations(left, size):

@@ -1,4 +1,4 @@
-"""Error messages for invalid names, with suggestions of the names that the user may have meant."""
+"""Error messages for invalid names, with suggestions for the name that was meant."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,27 +10,27 @@ MAX_SHOWN = 24
 
 
 def suggestion(names: Iterable[str], wrong: str) -> str:
-    """Suggestion for a message, such as ``": did you mean mx9 or mx6?"``; empty if no name is similar."""
+    """Return a suggestion such as ``": did you mean mx9 or mx6?"``; empty if no name is similar."""
     close = difflib.get_close_matches(wrong, list(names), n=3, cutoff=0.65)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def choice_error(what: str, names: Iterable[str], wrong: str, *, listed: str = "the list",
                  separator: str = ", ") -> str:
-    """Message for an invalid name.
+    """Return the message for an invalid name.
 
     Parameters
     ----------
     what : str
         Noun at the start of the message.
     names : iterable of str
-        Possible names.
+        Valid names.
     wrong : str
         Invalid name that was used.
     listed : str
-        Where to find the names if there are too many for a message.
+        Where to find the names if there are too many to list in the message.
     separator : str
-        Text between names.
+        Text placed between names.
     """
     names = list(names)
     if not names:

@@ -1,4 +1,4 @@
-"""Engines of a node: the core's engines, and the engines of its features."""
+"""All engines of a node: the core engines and the engines of its features."""
 
 from hdl.control.engine import operations_of
 from hdl.feature import features_of
@@ -9,7 +9,7 @@ __all__ = ["engines", "operations"]
 
 
 def engines(config):
-    """Descriptions of the engines of a node with this configuration, in order of priority."""
+    """Descriptions of all engines of a node with this configuration, in order of priority."""
     core = (ring.describe(config), masking.describe(config)) if config.has_ring else ()
     described = [engine for engine in core if engine is not None]
     for feature in features_of(config):
@@ -18,5 +18,5 @@ def engines(config):
 
 
 def operations(config):
-    """Descriptions of the operations of a node's engines, in order of their codes."""
+    """Descriptions of all operations of a node's engines, in order of operation code."""
     return operations_of(engines(config))

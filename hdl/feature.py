@@ -1,4 +1,4 @@
-"""Description of a feature: its additions to a node, which the core requests where it needs them."""
+"""Description of a feature: its additions to a node, which the core requests where needed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,18 @@ __all__ = ["Feature", "features_of", "objects_of"]
 
 
 class Feature:
-    """Base of all descriptions of features; by default a feature adds nothing.
+    """Base class of feature descriptions, which by default add nothing.
 
-    A description imports gateware only on request: a configuration can be created, checked and printed without it.
+    A description imports gateware only on request, so configurations can be created, checked and printed without it.
 
     Members
     -------
     requires : tuple of str
-        Names of the features that this feature needs. A node with this feature has them as well.
+        Names of the features that this feature needs. A node with this feature also has these.
     couplings : tuple of Coupling
         Incompatible values of the feature's sections.
     resets : mapping of str to int
-        Reset values of registers, by name, that differ from the register table.
+        Register reset values that differ from the register table, keyed by name.
     """
 
     requires: tuple[str, ...] = ()
@@ -37,15 +37,15 @@ class Feature:
     resets: Mapping[str, int] = {}
 
     def node(self) -> Callable[[Any], Any] | None:
-        """Class of the node, instead of :class:`~hdl.node.Node`, if the feature has its own configuration."""
+        """Class of the node if the feature has its own configuration, replacing :class:`~hdl.node.Node`."""
         return None
 
     def lacks(self, config: Any) -> Iterable[str]:
-        """Names of the feature's registers that a node of this configuration lacks."""
+        """Names of the feature's registers that are absent from a node of this configuration."""
         return ()
 
     def codecs(self) -> "Mapping[str, Codec]":
-        """Codecs of the feature's formats for the ring, by name."""
+        """Ring codecs of the feature's formats, keyed by name."""
         return {}
 
     def operands(self) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ class Feature:
         return None
 
     def parts(self, config: Any) -> "Iterable[PartDescription]":
-        """Parts that the feature adds to the datapath of a node."""
+        """Parts that the feature adds to a node's datapath."""
         return ()
 
     def pace(self, config: Any) -> "Pace | None":
@@ -69,20 +69,20 @@ class Feature:
         return None
 
     def control_units(self, config: Any) -> Iterable[Any]:
-        """Units for control words, each a :class:`~hdl.features.replay.control_words.ControlUnit`."""
+        """Control-word units, each a :class:`~hdl.features.replay.control_words.ControlUnit`."""
         return ()
 
     def collective(self, config: Any) -> "CollectiveExtension | None":
-        """Extension of the node's collective engine, or None if the feature does not extend it."""
+        """Extension of the node's collective engine, or None."""
         return None
 
 
 def features_of(config: Any) -> tuple[Feature, ...]:
-    """Descriptions of the features of a configuration, in the order of the registry."""
+    """Descriptions of a configuration's features, in registry order."""
     return tuple(feature(name) for name in config.feature_names)
 
 
 def objects_of(config: Any, method: str) -> tuple[Any, ...]:
-    """Objects that the features of a configuration return from a method, except None."""
+    """Results of a method for all features of a configuration, omitting None."""
     results = (getattr(feature, method)(config) for feature in features_of(config))
     return tuple(result for result in results if result is not None)

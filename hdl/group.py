@@ -1,7 +1,7 @@
-"""Size of a group, which is the unit of partitioning."""
+"""Size of a group, the unit for partitioning vectors."""
 
 __all__ = ["GROUP"]
 
-#: Elements in a group: vectors are partitioned into blocks of whole groups, one mask of zero-value compression covers
-#: a group, codes are packed in groups, and the capacity of every memory is a multiple of it.
+#: Number of elements in a group: vectors are partitioned into blocks of whole groups, a zero-value mask covers a
+#: group, codes are packed in groups, and the capacity of every memory is a multiple of it.
 GROUP = 32

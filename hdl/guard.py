@@ -1,4 +1,4 @@
-"""Guard at a memory port, which translates a tenant's row to a row of its window, or rejects the access."""
+"""Guard of a memory port: translates a tenant's row to a row of its window, or rejects the access."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import data, wiring
@@ -11,28 +11,28 @@ __all__ = ["Guard", "window_layout"]
 
 
 def window_layout(words):
-    """Window in a memory of ``words`` elements: its first group of 32 elements, and its number of groups."""
+    """Window in a memory of ``words`` elements: its first group of 32 elements, and its size in groups."""
     return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 class Guard(wiring.Component):
-    """Translate a row of a tenant to a row of the memory, and check that it is in the tenant's window.
+    """Translate a tenant's row to a memory row, and check that it is in the tenant's window.
 
-    The guard is combinational and adds no cycle to an access. The tenant's row 0 is at the base of its window.
+    The guard is combinational, so it adds no latency. Row 0 of a tenant is at the base of its window.
 
     Parameters
     ----------
     rows, lanes : int
-        Rows of the memory, and elements in each row.
+        Number of rows in the memory, and of elements per row.
 
     Members
     -------
     window : In(window_layout(rows * lanes))
     row : In(range(rows))
     whole : In(1)
-        Whether the row is an address in the whole memory, so that every row is allowed.
+        The row is an address in the whole memory, so every row is allowed.
     allowed : Out(1)
-        Whether the row is in the window.
+        The row is in the window.
     place : Out(range(rows))
         Row in the memory; undefined unless ``allowed``.
     """
@@ -42,7 +42,7 @@ class Guard(wiring.Component):
     def __init__(self, *, rows, lanes):
         if rows * lanes % GROUP:
             raise ValueError(f"Elements of a guarded memory must be a multiple of {GROUP}, not {rows * lanes!r}")
-        self._group = exact_log2(GROUP // lanes)  # address bits of a row within its group
+        self._group = exact_log2(GROUP // lanes)  # address bits of a row within a group
         super().__init__({
             "window": In(window_layout(rows * lanes)),
             "row": In(range(rows)), "whole": In(1),

@@ -1,4 +1,4 @@
-"""Access from the host port to a node's memories."""
+"""Access to a node's memories from its host port."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -18,15 +18,15 @@ class HostAccess(wiring.Component):
     """Serve the host port's bursts from the node's memories, one word per cycle.
 
     Words are written as they arrive, with only the word's lane enabled. The first word of a read follows after
-    :attr:`latency` cycles, plus one cycle for each element that precedes its address in the first row, or later if
-    the memory delays its answer.
+    :attr:`latency` cycles, plus one cycle for each element that precedes the address in the first row, plus any delay
+    of the memory's answer.
 
     Parameters
     ----------
     rows : tuple of int
         Number of rows in each memory space.
     lanes : int
-        Elements in a row.
+        Number of elements in a row.
     late : bool
         Whether any memory may delay its answers.
 
@@ -72,7 +72,7 @@ class HostAccess(wiring.Component):
         connect_stream(m, reader.o, serializer.i)
 
         chosen = Signal(len(self._rows))  # one bit per space
-        skip = Signal(range(max(lanes, 2)))  # words to drop: elements of the first row below the address
+        skip = Signal(range(max(lanes, 2)))  # number of words to drop: elements of the first row below the address
         reading = Signal()
         request = self.read.request.payload
         m.d.comb += [

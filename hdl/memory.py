@@ -16,15 +16,14 @@ from hdl.streams.stream import check_lanes
 __all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns",
            "write_signature", "written_signature"]
 
-#: Cycles from the grant of a read until its elements are available.
+#: Latency in cycles from the grant of a read to its elements.
 READ_LATENCY = 2
 
 
 def read_signature(rows, lanes):
-    """Reader's side of a read port: a row is requested with ``valid`` and granted with ``ready``. Its elements are in
-    ``elements`` :data:`READ_LATENCY` cycles after the grant, while ``response`` is high. A memory with delayed
-    answers (:class:`~hdl.features.far.memories.FarMemories`) responds the same number of cycles after the grant or
-    later, in order."""
+    """Reader's side of a read port: a row is requested with ``valid`` and granted with ``ready``. Its elements appear
+    on ``elements``, while ``response`` is high, :data:`READ_LATENCY` cycles after the grant. A memory with delayed
+    answers (:class:`~hdl.features.far.memories.FarMemories`) takes at least as long and responds in order."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -37,7 +36,7 @@ def read_signature(rows, lanes):
 
 
 def write_signature(rows, lanes):
-    """Writer's side of a write port: kept elements of a row, taken when ``valid`` and ``ready`` are high."""
+    """Writer's side of a write port: the kept elements of a row are taken when ``valid`` and ``ready`` are high."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -50,20 +49,20 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Report to a watcher: the row that is written in this cycle, when no read of this row is granted."""
+    """Report for a watcher: the row that is written in this cycle, when no read of it is granted."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether a row is read to its output and whether a row is written, with
-    the row number, and with a flag for accesses of the host."""
+    """Accesses to the block memory in a cycle: whether a row is read and whether one is written, with the row numbers
+    and flags for accesses by the host."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
 
 
 def job_layout(rows, elements):
-    """Range of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
+    """Range of rows to read or write: its first row and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
 
 
@@ -71,8 +70,8 @@ class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
     Read ports are served in rotation, and write ports in order of priority, port 0 first; all other ports wait. A
-    read that is granted in the cycle when a write to its row is taken returns the old elements; in the next cycle, a
-    read of that row waits, and then returns the new elements. ``ready`` of a write port depends combinationally on
+    read granted in the cycle when a write to its row is accepted returns the old elements. In the next cycle, a read
+    of that row waits; it then returns the new elements. ``ready`` of a write port depends combinationally on
     ``valid`` of the other write ports; ``ready`` of a read port depends on ``valid`` and ``row`` of all read ports.
 
     Parameters
@@ -80,7 +79,7 @@ class LanedMemory(wiring.Component):
     rows : int
         Number of rows; at least 2.
     lanes : int
-        Elements in a row: 1, 2, 4 or 8.
+        Number of elements in a row: 1, 2, 4 or 8.
     readers, writers : int
         Number of ports of each kind; at least 1.
     watched : bool
@@ -88,26 +87,26 @@ class LanedMemory(wiring.Component):
     throttled : bool
         Whether ports are served only while ``enable`` is high.
     owners : pair of tuples of int, optional
-        Queue of the commands that each read port, and each write port, serves; the last port of each kind is the
-        host's, and has no queue. With ``owners``, the memory is guarded: one :class:`~hdl.guard.Guard` follows the
-        arbitration of the read ports, and one follows that of the write ports; only the host's rows are not
-        translated. A row outside the window reads as zeros, and is not written. If only one of the two is by the
-        host, a read waits for a write of any row at the same position in a group of 32 elements.
+        Command queue that each read port and each write port serves; the last port of each kind is the host's and has
+        no queue. With ``owners``, the memory is guarded: a :class:`~hdl.guard.Guard` follows the arbitration of the
+        read ports, and another one that of the write ports; the host's rows are not translated. A row outside the
+        window reads as zeros and is not written. If either a read or a write is by the host, but not both, the read
+        waits for a write of any row at the same position in a group of 32 elements.
 
     Members
     -------
     read : array of In(read_signature(rows, lanes))
     write : array of In(write_signature(rows, lanes))
     written : Out(written_signature(rows))
-        Present if ``watched``: valid in the cycle after a write with a kept element was taken. If the memory is
+        Present if ``watched``: valid one cycle after a write with a kept element was accepted. If the memory is
         guarded, the row is a row of the memory, in the window or written by the host.
     enable : In(1)
         Present if ``throttled``; all ``ready`` depend combinationally on it.
     window : In(window_layout(rows * lanes))
         Present if guarded. An access is compared with the window in the cycle after the grant.
     strays : Out(queues)
-        Present if guarded: queues with a command that read or wrote outside the window in the previous cycle; depends
-        combinationally on ``window``.
+        Present if guarded: queues with a command that accessed a row outside the window in the previous cycle;
+        depends combinationally on ``window``.
     """
 
     def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False, owners=None):
@@ -136,7 +135,7 @@ class LanedMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A row is never read while it is written: see `_read_turns`.
+        # No row is read while it is being written: see `_read_turns`.
         m.submodules.memory = memory = Memory(
             shape=32 * self._lanes, depth=self._rows, init=[], attrs={"no_rw_check": 1}
         )
@@ -150,15 +149,15 @@ class LanedMemory(wiring.Component):
         return m
 
     def _elaborate_guards(self, m, memory):
-        """Elaborate reads and writes of a guarded memory.
+        """Elaborate the reads and writes of a guarded memory.
 
-        The granted row is registered before the addition and the comparison, so that neither is on the path of the
-        arbitration. The block memory is read one cycle later than in a memory without guards, and its own output
-        register holds the elements; the register's reset produces the zeros. It is also written one cycle later.
+        The granted row is registered before the addition and the comparison, which keeps both off the arbitration
+        path. The block memory is read one cycle later than in a memory without guards, and its own output register
+        holds the elements; the reset of that register produces the zeros. Writes are also one cycle later.
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
-        read = memory.read_port(domain="comb")  # a port of the block memory, with the following register
+        read = memory.read_port(domain="comb")  # a port of the block memory, including the register after it
         elements = Signal(32 * self._lanes, reset_less=True)
         read_row, read_by_host = Signal(range(rows)), Signal()
         written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
@@ -166,8 +165,8 @@ class LanedMemory(wiring.Component):
         inside, address = self._guard(m, "read", read_row, read_by_host)
         writes_inside, written_address = self._guard(m, "write", written_row, written_by_host)
 
-        # The host's rows are not relative to the base. Between host and engine, a read waits if both rows have the
-        # same position in their groups, so that no addition precedes the arbitration.
+        # The host's rows are not relative to the base. A host read waits for an engine's write to a row at the
+        # same position in its group, and vice versa, so that no addition precedes the arbitration.
         low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
         waits = [(port.row[:low] == written_row[:low]) & keep.any()
                  & ((port.row[low:] == written_row[low:]) | (written_by_host ^ its))
@@ -203,8 +202,8 @@ class LanedMemory(wiring.Component):
             m.d.comb += self.strays[queue].eq((read_here & ~inside) | (written_here & ~writes_inside))
 
     def _guard(self, m, kind, row, by_host):
-        """Guard a row for an engine, or for the host, which may access the whole memory; return whether it may be
-        accessed, and the row of the memory."""
+        """Guard a row for an engine, or for the host, which may access the whole memory; return whether access is
+        allowed, and the row of the memory."""
         m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
         m.d.comb += [guard.window.eq(self.window), guard.row.eq(row), guard.whole.eq(by_host)]
         return guard.allowed, guard.place
@@ -221,8 +220,8 @@ class LanedMemory(wiring.Component):
     def _read_turns(self, m, elements, waits):
         """Serve the read ports in rotation from the register ``elements``; return the granted port, one-hot.
 
-        Block memory does not define the result of a read during a write to the same row, so a reader ``waits`` while
-        its row is being written.
+        The result of reading a block memory row during a write to it is undefined, so a reader ``waits`` while its
+        row is being written.
         """
         count = len(self.read)
         asking = Signal(count)
@@ -239,9 +238,9 @@ class LanedMemory(wiring.Component):
         return granted
 
     def _elaborate_write(self, m, write):
-        """Accept a row in one cycle, and write it in the next one, from a register that holds its row number."""
+        """Accept a row in one cycle and write it in the next, from a register that holds its row number."""
         taken = self._write_turns(m)
-        # If no port is valid the row does not matter, so the last port is taken without testing whether it is valid.
+        # If no port is valid, the row does not matter, so the last port is selected without testing its ``valid``.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),
             write.data.eq(_first(self.write, "elements")),
@@ -260,7 +259,7 @@ class LanedMemory(wiring.Component):
 
 
 def _first(ports, name):
-    """Return a member of the first valid port, or of the last port if none is valid."""
+    """Return a member of the first valid port, or of the last port if no port is valid."""
     value = Value.cast(getattr(ports[len(ports) - 1], name))
     for n in reversed(range(len(ports) - 1)):
         value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
@@ -268,8 +267,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return a one-hot mask of the bit of ``asking`` to serve, and a signal for the number of the bit that was served
-    last, which the caller must set; the next bit has the highest priority."""
+    """Return a one-hot mask of the bit of ``asking`` to serve, and a signal that the caller must set to the number of
+    the bit served last; the bit after that has the highest priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)
@@ -283,5 +282,5 @@ def take_turns(m, asking):
 
 
 def chosen(marks, values):
-    """Return the marked value, or zeros if no value is marked."""
+    """Return the marked value, or zero if no value is marked."""
     return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))

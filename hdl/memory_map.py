@@ -1,4 +1,4 @@
-"""Memories of a node: names, numbers and sizes, in one table for gateware and driver."""
+"""Memories of a node: names, numbers and sizes, in a single table for gateware and driver."""
 
 import dataclasses
 import enum
@@ -11,25 +11,25 @@ __all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MAX_SPACES", "REGION_BASES", "SCALE
 #: Alignment of a command's base addresses, in elements, in every memory.
 BASE_ALIGNMENT = GROUP
 
-#: For each region, the command field that contains its base address.
+#: Command field that holds the base address of each region.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
 
-#: Number of words in the table of scales of a node with quorum updates.
+#: Number of words in the scale table of a node with quorum updates.
 SCALE_WORDS = 512
 
-#: Number of words in the table of counts of a server with formats: 4 for each of 64 entries.
+#: Number of words in the count table of a server with formats: 4 for each of 64 entries.
 COUNT_WORDS = 256
 
-#: Number of words in the trace of a node with programs.
+#: Number of words in the trace memory of a node with programs.
 TRACE_WORDS = 512
 
-#: Maximum number of memory spaces that host requests can select.
+#: Maximum number of memory spaces selectable by host requests.
 MAX_SPACES = 16
 
 
 class Space(enum.IntEnum):
-    """Numbers of memory spaces that every node has, and of state plane 0; plane ``p`` is ``STATE + p``.
+    """Numbers of memory spaces that every node has; state plane ``p`` is ``STATE + p``.
 
     The numbers of the spaces after the state planes depend on the node: see :class:`MemoryMap`.
     """
@@ -46,7 +46,7 @@ class MemorySpace:
     Parameters
     ----------
     name : str
-        Name of the space, and of the node's submodule for it.
+        Name of the space and of the corresponding submodule in the node.
     number : int
         Number of the space in host requests.
     words : int
@@ -54,8 +54,8 @@ class MemorySpace:
     title : str
         Name in messages.
     region : str
-        Region of the space. A buffer has the same address in all memories of its region, since a command has only one
-        base address for each region, in the field given by :data:`REGION_BASES`.
+        Region of the space. A buffer has the same address in every memory of its region, because a command has only
+        one base address per region, in the field given by :data:`REGION_BASES`.
     """
 
     name: str
@@ -66,12 +66,12 @@ class MemorySpace:
 
 
 class MemoryMap:
-    """The memory spaces of one node, in the order of their numbers.
+    """The memory spaces of one node, ordered by number.
 
     Parameters
     ----------
     spaces : iterable of (str, int, str, str)
-        Name, capacity in elements, title and region of each space; spaces without elements are omitted.
+        Name, capacity in elements, title and region of each space; spaces with no elements are omitted.
     """
 
     def __init__(self, spaces):
@@ -94,7 +94,7 @@ class MemoryMap:
         return name in self._by_name
 
     def __getitem__(self, name):
-        """Space with a given name; a ``KeyError`` lists the valid names."""
+        """Return the space with the given name; a ``KeyError`` lists the valid names."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -111,7 +111,7 @@ class MemoryMap:
         return tuple(space.words for space in self._spaces)
 
     def region(self, name):
-        """Spaces of a region, in order. Raises ``KeyError`` with a list of valid regions."""
+        """Return the spaces of a region, in order; a ``KeyError`` lists the valid regions."""
         spaces = tuple(space for space in self._spaces if space.region == name)
         if not spaces:
             regions = dict.fromkeys(space.region for space in self._spaces)
@@ -120,11 +120,11 @@ class MemoryMap:
 
 
 def memory_map(config):
-    """Memories of a node of this configuration: a :class:`MemoryMap`.
+    """Return the :class:`MemoryMap` of a node with this configuration.
 
     Every node has gradients and weights. State planes, master weights and residuals exist if the optimizer or a codec
-    needs them. There is a codebook for a weight codec that uses one, activations for a compute engine, scales for
-    quorum updates, counts in a server with formats, and a trace for programs.
+    needs them. A weight codec may need a codebook, a compute engine has activations, quorum updates have scales, a
+    server with formats has counts, and programs have a trace.
     """
     planes = [(f"state_{plane}", config.memories.state, f"state plane {plane}", "state")
               for plane in range(config.memories.planes)]

@@ -26,21 +26,21 @@ __all__ = ["Node"]
 
 
 class Node(wiring.Component):
-    """Accelerator node of a ring.
+    """One accelerator node of a ring.
 
     The host writes gradients and weights into the node's memories and pushes commands. The collective engine executes
     collectives with the other nodes of the ring, and other engines execute the local commands. docs/architecture.md
     contains the block diagram, and docs/protocol.md describes the host's side.
 
     Nothing here depends on a specific engine: each engine has a description (:mod:`hdl.control.engine`), which
-    determines its connections to memories and registers.
+    defines its connections to memories and registers.
 
     Parameters
     ----------
     config : NodeConfig
         Configuration of a floating-point node; the integer node is :class:`~hdl.features.int16.node.Int16Node`.
     engines : sequence of EngineDescription, optional
-        One or more engines, in order of their priority at the memories; :func:`hdl.engines.engines` by default.
+        One or more engines, in order of memory priority; by default :func:`hdl.engines.engines`.
 
     Members
     -------
@@ -73,7 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """For each memory space but the trace, in order: submodule name, or range of words in far memory."""
+        """For each memory space except the trace, in order: submodule name, or range of words in far memory."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")
@@ -127,7 +127,7 @@ class Node(wiring.Component):
         units.weight_version = version = units.outputs.get(WEIGHT_VERSION, Const(0, 32))
 
         def signal(engine, source):
-            """Signal from a source for an input of an engine."""
+            """Signal that a source provides for an input of an engine."""
             if source in units.outputs and source not in engine.outputs:
                 return units.outputs[source]
             replacement = _first(extension.replacement(units, engine, source) for extension in added)
@@ -147,7 +147,7 @@ class Node(wiring.Component):
         ]
         for extension in added:
             extension.connect(m, units)
-        # The counts of several engines share one bit: it counts cycles with activity in any of them.
+        # If several engines share a counter bit, it counts the cycles while any of them is active.
         counts = {}
         for count in counted:
             for name in count.shape().members:
@@ -156,7 +156,7 @@ class Node(wiring.Component):
         return m
 
     def _memory(self, m, space, units, added):
-        """Create a memory with the engines' ports in order of priority, followed by the host's port."""
+        """Create a memory with the engines' ports in order of priority, followed by the host port."""
         lanes = self._config.lanes
         readers, writers = units.ports("read", space), units.ports("write", space)
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units.engines
@@ -177,7 +177,7 @@ class Node(wiring.Component):
             wiring.connect(m, writer=writer, memory=port)
 
     def _commands(self, m, units, number, completion):
-        """Send each command of a queue to the engine that has its operation; only one command runs at a time."""
+        """Route the commands of a queue to the engines that execute them; only one command runs at a time."""
         start = units.queue.start[number]
         for engine, unit in units.engines:
             if number in engine.gates:
@@ -204,7 +204,7 @@ class Node(wiring.Component):
             return counts
         chosen = [functools.reduce(operator.or_, (start.payload.operation == code for code in codes))
                   for _, codes in rest]
-        # The first engine takes all other operations, since the checker passes no unknown ones.
+        # The first engine takes all other operations, since the checker lets no unknown ones through.
         for unit, its in [(first, ~Cat(chosen).any()),
                           *((unit, its) for (unit, _), its in zip(rest, chosen, strict=True))]:
             m.d.comb += [
@@ -220,5 +220,5 @@ class Node(wiring.Component):
 
 
 def _first(values, default=None):
-    """Evaluate all values, and return the first one that is not None, or a default."""
+    """Return the first value that is not None, or a default; all values are evaluated."""
     return next((value for value in list(values) if value is not None), default)

@@ -1,7 +1,7 @@
-"""Extensions of a node: additions outside the engines, one object per feature of the node.
+"""Extensions of a node: additions outside the engines, with one object per feature.
 
-:class:`~hdl.node.Node` calls the extensions one after another, in the order of the registry of features. An extension
-overrides the methods that it needs; the defaults add nothing.
+:class:`~hdl.node.Node` calls the extensions in the order of the feature registry. An extension overrides the methods
+that it needs; the defaults add nothing.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ __all__ = ["NodeExtension", "NodeUnits", "node_extensions"]
 
 @dataclasses.dataclass(kw_only=True)
 class NodeUnits:
-    """Units and signals of a node, for use by extensions during its elaboration."""
+    """Units and signals of a node that extensions can use during its elaboration."""
 
     #: The node itself, for its ports.
     node: Any
@@ -34,31 +34,31 @@ class NodeUnits:
     #: Tenant that the node is executing, and its memory windows (:func:`~hdl.control.tenancy.tenancy_layout`); None
     #: in a node without tenants.
     tenancy: Any = None
-    #: For each queue, whether its command exceeds its budget, in a node with tenants.
+    #: For each queue, whether its command is over budget; only in nodes with tenants.
     cuts: list[Any] = dataclasses.field(default_factory=list)
-    #: Whether the far memory has answers for the tenant.
+    #: Whether responses for the tenant are pending in the far memory.
     far_owes: Any = None
     #: Accesses outside a memory window, for each queue.
     strays: list[list[Any]] = dataclasses.field(default_factory=list)
 
     def queue_of(self, engine: Any) -> int:
-        """Queue that holds the commands of an engine."""
+        """Number of the queue that holds the commands of an engine."""
         last: int = self.queue.queues - 1
         return last if engine.queue is None else min(engine.queue, last)
 
     def ports(self, kind: str, space: Any) -> list[Any]:
-        """Ports to a memory, of kind ``read`` or ``write``: the engines' ports, followed by the host's."""
+        """Ports to a memory, of kind ``read`` or ``write``: the engines' ports, followed by the host port."""
         return [*(port for engine, unit in self.engines for port in engine.ports(unit, kind, space.name)),
                 getattr(self.access, f"{kind}_{space.number}")]
 
     def owners(self, space: Any) -> tuple[tuple[int, ...], ...]:
-        """Queues of the engines that have ports to a memory: one tuple for read ports, one for write ports."""
+        """Queues of the engines with ports to a memory: a tuple for read ports, and one for write ports."""
         return tuple(tuple(self.queue_of(engine) for engine, unit in self.engines
                            for _ in engine.ports(unit, kind, space.name)) for kind in ("read", "write"))
 
 
 class NodeExtension:
-    """Base of all extensions of a node.
+    """Base class of all node extensions.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class NodeExtension:
         return {}
 
     def make_queue(self, m: Any, units: NodeUnits) -> Any:
-        """Build units before the engines; return a command queue for the node to add as a submodule, or None."""
+        """Create units before the engines; return a command queue that the node adds as a submodule, or None."""
         return None
 
     def memory_options(self, units: NodeUnits, space: Any) -> Mapping[str, Any]:
@@ -84,10 +84,10 @@ class NodeExtension:
         """Connect additional signals of a memory."""
 
     def make_memories(self, m: Any, units: NodeUnits) -> None:
-        """Build the memories that a feature adds to the node's own memories, including their ports."""
+        """Create memories that a feature adds to the node's own memories, including their ports."""
 
     def link(self, units: NodeUnits, port: str) -> Any:
-        """Interface to connect to a port of the node instead of an engine's link, or None."""
+        """Interface to connect to a port of the node in place of an engine's link, or None."""
         return None
 
     def completion(self, m: Any, units: NodeUnits, number: int) -> Any:
@@ -95,15 +95,15 @@ class NodeExtension:
         return None
 
     def replacement(self, units: NodeUnits, engine: Any, source: Source) -> Any:
-        """Signal to drive an engine's input instead of the input's usual source, or None."""
+        """Signal that drives an engine's input in place of the usual source, or None."""
         return None
 
     def host(self, m: Any, units: NodeUnits) -> Any:
-        """Component that provides the host's streams instead of the node, or None."""
+        """Component that provides the host's streams in place of the node, or None."""
         return None
 
     def host_enable(self, m: Any, units: NodeUnits) -> Any:
-        """Signal that enables transfers of host packet words in a cycle, or None if they are always enabled."""
+        """Signal that enables transfers of host packet words in a cycle; None if they are always enabled."""
         return None
 
     def connect(self, m: Any, units: NodeUnits) -> None:
@@ -111,5 +111,5 @@ class NodeExtension:
 
 
 def node_extensions(config: Any) -> tuple[NodeExtension, ...]:
-    """Extensions of a node, in the order of the registry of features."""
+    """Extensions of a node, in the order of the feature registry."""
     return objects_of(config, "around")

@@ -1,7 +1,7 @@
-"""Features by name, with their additions to nodes as plain data, so that nothing is imported early.
+"""Registry of features: their additions to nodes as plain data, so that nothing is imported early.
 
-A feature is a folder ``hdl/features/<name>``. To delete a feature, delete that folder, folders of the same name in
-other trees, the features that require it, and its entry here.
+Each feature is a folder ``hdl/features/<name>``. To delete a feature, delete this folder, the folders of the same
+name in other trees, the features that require it, and its entry here.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ __all__ = ["FEATURES", "Codes", "Entry", "codes", "feature", "feature_of_format"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Codes:
-    """Codes of a format for each of its uses; None for a use that it does not support.
+    """Codes of a format for each use, or None for an unsupported use.
 
     Parameters
     ----------
     ring : int, optional
-        Code in the header of a packet.
+        Code in a packet header.
     gradients : bool
-        Whether gradients can use the format on the ring, in addition to weights.
+        Whether gradients on the ring can use the format, as weights can.
     operands : int, optional
-        Code in an instruction of the compute engine.
+        Code in a compute engine instruction.
     blocks : bool
-        Whether operands in the format are multiplied in blocks.
+        Whether operands in this format are multiplied in blocks.
     broadcast : int, optional
-        Code in a BROADCAST command of a server.
+        Code in a server's BROADCAST command.
     """
 
     ring: int | None = None
@@ -44,19 +44,19 @@ class Codes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Entry of one feature in the registry.
+    """Registry entry of one feature.
 
     Parameters
     ----------
     module : str
-        Module with its description, ``FEATURE``.
+        Module that contains its description, ``FEATURE``.
     uses : tuple of str
         Features that its files import, in any tree; the features that its nodes need are in its description.
     sections : mapping
-        Names of the section types that it adds, by the field of a configuration that may contain them;
+        Names of the section types that it adds, keyed by the configuration field that may contain them;
         ``configuration`` is for a configuration of its own.
     formats : mapping
-        Codes of the formats that it adds, by name.
+        Codes of the formats that it adds, keyed by format name.
     """
 
     module: str
@@ -65,7 +65,7 @@ class Entry:
     formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
 
 
-#: All features by name. Section types, and features with an engine, are always listed in this order.
+#: All features, keyed by name. Section types and engines of features are always listed in this order.
 FEATURES: dict[str, Entry] = {
     "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
     "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),
@@ -113,7 +113,7 @@ FEATURES: dict[str, Entry] = {
 
 @functools.cache
 def feature(name: str) -> "Feature":
-    """Description of a feature; raises ValueError if it, or a feature that it requires, does not exist."""
+    """Description of a feature; raises ValueError if it or a feature that it requires does not exist."""
     if name not in FEATURES:
         raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
     description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
@@ -124,12 +124,12 @@ def feature(name: str) -> "Feature":
 
 
 def section_names(field: str) -> tuple[str, ...]:
-    """Names of the section types that features add for a field of a configuration."""
+    """Names of the section types that features add for a configuration field."""
     return tuple(name for entry in FEATURES.values() for name in entry.sections.get(field, ()))
 
 
 def feature_of_section(name: str) -> str | None:
-    """Name of the feature that adds a section type, or None if the core defines the type."""
+    """Name of the feature that adds a section type, or None if the type belongs to the core."""
     return next((feature for feature, entry in FEATURES.items()
                  if any(name in names for names in entry.sections.values())), None)
 
@@ -144,19 +144,19 @@ def section(name: str) -> Any:
 
 
 def codes(name: str) -> Codes:
-    """Codes of a feature's format, by name."""
+    """Codes of the named format, which a feature adds."""
     return FEATURES[feature_of_format(name)].formats[name]
 
 
 def format_names(use: str) -> tuple[str, ...]:
-    """Names of features' formats for a use: ``ring``, ``operands`` or ``broadcast``, in order of code."""
+    """Names of feature formats for a use (``ring``, ``operands`` or ``broadcast``), in order of code."""
     names = {name: getattr(value, use) for entry in FEATURES.values() for name, value in entry.formats.items()
              if use != "operands" or not value.blocks or "block_operands" in FEATURES}
     return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
 
 
 def feature_of_format(name: str) -> str:
-    """Name of the feature that adds a format; raises KeyError if there is none."""
+    """Name of the feature that adds a format; raises KeyError if no feature does."""
     for owner, entry in FEATURES.items():
         if name in entry.formats:
             return owner

@@ -1,4 +1,4 @@
-"""Transfer of row ranges between a memory and streams: :class:`RowReader` and :class:`RowWriter`."""
+"""Row transfers between a memory and streams: :class:`RowReader` and :class:`RowWriter`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,18 +10,18 @@ from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["LATE_READER", "RowReader", "RowWriter"]
 
-#: Options of a reader for a memory that delays its answers: one row per 4 cycles if an answer takes 60 cycles. The
-#: queue needs no more LUT memory than a queue of nine rows.
+#: Options of a reader for a memory that responds late: one row per 4 cycles at a response latency of 60 cycles. The
+#: queue takes no more LUT memory than a queue of nine rows.
 LATE_READER = {"late": True, "depth": 17}
 
 
 def _pitch_members(rows, lanes, strided):
-    """Signature members for a component with jobs that may be strided."""
+    """Extra signature members of a component that supports strided jobs."""
     return {"pitch": In(range(rows * lanes // GROUP))} if strided else {}
 
 
 def _following(row, lanes, pitch):
-    """Next row of a job; with a ``pitch``, the next group starts ``pitch`` groups after the current one."""
+    """Next row of a job; with a ``pitch``, consecutive groups are ``pitch`` groups apart."""
     if pitch is None:
         return row + 1
     inside = (GROUP // lanes).bit_length() - 1
@@ -32,44 +32,44 @@ class RowReader(wiring.Component):
     """Read ranges of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
-    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles if that is less. ``job.ready`` depends
+    cycle with no bubbles between jobs, or ``depth`` beats in every 4 cycles if that is less. ``job.ready`` depends
     combinationally on ``port.ready``, unless ``ahead`` is set.
 
     Parameters
     ----------
     rows, lanes : int
-        Rows and lanes of the memory.
+        Number of rows and lanes of the memory.
     elements : int
         Maximum number of elements in a job.
     gradients : bool
-        Whether the elements are gradients, which are output in canonical form: -0.0 as +0.0, and every NaN as
+        Whether the elements are gradients, which are converted to canonical form: -0.0 to +0.0, and every NaN to
         0x7fc00000.
     depth : int
-        Number of beats that are waiting or in flight; at least 1. One or two are stored in registers, and more in LUT
+        Maximum number of beats waiting or in flight; at least 1. Up to two beats are stored in registers, more in LUT
         memory.
     strided : bool
-        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Jobs then start at groups.
+        Whether groups of a job are ``pitch`` groups apart, not contiguous. Such jobs start at a group boundary.
     ahead : bool
-        Whether a job is taken while the previous job has rows left, so that ``job.ready`` is a register. The
-        inference engine does not use this option.
+        Whether a job is accepted while the previous one still has rows to read, so that ``job.ready`` is a register.
+        The inference engine does not use this option.
     guarded : bool
-        Whether the memory has guards, so that its words arrive late within a cycle: then gradients are made canonical
+        Whether the memory is guarded, so that its data arrive late in the cycle; gradients are then made canonical
         after the queue instead of before it.
     late : bool
-        Whether the memory delays its answers: then the tag of a row waits in a queue for the answer, and throughput
-        is ``depth`` beats in the cycles of an answer plus 2.
+        Whether the memory responds late; row tags then wait in a queue for the response, and throughput is ``depth``
+        beats per response latency plus 2 cycles.
 
     Members
     -------
     job : In(stream of job_layout(rows, elements))
     port : Out(read_signature(rows, lanes))
     pitch : In(range(groups of the memory))
-        Only with ``strided``. Must be stable while there is a job.
+        Only with ``strided``. Must be stable while a job is in progress.
     o : Out(stream of beat_layout(lanes))
-        The last beat of a job keeps only the lanes that the job covers.
+        In the last beat of a job, ``keep`` covers only the lanes that belong to the job.
     nan : Out(1)
-        High for one cycle when a NaN has been read or, if the memory is ``guarded``, when its beat has left; only
-        with ``gradients``.
+        High for one cycle after a NaN has been read or, with ``guarded``, after its beat has left; only with
+        ``gradients``.
     """
 
     latency = 2 + READ_LATENCY
@@ -109,16 +109,16 @@ class RowReader(wiring.Component):
         busy = Signal()
         row = Signal(range(self._rows))
         count = Signal(range(self._elements + 1))  # elements that remain to be requested
-        more = Signal()  # the requested row is not the last row of its job
+        more = Signal()  # the requested row is not the last of its job
         advance = Signal()
         granted = Signal()
         departs = Signal()
-        # With `ahead`, a job waits here while the previous one has rows left, and starts without another grant.
+        # With `ahead`, a job waits here until the previous one has no rows left, and starts without a new grant.
         held = Signal()
         waiting = Signal.like(self.job.payload)
         following = Signal.like(self.job.payload)
         present = Signal()  # there is a next job
-        # A request is made only when the queue has a free slot for its beat.
+        # A row is requested only if the queue has a free slot for it.
         slots = Signal(range(self._depth + 1), init=self._depth)
         room = Signal(init=1)
         m.d.comb += [
@@ -138,7 +138,7 @@ class RowReader(wiring.Component):
         if self._ahead:
             with m.If(~held):
                 m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
-        # One register selects between the next row and the next job, since the grant comes late in the cycle.
+        # The grant arrives late in the cycle, so a single register selects between the next row and the next job.
         with m.If(advance):
             m.d.sync += [
                 busy.eq(more | present),
@@ -201,7 +201,7 @@ class RowWriter(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Rows and lanes of the memory.
+        Number of rows and lanes of the memory.
     elements : int
         Maximum number of elements in a job.
     strided : bool
@@ -217,7 +217,7 @@ class RowWriter(wiring.Component):
     pitch : In(range(groups of the memory))
         Only with ``strided``.
     done : Out(1)
-        High for one cycle when a job's last element is in the memory.
+        High for one cycle when the last element of a job is in memory.
     """
 
     latency = 1
@@ -248,8 +248,8 @@ class RowWriter(wiring.Component):
         row = Signal(range(self._rows))
         count = Signal(range(self._elements + 1))
         free = Signal()  # the port register can accept a beat
-        ending = Signal()  # the port register holds the last beat of its job
-        # A beat that is entirely beyond the count has an empty `keep`, and passes without a write.
+        ending = Signal()  # the port register holds the last beat of a job
+        # A beat entirely beyond the count has an empty `keep` and passes without a write.
         m.d.comb += [
             self.port.valid.eq(self.port.keep.any()),
             free.eq(~self.port.valid | self.port.ready),

@@ -1,8 +1,8 @@
 """Sections of a configuration: frozen dataclasses that check their fields and have a canonical text.
 
 A section is a frozen dataclass with keyword-only fields. Each field is declared by :func:`option` with a domain,
-which checks the value when a section is created. The ``repr`` contains every field in order, except fields that are
-off, so that a field added later does not change the text of a section that does not use it.
+which checks the value when a section is created. The ``repr`` contains all fields in order, except those that are
+off, so that adding a field later does not change the text of sections that do not use it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ def option(default: Any, domain: "Domain", *, off: Any = _NEVER) -> Any:
     Parameters
     ----------
     default : object
-        Value of the field if a section does not set it.
+        Default value of the field.
     domain : Domain
         Valid values of the field.
     off : object
@@ -45,10 +45,10 @@ class Section:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if values of several fields are incompatible."""
+        """Raise ValueError if the values of several fields are incompatible."""
 
     def needs(self) -> Iterator[str]:
-        """Names of the features that a node with this section needs, possibly with repetitions."""
+        """Names of the features required by a node with this section, possibly with repetitions."""
         owner = feature_of_section(type(self).__name__)
         if owner is not None:
             yield owner
@@ -56,7 +56,7 @@ class Section:
             yield from field.metadata["domain"].needs(getattr(self, field.name))
 
     def said(self) -> Iterator[tuple[str, Any]]:
-        """Names and values, in order, of the fields with a value other than ``off``."""
+        """Names and values of all fields that are not ``off``, in order."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if value != field.metadata["off"]:
@@ -66,9 +66,9 @@ class Section:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.said())})"
 
     def replace(self, **changes: Any) -> Self:
-        """Copy with changed values; a mapping changes fields of a section, or creates the section.
+        """Return a copy with changed values; a mapping changes the fields of a section, or creates it.
 
-        For example ``node.replace(lanes=8, memories={"gradient": 1024}, programs={})``.
+        Example: ``node.replace(lanes=8, memories={"gradient": 1024}, programs={})``.
         """
         values = {name: self._changed(name, change) if isinstance(change, Mapping) else change
                   for name, change in changes.items()}
@@ -83,7 +83,7 @@ class Section:
 
 
 class Domain:
-    """Base of the domains: sets of values of a field.
+    """Base class of domains: sets of values that a field may have.
 
     Members
     -------
@@ -97,24 +97,24 @@ class Domain:
         raise NotImplementedError
 
     def checked(self, label: str, value: Any) -> Any:
-        """Value in canonical form; ``label`` names the field in errors.
+        """Return the value in canonical form; ``label`` names the field in errors.
 
         Raises
         ------
         ValueError
-            The value is not in the domain.
+            If the value is not in the domain.
         """
         if value not in self:
             raise ValueError(f"{label} must be {self.text}, not {value!r}")
         return value
 
     def needs(self, value: Any) -> Iterable[str]:
-        """Names of the features that are needed for a value of the domain."""
+        """Names of the features that a value of the domain requires."""
         return ()
 
 
 def _either(names: Iterable[Any]) -> str:
-    """Names joined for a sentence, as in ``1, 2 or 4``."""
+    """Join names for use in a sentence, as in ``1, 2 or 4``."""
     *first, last = map(str, names)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -141,7 +141,7 @@ class Integer(Domain):
 
 
 class Words(Domain):
-    """Domain of memory capacities: positive multiples of 32 and, with ``optional``, also 0."""
+    """Domain of memory capacities: positive multiples of 32 and, if ``optional``, also 0."""
 
     def __init__(self, *, optional: bool = False, high: int = 1 << 24) -> None:
         self._low, self._high = 0 if optional else 32, high
@@ -180,7 +180,7 @@ class Name(Domain):
 
 
 class Types:
-    """Section types; types defined by features are listed by name and imported on first use.
+    """Section types; the types that features define are listed by name and imported when first used.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Types:
     field : str, optional
         Field of a configuration for which features may add types.
     among : collection of str, optional
-        Names of the features' types to include; by default all.
+        Names of feature-defined types to include; by default all.
     """
 
     def __init__(self, *core: type, field: str | None = None, among: Collection[str] | None = None) -> None:
@@ -217,12 +217,12 @@ class Types:
 
     @property
     def first(self) -> type:
-        """Default type of a section, used if a change contains fields but no type."""
+        """Default type of a section, used if a change has fields but no type."""
         return self.named(self.names[0])
 
 
 class Part(Domain):
-    """Domain of sections of some types, or None with ``optional``; for the parameters see :class:`Types`."""
+    """Domain of sections of some types, or None if ``optional``; for the parameters see :class:`Types`."""
 
     def __init__(self, *types: type, optional: bool = False, field: str | None = None,
                  among: Collection[str] | None = None) -> None:
@@ -240,7 +240,7 @@ class Part(Domain):
 
 
 class Parts(Domain):
-    """Domain of tuples of sections that all have different types, sorted by name."""
+    """Domain of tuples of sections, each of a different type, sorted by name."""
 
     def __init__(self, *types: type, field: str | None = None, among: Collection[str] | None = None) -> None:
         self.types = Types(*types, field=field, among=among)

@@ -1,4 +1,4 @@
-"""Throttle for a unit of a node: selects the cycles when the unit may work."""
+"""Throttle that limits the cycles when a unit of a node may work."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -6,21 +6,21 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["RATE_BITS", "Throttle"]
 
-#: Width of a rate in bits: a unit works in ``rate`` of every 65,536 cycles.
+#: Width of a rate in bits; a unit works in ``rate`` out of every 65,536 cycles.
 RATE_BITS = 16
 
 
 class Throttle(wiring.Component):
-    """Enable a unit in ``rate`` of every 65,536 cycles, spaced as evenly as whole cycles allow.
+    """Enable a unit in ``rate`` out of every 65,536 cycles, as evenly spaced as whole cycles allow.
 
-    A 16-bit accumulator adds the rate in each cycle, and its carry enables the next cycle. So of any W cycles with
-    the same rate, W * rate / 65,536 are enabled, with an error below one. A rate of 0 enables every cycle. ``enable``
-    depends only on registers; a rate takes effect :attr:`latency` cycle after the input.
+    A 16-bit accumulator adds the rate in each cycle, and its carry enables the next cycle. Any W cycles at a constant
+    rate therefore contain W * rate / 65,536 enabled cycles, with an error below one. A rate of 0 enables every cycle.
+    ``enable`` depends only on registers; a rate takes effect :attr:`latency` cycle after the input.
 
     Parameters
     ----------
     paced : bool
-        Count only cycles with ``step``; ``enable`` is stable from one such cycle to the next.
+        Whether to count only cycles with ``step`` high; ``enable`` then changes only after these cycles.
 
     Members
     -------

@@ -1,7 +1,7 @@
-"""Reader of files of numpy arrays, without pickles and with limits on sizes.
+"""Reader for files of numpy arrays, without pickles and with limits on sizes.
 
 The sizes that a file declares are checked against each other, the expected types and the limits before any memory is
-allocated, so that a small file cannot demand a large amount of memory.
+allocated, so a small file cannot demand a large amount of memory.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Kind", "read_arrays", "read_header"]
 
-#: Maximum number of arrays in a file, and maximum bytes of its directory and of an array's header.
+#: Maximum number of arrays in a file, and maximum size in bytes of its directory and of an array's header.
 _MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
 #: Maximum length of a text, in characters.
 _MAX_CHARACTERS = 256
-#: Fields at the end of a zip file without a comment, and signature before these fields if the file exceeds 4 GB.
+#: Fields at the end of a zip file without a comment, and the signature that precedes them in files over 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU][1-9]\d{0,3})', 'fortran_order': (True|False), "
@@ -38,7 +38,7 @@ _DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, 
 
 
 class _KindError(ValueError):
-    """The type or shape of an array is not the expected one."""
+    """The type or shape of an array differs from the expected one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Kind:
 
 
 def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> dict[str, npt.NDArray[Any]]:
-    """Read all arrays of an npz file, by name.
+    """Read all arrays of an npz file; return them keyed by name.
 
-    ``expected`` describes the arrays that the file may contain, by regular expressions for their names; the file, and
-    all arrays together, may have at most ``largest`` bytes. Raises ``ValueError`` if the file is damaged, is not an
-    npz file, or contains unexpected or larger arrays, and ``OSError`` if it cannot be read.
+    ``expected`` describes the arrays that the file may contain, keyed by regular expressions for their names. The
+    file, and all arrays together, may have at most ``largest`` bytes. Raises ``ValueError`` if the file is damaged,
+    is not an npz file, or contains unexpected or larger arrays, and ``OSError`` if it cannot be read.
     """
     with _damages(path):
         data = read_bytes(path, largest=largest)
@@ -92,7 +92,7 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> di
 
 @contextlib.contextmanager
 def _damages(path: Path) -> Iterator[None]:
-    """Convert every error that a damaged file causes to a one-line ``ValueError``."""
+    """Convert every error caused by a damaged file to a one-line ``ValueError``."""
     try:
         yield
     except _KindError as error:
@@ -102,7 +102,7 @@ def _damages(path: Path) -> Iterator[None]:
 
 
 def _check_end(data: bytes) -> None:
-    """Raise ``ValueError`` if a file does not end like a zip file, or its directory is too large."""
+    """Raise ``ValueError`` if a file does not end like a zip file or its directory is too large."""
     if len(data) < _END.size:
         raise ValueError("it must be a zip file")
     signature, *_, entries, directory, offset, comment = _END.unpack(data[-_END.size:])
@@ -115,8 +115,8 @@ def _check_end(data: bytes) -> None:
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Read the header of an npy file of version 1.0: type, shape, whether in column-major order, and header bytes.
-    Raises ``ValueError``, with the array's name, for any other header."""
+    """Read the header of a version 1.0 npy file: type, shape, whether it is in column-major order, and header size.
+    Raises ``ValueError`` with the array's name for any other header."""
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")
     if magic[:8] != b"\x93NUMPY\1\0" or length > _MAX_HEADER:
@@ -133,7 +133,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: Kind) -> npt.NDArray[Any]:
-    """Read an array; memory is allocated only after the size has been checked against the zip member."""
+    """Read an array; memory is allocated only after checking the size against the zip member."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
         raise ValueError(f"array {name} must be stored or deflated")
     with archive.open(member) as file:

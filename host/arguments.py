@@ -1,4 +1,4 @@
-"""Validation of the types and ranges of arguments of library functions.
+"""Validation of the types and ranges of library function arguments.
 
 Example
 -------
@@ -9,7 +9,7 @@ Example
 
     simulate(nodes="2")     # TypeError: Nodes must be an integer from 1 to 255, not '2'
 
-Integers and floats of numpy are accepted as well; a bool is neither an integer nor a number.
+NumPy integers and floats are accepted, too; a bool counts as neither an integer nor a number.
 """
 
 import abc
@@ -30,7 +30,7 @@ import numpy as np
 __all__ = ["Argument", "Call", "Choice", "Flag", "Instance", "Integer", "Items", "Member", "Number", "Optional",
            "PathName", "Table", "Text", "checked", "label", "represent", "wrong"]
 
-#: Maximum characters of a value in a message.
+#: Maximum length of a value in an error message, in characters.
 _WIDTH = 80
 
 Parameters = ParamSpec("Parameters")
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def represent(value: Any) -> str:
-    """Format a value for a message, as one line of at most 80 characters."""
+    """Format a value for an error message, as a single line of at most 80 characters."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = " ".join(repr(value).split())
@@ -46,39 +46,38 @@ def represent(value: Any) -> str:
 
 
 def label(name: str) -> str:
-    """Name of a parameter, as it appears in a message."""
+    """Return a parameter's name as it appears in error messages."""
     return name.replace("_", " ").capitalize()
 
 
 def wrong(kind: type[Exception], name: str, wanted: str, value: Any) -> Exception:
-    """Create the error for an invalid value; its message states that ``name`` must be ``wanted``."""
+    """Create the exception for an invalid value, with the message "``name`` must be ``wanted``, not …"."""
     return kind(f"{name} must be {wanted}, not {represent(value)}")
 
 
 class Argument(abc.ABC):
-    """A kind of argument, such as an integer within a range."""
+    """Base class for argument validators."""
 
-    #: Description of the kind, as in "must be …".
+    #: Description that follows "must be …" in error messages.
     text: str
 
     def wanted(self) -> str:
-        """Description of the kind, as in "must be …"."""
+        """Return the description that follows "must be …" in error messages."""
         return self.text
 
     def _require(self, right: bool, error: type[Exception], name: str, value: Any) -> None:
-        """Raise the error for an invalid value, unless ``right`` is true."""
         if not right:
             raise wrong(error, name, self.wanted(), value)
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check the value of argument ``name``, and return it with the type that the code uses. Raises ``TypeError``
-        for a wrong type, and ``ValueError`` for a value out of range."""
+        """Validate the value of argument ``name`` and return it, converted to the type used internally. Raises
+        ``TypeError`` for a wrong type, and ``ValueError`` for a value out of range."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Integer(Argument):
-    """An integer from ``low`` to ``high``; without ``high`` there is no upper limit."""
+    """An integer from ``low`` to ``high``, or without an upper limit if ``high`` is None."""
 
     low: int
     high: int | None = None
@@ -100,7 +99,7 @@ class Integer(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Number(Argument):
-    """A finite number from ``low`` to ``high``; ``above`` and ``below`` exclude the respective limit."""
+    """A finite number from ``low`` to ``high``; ``above`` and ``below`` exclude the lower and the upper limit."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -130,10 +129,10 @@ class Number(Argument):
 
 
 class _Typed(Argument):
-    """A kind of argument for which only the type is checked."""
+    """Base class for arguments that are checked for their type only."""
 
     types: ClassVar[Any]
-    #: Type to convert the value to; by default the value is not converted.
+    #: Type that valid values are converted to; None leaves them unchanged.
     made: ClassVar[type | None] = None
 
     def take(self, name: str, value: Any) -> Any:
@@ -160,14 +159,14 @@ class Call(_Typed):
 
 
 class PathName(_Typed):
-    """An argument that is a path, as a string or a Path."""
+    """A path, given as a string or a Path."""
 
     text, types, made = "a path", (str, Path), Path
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Argument):
-    """An argument that is one of several strings."""
+    """A string from a fixed set of choices."""
 
     choices: Collection[str]
 
@@ -182,7 +181,7 @@ class Choice(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Member(Argument):
-    """An argument that is a member of an enumeration."""
+    """A member of an enumeration."""
 
     kind: type[enum.Enum]
 
@@ -196,7 +195,7 @@ class Member(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Instance(Argument):
-    """An instance of a class; the class may be given by module and name, and is then loaded when needed."""
+    """An instance of a class; a class given as (module, name) is imported only when needed."""
 
     kind: type | tuple[str, str]
     text: str
@@ -210,7 +209,7 @@ class Instance(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Optional(Argument):
-    """An argument that is either None or of the given kind."""
+    """Either None or an argument of the given kind."""
 
     kind: Argument
 
@@ -243,7 +242,7 @@ class Items(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Table(Argument):
-    """A mapping from strings to values of one kind."""
+    """A mapping from strings to values of the same kind."""
 
     kind: Argument
     text: str
@@ -259,10 +258,10 @@ class Table(Argument):
 
 def checked(together: Callable[..., None] | None = None, /,
             **arguments: Argument) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorate a function to check its arguments when it is called, before it does anything else.
+    """Decorate a function so that its arguments are validated before its body runs.
 
-    ``arguments`` maps names of parameters to kinds; parameters without a kind, and defaults, are not checked. After
-    these checks, ``together`` is called with all arguments as keywords.
+    ``arguments`` maps parameter names to kinds. Parameters without a kind and default values are not checked.
+    Afterwards, ``together`` is called with all arguments as keywords, to check combinations of them.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""The command line: one-line error messages, former spellings of commands, and closed output streams."""
+"""Command line: one-line error messages, former spellings of commands, and closed output streams."""
 
 import contextlib
 import enum
@@ -23,7 +23,7 @@ from sim.verilated.processes import EndedError, ended_by_signals
 __all__ = ["EXPECTED", "app", "main", "translated"]
 
 _SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
-#: Current spelling of each former command and its options.
+#: Current spelling of former commands and their options.
 _COMMANDS = {
     ("relay-nodes",): (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
     ("lab", "relay"): (["lab", "streaming"], {}),
@@ -34,7 +34,7 @@ _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", 
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """Translate the arguments of a command line to the current spelling."""
+    """Translate command-line arguments to the current spelling."""
     former = next((names for names in _COMMANDS if tuple(arguments[:len(names)]) == names), None)
     if former is None:
         return list(arguments)
@@ -52,35 +52,35 @@ def translated(arguments: Sequence[str]) -> list[str]:
 
 
 def _translated(option: str, value: str) -> str:
-    """Translate the value of an option to the current spelling."""
+    """Translate an option's value to the current spelling."""
     old, new = _VALUES.get(option, ("", ""))
     return new + value[len(old):] if old and value.startswith(old) else value
 
 
-#: Errors that the user can correct; they are shown as a message without a traceback.
+#: Errors that the user can correct, which are shown as a message without a traceback.
 EXPECTED = (ValueError, OSError, ExpectedError, toolchain.ToolError)
 
-#: Maximum characters in a line of a message; the middle of a longer line is omitted.
+#: Maximum number of characters in a line of a message; the middle of longer lines is omitted.
 _LENGTH = 1000
 #: Exit code for an invalid command line.
 _WRONG = 2
 
 
 def _value(options: Sequence[str]) -> str | None:
-    """Return the last value that the command line gives for an option, under any of its names."""
+    """Return the last value given for an option on the command line, under any of its names."""
     words = ((*word.partition("="), following) for word, following in itertools.pairwise([*sys.argv, ""]))
     values = [rest if equals else following for name, equals, rest, following in words if name in options]
     return values[-1] if values else None
 
 
 def _shortened(text: str) -> str:
-    """Escape control characters, and shorten lines to about :data:`_LENGTH` characters."""
+    """Escape control characters and shorten lines to about :data:`_LENGTH` characters."""
     return "\n".join(line if len(line) <= _LENGTH else f"{line[:_LENGTH // 2]} … {line[-_LENGTH // 2:]}"
                      for line in printable_lines(text).split("\n"))
 
 
 def _report(error: typer.TyperException) -> int:
-    """Print a message for an invalid command line, or the requested help, and return the exit code."""
+    """Print the message for an invalid command line, or the requested help, and return the exit code."""
     message = getattr(error, "format_message", lambda: str(error))()
     if message.startswith("Usage:"):
         print(message, file=sys.stderr)
@@ -98,7 +98,7 @@ def _report(error: typer.TyperException) -> int:
 
 
 def _close_output() -> int:
-    """Discard the remaining output after its reader has closed the stream, and return the exit code."""
+    """Discard the remaining output after the stream's reader has closed it, and return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the stream is not a file, or is closed
@@ -129,12 +129,12 @@ def options(version: Annotated[bool, typer.Option(
 def main() -> None:
     """Run the command in ``sys.argv``, print errors as messages without tracebacks, and exit the process."""
     sys.argv[1:] = translated(sys.argv[1:])
-    if sys.stdout is None:  # without this check, the next opened file would become standard output
+    if sys.stdout is None:  # otherwise, the next opened file would become standard output
         print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
         sys.exit(1)
     tolerate(sys.stdout, sys.stderr)
     try:
-        cache_folder.root()  # relative paths are resolved here, before any program changes its folder
+        cache_folder.root()  # relative paths are resolved here, before any program changes its working folder
         with ended_by_signals():
             try:
                 code = app(standalone_mode=False) or 0

@@ -1,4 +1,4 @@
-"""Columns of reports, and tables made from them for terminals, pages and JSON.
+"""Columns of reports, and the tables made from them for terminals, pages and JSON.
 
 Example
 -------
@@ -24,12 +24,12 @@ __all__ = ["NOT_MODELLED", "Column", "Table", "columns_of", "count_text", "pairs
 
 #: Text for a figure that the model does not provide.
 NOT_MODELLED = "not modelled"
-#: Maximum width, in characters, of a cell that is not broken into several lines.
+#: Maximum width in characters of a cell before it is wrapped.
 _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Format a value with a number format, such as ``,`` or ``.2%``, or a function; None gives ``missing``."""
+    """Format a value with a number format, such as ``,`` or ``.2%``, or a function; None is ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -42,7 +42,7 @@ def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "
 
 
 def count_text(count: float | None, per: float = 1) -> str:
-    """Format a count, such as cycles, or its mean over ``per`` steps."""
+    """Format a count such as cycles, or its mean over ``per`` steps."""
     return NOT_MODELLED if count is None else f"{count / per:,.0f}"
 
 
@@ -53,7 +53,7 @@ def ratio_text(part: float | None, whole: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table: the name, format and source of a figure in each row."""
+    """A table column: the name, format and source of the value in each row."""
 
     #: Key of the column in JSON.
     name: str
@@ -61,11 +61,11 @@ class Column:
     format: str | Callable[[Any], str] = ""
     #: Heading; by default derived from the name.
     title: str = ""
-    #: Function that returns the value for a row; by default the row's item or attribute with the column's name.
+    #: Function that returns the value for a row; by default, the item or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the value comes from a model; the column's heading then states this.
+    #: Whether the value comes from a model; the column heading then says so.
     modelled: bool = False
-    #: If the value is a list of rows, their columns.
+    #: Columns of the value, if it is a list of rows.
     columns: Sequence["Column"] = ()
 
     @property
@@ -75,7 +75,7 @@ class Column:
         return f"{words}, modelled" if self.modelled and "modelled" not in words else words
 
     def value(self, row: Any) -> Any:
-        """Return the column's value in a row; the row is a mapping or an object with attributes."""
+        """Return the column's value in a row, which is a mapping or an object with attributes."""
         if self.of is not None:
             return self.of(row)
         return row[self.name] if isinstance(row, Mapping) else getattr(row, self.name)
@@ -85,19 +85,19 @@ class Column:
         return shown(self.value(row), self.format, missing=NOT_MODELLED if self.modelled else "-")
 
     def record(self, row: Any) -> Any:
-        """Value in a row, in the form for JSON."""
+        """Return the column's value in a row, in its JSON form."""
         value = self.value(row)
         return [record(self.columns, item) for item in value] if self.columns and value is not None else value
 
 
 def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
-    """Convert a row to its form for JSON."""
+    """Convert a row to its JSON form."""
     return {column.name: column.record(row) for column in columns}
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of rows for ``console.print``; it may be wider than the console."""
+    """A table for ``console.print``; it may be wider than the console."""
 
     title: str
     columns: Sequence[Column]
@@ -107,9 +107,9 @@ class Table:
     header: bool = True
     #: Text below the table.
     caption: str = ""
-    #: Function that returns the group of a row; a line separates different groups.
+    #: Function that returns a row's group; different groups are separated by a line.
     group: Callable[[Any], Any] = lambda row: None
-    #: Whether each group is shown as a heading of its rows.
+    #: Whether each group is shown as a heading above its rows.
     headed: bool = False
     #: Function that returns whether a row exceeds its limit.
     marked: Callable[[Any], bool] = lambda row: False
@@ -161,7 +161,7 @@ def show(*parts: "Table | str", console: Console | None = None) -> None:
 
 
 def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = ()) -> Table:
-    """Create a table of names and texts, with headings if there are ``labels``."""
+    """Create a table of names and texts, with column headings if ``labels`` are given."""
     names, *padded = list(zip(*itertools.zip_longest(labels, *rows, fillvalue=""), strict=True)) or [()]
     columns = [Column(f"{number}", format=str if number else "", title=name or " ", of=operator.itemgetter(number))
                for number, name in enumerate(names)]
@@ -169,8 +169,8 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
 
 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
-    """Create columns from dataclasses, and from strings of words, each ``name`` or ``name:format``. A dataclass has
-    one column per field; ``names`` can rename them."""
+    """Create columns from dataclasses, one per field, and from strings of words, ``name`` or ``name:format``.
+    ``names`` can rename fields."""
     columns: list[Column] = []
     for item in items:
         if isinstance(item, str):

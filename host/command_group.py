@@ -1,4 +1,4 @@
-"""Groups of commands; each command is loaded when it runs or its help is requested."""
+"""Groups of commands; a command is loaded only when it runs or its help is requested."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -22,22 +22,22 @@ class Entry(NamedTuple):
     name: str
     #: First sentence of the command's docstring.
     help: str
-    #: Typer settings for the context of the command.
+    #: Typer settings for the command's context.
     settings: dict[str, Any] | None = None
     #: Features that the command requires.
     features: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
-        """Required features that are not in this copy; the command is then not listed."""
+        """Required features missing from this copy; if there are any, the command is not listed."""
         return [name for name in self.features if name not in FEATURES]
 
 
 class _Command(core.TyperCommand):
-    """Command with a help text that lists its options by section."""
+    """Command with help text that lists its options by section."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, and the options under the headings of their sections."""
+        """Write the arguments, then the options under their section headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -50,7 +50,7 @@ class _Command(core.TyperCommand):
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name. A command is imported when it is looked up."""
+    """Commands keyed by name; each is imported when it is looked up."""
 
     def __init__(self, entries: Mapping[str, Entry]):
         self._entries = entries
@@ -79,9 +79,9 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandGroup(core.TyperGroup):
-    """Group of the commands of a table. Its help is printed without loading any of them."""
+    """Group of the commands in a table; its help is printed without loading any of them."""
 
-    #: Commands by name, in the order of the help.
+    #: Commands keyed by name, in help order.
     entries: ClassVar[Mapping[str, Entry]]
     #: Heading of the list of commands.
     heading: ClassVar[str] = "Commands"
@@ -91,6 +91,6 @@ class CommandGroup(core.TyperGroup):
         self.commands = _Commands(self.entries)  # type: ignore[assignment]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands with their help texts."""
+        """Write the list of commands with their help text."""
         with formatter.section(self.heading):
             formatter.write_dl([(name, self.entries[name].help) for name in self.commands])

@@ -1,4 +1,4 @@
-"""Options, progress display and console, shared by all commands."""
+"""Options, progress display and console that all commands share."""
 
 import os
 import time
@@ -35,10 +35,10 @@ TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 
 
 class Progress:
-    """Progress of stages of a build and steps of training, as bars on a terminal and as lines elsewhere.
+    """Progress of build stages and training steps: bars on a terminal, lines elsewhere.
 
-    In a pipe or a file, each stage prints a line when it starts, and a stage with a known number of steps prints
-    further lines, at least ``interval`` seconds apart.
+    In a pipe or file, each stage prints a line when it starts, and a stage with a known number of steps prints
+    further lines at least ``interval`` seconds apart.
     """
 
     def __init__(self, console: Console, *, interval: float = 10.0):
@@ -64,13 +64,13 @@ class Progress:
             self._end()
 
     def _end(self) -> None:
-        """End the stage; record the duration of a stage without steps, to estimate it in the next run."""
+        """End the stage; record the duration of a stage without steps, for the next run's estimate."""
         if self._stage and self._total is None:
             stage_times.note(self._stage, time.monotonic() - self._begun)
         self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """End the previous stage and begin the next. With a workload, the new stage consists of ``total`` steps."""
+        """End the previous stage and begin the next; with a workload, it consists of ``total`` steps."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._end()
@@ -84,7 +84,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print the progress of a stage with steps, unless there is a bar or a line was printed recently."""
+        """Print the progress of a stage with steps, unless a bar is shown or a line was printed recently."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -93,7 +93,7 @@ class Progress:
         self.say(f"{self._stage}: {self._done:,} of {self._total:,}, {note}, {duration(left)} to go")
 
     def advance(self, note: str) -> None:
-        """Count one more step of the stage as completed."""
+        """Mark one more step of the stage as completed."""
         if self._task is not None:
             self._bars.update(self._task, advance=1, note=note)
             self._done += 1
@@ -104,7 +104,7 @@ class Progress:
         self._console.print(text, soft_wrap=True)
 
     def step(self, training: Training) -> None:
-        """Show a completed step of training, or a measurement."""
+        """Show a completed training step or measurement."""
         note = f"loss {training.steps[-1].loss:.4f}"
         if self._task is not None:
             self._bars.update(self._task, completed=len(training.steps), note=note)
@@ -126,12 +126,12 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Format a rounded duration in a few characters."""
+    """Format a duration briefly, rounded to seconds or minutes."""
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def given_options(context: typer.Context) -> Callable[[str], bool]:
-    """Return a function that reports whether the user has set an option, given its name in the code."""
+    """Return a function that reports whether the user has set an option, given its parameter name."""
     def given(name: str) -> bool:
         source = context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
@@ -145,12 +145,12 @@ def make_console() -> Console:
 
 
 def thread_count(threads: int | None, nodes: int) -> int:
-    """Number of threads of the simulation: the requested number, or the default."""
+    """Number of threads for the simulation: the requested number or the default."""
     if threads is not None and threads < 1:
         raise ValueError(f"Threads must be at least 1, not {threads!r}")
     return min(2, os.cpu_count() or 1, nodes) if threads is None else threads
 
 
 def shown(path: Path) -> str:
-    """Format a path on one line, as short as possible."""
+    """Format a path on one line, relative to the working directory if it is inside."""
     return printable(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))

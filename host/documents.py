@@ -1,7 +1,7 @@
-"""Generator of the documents that are derived from the sources.
+"""Generate the documents that are derived from the sources.
 
-``python -m host.documents`` writes them; with ``--check`` it only compares them, and fails if a document is out of
-date. ``make registers`` runs PeakRDL to create HTML pages and a C header from docs/registers.rdl.
+``python -m host.documents`` writes them; with ``--check`` it only compares them and fails if one is out of date.
+``make registers`` runs PeakRDL to create HTML pages and a C header from docs/registers.rdl.
 """
 
 import dataclasses
@@ -57,12 +57,12 @@ The list has the address, name, access, kind and, where it can be written, reset
 
 """
 
-#: Maximum characters in a line of a document.
+#: Maximum line length of a document in characters.
 WIDTH = 118
 
 
 def _paragraph(text: str, *, item: bool = False) -> list[str]:
-    """Format a paragraph, or a list item, as lines."""
+    """Format a paragraph or a list item as lines."""
     return textwrap.wrap(text, WIDTH, initial_indent="- " if item else "", subsequent_indent="  " if item else "",
                          break_long_words=False, break_on_hyphens=False)
 
@@ -99,7 +99,7 @@ _RDL = """\
 
 """
 
-#: Accesses of registers that software writes; all other registers are read-only.
+#: Access types of registers that software can write; all other registers are read-only.
 _RDL_ACCESSES = {Access.SETTING: "sw = rw; hw = r;", Access.SET: "sw = rw; hw = rw; onwrite = woset;"}
 
 
@@ -169,7 +169,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Text on each parameter that a docstring describes, by name."""
+    """Descriptions of the parameters in a docstring, keyed by name."""
     lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
     texts: dict[str, str] = {}
     names: list[str] = []
@@ -183,12 +183,11 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _summary(kind: type) -> str:
-    """First paragraph of a docstring, on one line."""
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
 
 
 def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[str]:
-    """List items for the fields of a section, and for its subsections unless they are in ``seen``."""
+    """List items for the fields of a section and for its subsections, except the ones in ``seen``."""
     meanings = _meanings(kind)
     fields = [(field, field.metadata["domain"]) for field in dataclasses.fields(kind)]
     for (meaning, _), several in itertools.groupby(
@@ -204,7 +203,7 @@ def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[st
 
 
 def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) -> Iterator[str]:
-    """List items for the sections that a field can hold."""
+    """List items for the sections that a field can contain."""
     for kind in domain.types:
         only = isinstance(domain, Part) and len(domain.types) == 1
         name = path if only else f"{path}={name_of(kind)}"
@@ -268,7 +267,7 @@ and take only these fields of other sections:
 
 
 def _option_items(kind: type[Section]) -> list[str]:
-    """Lines that list a section's options, each with its flag, type, help text and default."""
+    """Lines that list a section's options with flag, type, help text and default."""
     lines, types = [], fields_of(kind)
     words = {int: "integer", float: "number", bool: "true or false"}
     for name, option in kind.options().items():
@@ -309,7 +308,7 @@ _PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
 
 
 def _line_of(path: str, name: str) -> int:
-    """Line of a file that defines a class, function or constant; raises ``ValueError`` if there is none."""
+    """Line number of a class, function or constant in a file; raises ``ValueError`` if it is missing."""
     lines, line = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
     for depth, part in enumerate(name.split(".")):
         pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")
@@ -320,7 +319,7 @@ def _line_of(path: str, name: str) -> int:
 
 
 def architecture_page() -> str:
-    """Text of docs/architecture.md, with current line numbers of the definitions that it refers to."""
+    """Text of docs/architecture.md, with current line numbers for the definitions that it refers to."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
 
@@ -330,7 +329,7 @@ _CONSTANTS = re.compile(r"(?<=constants of all models of time, in cycles:\n\n).*
 
 
 def predict_page() -> str:
-    """Text of docs/predict.md, with the constants of all timing models as stated in their modules."""
+    """Text of docs/predict.md, with the constants of all timing models as given in their modules."""
     for path in sorted(path for tree in ("host", "sim") for path in (ROOT / tree).rglob("*.py")):
         if "from sim.golden.constants import constant\n" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -358,13 +357,13 @@ def write(root: Path = ROOT) -> None:
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """Names of the documents that are missing, or differ from the sources."""
+    """Names of documents that are missing or differ from the sources."""
     return [name for name, text in _DOCUMENTS.items()
             if not (root / name).exists() or (root / name).read_text(encoding="utf-8") != text()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line; return the exit code."""
     if list(arguments) not in ([], ["--check"]):
         print("usage: python -m host.documents [--check]", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
-"""Base class of errors that a user can correct, or that nodes report."""
+"""Errors that users can correct or that nodes report."""
 
 __all__ = ["ExpectedError"]
 
 
 class ExpectedError(Exception):
-    """An error in the input, the machine or the nodes; commands print the message without a traceback."""
+    """An error in the input, the machine or the nodes; commands print its message without a traceback."""

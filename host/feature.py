@@ -1,7 +1,7 @@
-"""Description of a feature's additions to the host; the core calls each addition at its point of use.
+"""Description of a feature's additions to the host; the core calls each addition where it is used.
 
-A feature has the name of its gateware in :data:`hdl.registry.FEATURES`. Its files are in ``host/features/<name>``,
-and its description is in ``feature.py`` there. No part of a feature is imported before its name is used.
+A feature is named like its gateware in :data:`hdl.registry.FEATURES`. Its files are in ``host/features/<name>``, and
+its description is in ``feature.py`` there. No part of a feature is imported before its name is used.
 """
 
 import functools
@@ -44,29 +44,29 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 
 
 class Feature:
-    """Base class of the descriptions of features; by default a feature adds nothing."""
+    """Base class of feature descriptions; by default a feature adds nothing."""
 
-    #: The part of the feature that golden nodes do not support, and the reason; None if they support all of it.
+    #: What golden nodes do not support of the feature, and why; None if they support all of it.
     not_golden: tuple[str, str] | None = None
 
     # Additions to the driver.
 
     def elements(self) -> "ElementFormat | None":
-        """Format of elements in memories; None for the default format."""
+        """Format of the elements in memories; None for the default format."""
         return None
 
     def part(self, ring: "Ring") -> Any:
-        """Driver of the feature's commands on the nodes of a ring."""
+        """Driver for the feature's commands on the nodes of a ring."""
         raise NotImplementedError
 
     def in_reset(self, devices: "Devices") -> None:
         """Prepare nodes while their links are held in reset."""
 
     def after_reset(self, devices: "Devices") -> None:
-        """Prepare nodes after a restart of their links."""
+        """Prepare nodes after their links have been restarted."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
-        """Contents of a node's codebook memory, for a codec and its centroids."""
+        """Contents of a node's codebook memory, given a codec and its centroids."""
         raise NotImplementedError
 
     # Additions to transports.
@@ -76,11 +76,11 @@ class Feature:
         return None
 
     def golden_devices(self, nodes: "GoldenNodes", latency: int) -> "list[Device] | None":
-        """Drivers of golden nodes, if the feature provides its own."""
+        """Drivers for golden nodes, if the feature provides its own."""
         return None
 
     def reach(self, transport: "Transport", nodes: int) -> "Sequence[Transport]":
-        """Transports to all nodes through the host port of the first node."""
+        """Transports to all nodes through the first node's host port."""
         raise NotImplementedError
 
     def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
@@ -108,11 +108,11 @@ class Feature:
         """Raise ``ValueError`` if the element format of the nodes is unsuitable for a run."""
 
     def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
-        """Raise ``ValueError`` if a run requests the feature and a ring of these nodes cannot carry it out."""
+        """Raise ``ValueError`` if a run requests the feature but a ring of these nodes does not support it."""
 
     def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
                       nodes: int) -> Any:
-        """Copy of the node's configuration with the feature's settings for a run."""
+        """Copy of the node configuration with the feature's settings for a run."""
         return node
 
     def differentiator(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> Any:
@@ -132,11 +132,11 @@ class Feature:
         raise NotImplementedError
 
     def patience(self, workload: "Workload", config: "TrainingConfig", nodes: int) -> int:
-        """Maximum cycles that a command of a run may wait for another command."""
+        """Maximum number of cycles that a command of a run may wait for another command."""
         raise NotImplementedError
 
     def stages(self, grid: Any, reconfiguration: Any, clock: "Callable[[], Cycles]") -> "RingStages":
-        """Rings of the nodes of a grid, for each stage of a reconfiguration."""
+        """Rings of a grid's nodes at each stage of a reconfiguration."""
         raise NotImplementedError
 
     # Additions to runs.
@@ -150,13 +150,13 @@ class Feature:
         raise NotImplementedError
 
     def reconfiguration(self, ring: "RingSection") -> Any:
-        """Plan of the reconfigurations of a run's rings."""
+        """Reconfiguration plan for a run's rings."""
         raise NotImplementedError
 
 
 @functools.cache
 def feature(name: str) -> Feature:
-    """Description of a feature, by name; raises ``ValueError`` if the feature is not in this copy."""
+    """Return the description of a feature; raises ``ValueError`` if the feature is not in this copy."""
     if name not in FEATURES:
         raise ValueError(f"Feature {name} must be in this copy of gradring, which has been made without it")
     if not any((Path(folder) / name / "feature.py").is_file() for folder in features.__path__):
@@ -166,5 +166,5 @@ def feature(name: str) -> Feature:
 
 
 def features_of(config: "Configuration") -> list[Feature]:
-    """Return the descriptions of a configuration's features, in the order of the registry."""
+    """Return the descriptions of a configuration's features, in registry order."""
     return [feature(name) for name in config.feature_names]

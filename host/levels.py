@@ -1,4 +1,4 @@
-"""Levels of reproducibility: what the bits of a run's sums do not depend on. docs/numbers.md describes them."""
+"""Levels of reproducibility: changes that do not affect the bits of sums; see docs/numbers.md."""
 
 import enum
 
@@ -6,7 +6,7 @@ __all__ = ["Level", "described_levels", "levels_of_ring"]
 
 
 class Level(enum.StrEnum):
-    """A property of sums of gradients; levels follow each other from the weakest to the strongest."""
+    """A reproducibility property of gradient sums, in order from weakest to strongest."""
 
     RUN_TO_RUN = "run to run"
     """The same run has the same bits each time, for every latency and number of threads."""
@@ -21,12 +21,12 @@ class Level(enum.StrEnum):
 
 
 def levels_of_ring(*, cut: bool = True) -> list[Level]:
-    """Levels of sums that are rounded after each addition, in the order of a ring; ``cut`` is for :data:`ANY_CUT`."""
+    """Levels of sums rounded after each addition in ring order; ``cut`` adds :data:`ANY_CUT`."""
     levels = [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, Level.ANY_CUT]
     return levels if cut else levels[:-1]
 
 
 def described_levels(levels: list[Level]) -> str:
-    """Sentence for a report on the levels that sums have and on those that they lack."""
+    """Sentence for a report that lists the levels which sums have and the levels which they lack."""
     missing = ", ".join(level for level in Level if level not in levels)
     return f"Sums have the same bits: {', '.join(levels)}" + (f"; not for {missing}." if missing else ".")

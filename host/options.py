@@ -33,43 +33,43 @@ __all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "opt
 
 Result = TypeVar("Result")
 
-#: Maximum for numbers of steps, epochs, examples and similar counts.
+#: Maximum for numbers of steps, epochs, examples and the like.
 COUNT = 1_000_000_000
 #: Largest seed.
 SEEDS = (1 << 63) - 1
 
 
 def check_range(what: str, value: float | None, minimum: float, maximum: float) -> None:
-    """Raise ``ValueError`` unless a number is from ``minimum`` to ``maximum``; None is accepted."""
+    """Raise ``ValueError`` unless a number is in the range ``minimum`` to ``maximum``. None is accepted."""
     if value is not None and not (math.isfinite(value) and minimum <= value <= maximum):
         raise ValueError(f"{what} must be between {minimum:,} and {maximum:,}, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Description of an option, in the metadata of a field or in an ``Annotated`` type shared by commands."""
+    """Description of an option, stored in field metadata or in an ``Annotated`` type shared by commands."""
 
     #: Help text: one or more sentences.
     help: str
     #: Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; derived from the field's
     #: name by default.
     flags: tuple[str, ...] = ()
-    #: Noun for the option in messages; by default the field's name.
+    #: Noun for the option in messages; defaults to the field's name.
     label: str | None = None
-    #: Range of the value; either both limits or none.
+    #: Range of the value: either both limits or neither.
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
-    #: Kind to check values against, unless they come from a command line, which checks them itself.
+    #: Type to check values against, unless they come from the command line, which checks them itself.
     kind: Argument | None = None
     #: Placeholder for the value in the help.
     metavar: str | None = None
-    #: Text shown in the help instead of the field's default value.
+    #: Text to show in the help instead of the default value.
     shown_default: str | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """Check the value of field ``name``, and return it as the code uses it; None is accepted. Raises
-        ``TypeError`` for a value of a wrong type, and ``ValueError`` for an impossible value."""
+        """Check the value of field ``name`` and convert it to the field's type; None is accepted. Raises
+        ``TypeError`` if the type is wrong, and ``ValueError`` if the value is not allowed."""
         what = label_of(name) if self.label is None else self.label
         if self.kind is not None:
             return self.kind.take(what, value)
@@ -80,7 +80,7 @@ class Option:
         return value
 
     def parameter(self, name: str, kind: Any, default: Any, *, panel: str | None = None) -> inspect.Parameter:
-        """Convert the option to a parameter of a function that Typer reads."""
+        """Convert the option to a function parameter that Typer understands."""
         import typer
 
         shown = "" if self.shown_default is None else f" [default: {self.shown_default}]"
@@ -91,24 +91,24 @@ class Option:
 
 
 def option(default: Any, *flags: str, help: str = "", **description: Any) -> Any:
-    """Create a field of a :class:`Section` with a default; the arguments are the attributes of :class:`Option`."""
+    """Create a :class:`Section` field with a default; arguments are the attributes of :class:`Option`."""
     return dataclasses.field(default=default, metadata={"option": Option(help, flags, **description)})
 
 
 def _shared(hint: Any) -> Option | None:
-    """The option in an ``Annotated`` type, if there is one."""
+    """The :class:`Option` in an ``Annotated`` type, or None."""
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Options of one subject, validated when a section is created: the base class of all sections.
+    """Options on one subject, validated when the section is created. Base class of all sections.
 
-    A field is an option if it is made by :func:`option`, or has an ``Annotated`` type with an :class:`Option`. A
-    subclass with additional checks overrides ``__post_init__``, and calls the method of the base class first.
+    A field is an option if it is created by :func:`option` or has an ``Annotated`` type with an :class:`Option`. A
+    subclass with extra checks overrides ``__post_init__`` and calls the base class's method first.
     """
 
-    #: Heading of the options in the help of a command.
+    #: Heading for the options in a command's help.
     panel: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class Section:
     @classmethod
     @functools.cache
     def options(cls) -> dict[str, Option]:
-        """Descriptions of the options, by the names of their fields."""
+        """The options' descriptions, keyed by field name."""
         described = {field.name: field.metadata.get("option") or _shared(field.type)
                      for field in dataclasses.fields(cls)}
         return {name: option for name, option in described.items() if option is not None}
@@ -130,7 +130,7 @@ def _is_section(hint: Any) -> bool:
 
 def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parameter],
             sections: Mapping[str, type[Section]]) -> Callable[..., Result]:
-    """Wrap a function so that it accepts ``parameters``; its sections are created from them, in order."""
+    """Wrap a function so that it takes ``parameters``, and creates its sections from them, in order."""
     signature = inspect.Signature(parameters)
 
     @functools.wraps(function)
@@ -150,10 +150,10 @@ def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parame
 
 
 def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorate a function so that the fields of its sections replace the sections as parameters.
+    """Decorate a function so that its sections are replaced by parameters for their fields.
 
-    Sections are created, and thereby validated, in the order of the parameters, before the function is called. A
-    ``ValueError`` is raised if two parameters have the same name.
+    The sections are created, and thereby validated, in parameter order before the function is called. Raises
+    ``ValueError`` if two parameters have the same name.
     """
     sections = {name: hint for name, hint in function.__annotations__.items() if _is_section(hint)}
     parameters: list[inspect.Parameter] = []
@@ -165,10 +165,10 @@ def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command's function, as :func:`with_sections` does; the fields become options of Typer.
+    """Decorate a command's function like :func:`with_sections`, and turn the fields into Typer options.
 
-    A parameter of an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters, such as a
-    ``typer.Context`` or an argument, remain.
+    A parameter with an ``Annotated`` type that contains an :class:`Option` becomes that option. Other parameters,
+    such as a ``typer.Context`` or an argument, are kept.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     shared = {name: described for name, hint in hints.items() if (described := _shared(hint)) is not None}

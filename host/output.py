@@ -1,6 +1,6 @@
-"""The folder of results: checks before work begins, and files that are either complete or absent.
+"""Output folder of a run: checks before work begins, and files that are either complete or absent.
 
-A folder contains the results of one run. A run locks it, and moves the previous run's results to ``previous/``.
+A folder contains the results of one run. The run locks it and moves the results of the previous run to ``previous/``.
 
 Example
 -------
@@ -29,24 +29,24 @@ from sim import json_files
 
 __all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
 
-#: Subfolder, in the folder of a run, for the results of the previous run.
+#: Subfolder of a run's folder that holds the results of the previous run.
 PREVIOUS = "previous"
 
 
 class OutputError(OSError):
-    """A result cannot be written; the message names the file or folder, the reason, and a remedy."""
+    """Raised if a result cannot be written; the message names the path, the reason and a remedy."""
 
     def __str__(self) -> str:
         return str(self.args[-1])
 
 
-#: Age in seconds from which an unlocked file is considered left over.
+#: Age in seconds at which an unlocked file is considered left over.
 _YOUNG = 60
 
-#: File that a run locks in its folder; it contains the process ID.
+#: File in a run's folder that the run locks; it contains the process ID.
 _LOCK = ".run.lock"
 
-#: Locked file descriptors of this process, by the real path of their folder.
+#: Locked file descriptors of this process, keyed by the real path of their folder.
 _claimed: dict[Path, int] = {}
 
 _ADVICE = {
@@ -57,7 +57,7 @@ _ADVICE = {
 
 
 def _refusal(path: Path, error: OSError) -> OutputError:
-    """Create the error for a path that the system does not allow this process to write."""
+    """Create the error for a path that this process is not permitted to write."""
     code = error.errno or errno.EIO
     reason = os.strerror(code)
     advice = _ADVICE.get(code, "choose another folder with --output")
@@ -66,7 +66,7 @@ def _refusal(path: Path, error: OSError) -> OutputError:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create a temporary file, private to this process, that can then replace the file at ``path``."""
+    """Create a private temporary file that can later replace the file at ``path``."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with beside.open("wb") as file:
         with contextlib.suppress(OSError):  # file systems without locks
@@ -75,20 +75,20 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporary files of killed processes next to a file. Live processes lock their files."""
+    """Remove temporary files that killed processes left next to a file; live processes lock theirs."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A file that has just been created may not be locked yet.
+            # A newly created file may not be locked yet.
             if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG:
                 beside.unlink(missing_ok=True)
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Create a folder and its parents, check that results can be written to it, and return it.
+    """Create a folder with its parents, check that results can be written to it, and return it.
 
-    The names of ``files`` must be unused or belong to files that can be replaced, and ``space`` bytes must be free on
-    the disk; otherwise an ``OutputError`` names the first path that cannot be written.
+    Each name in ``files`` must be unused or belong to a file that can be replaced, and ``space`` bytes must be free
+    on the disk; otherwise, an ``OutputError`` names the first path that cannot be written.
     """
     try:
         os.fsencode(folder)
@@ -126,12 +126,12 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
 
 
 def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space: int = 0) -> Path:
-    """Begin a run in a folder: check and lock it, move previous results to ``previous/``, and return it.
+    """Begin a run in a folder: check and lock it, move old results to ``previous/``, and return it.
 
-    The lock is released when the process ends, for whatever reason, or by :func:`release`. ``files`` are all files
-    that runs of this kind write, relative to the folder; only these files are moved, and replaced in an older
-    ``previous/``. The run continues from the files in ``keep``, which are not moved. Raises ``OutputError`` if a run
-    is active in the folder, or files cannot be written or moved.
+    The lock is released by :func:`release`, or when the process ends for any reason. ``files`` lists all files that
+    runs of this kind write, relative to the folder; only these are moved, and replaced in an older ``previous/``.
+    Files in ``keep`` stay, because the run continues from them. Raises ``OutputError`` if a run is active in the
+    folder, or files cannot be written or moved.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -140,7 +140,7 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
 
 
 def _lock(folder: Path) -> None:
-    """Lock a folder for this process, unless this process has already locked it."""
+    """Lock a folder for this process, unless it already holds the lock."""
     real, path = folder.resolve(), folder / _LOCK
     while real not in _claimed:
         try:
@@ -167,11 +167,11 @@ def _lock(folder: Path) -> None:
 
 @atexit.register
 def release() -> None:
-    """Release the locks of this process on the folders of its runs."""
+    """Release the locks that this process holds on the folders of its runs."""
     while _claimed:
         folder, descriptor = _claimed.popitem()
         with contextlib.suppress(OSError):
-            (folder / _LOCK).unlink(missing_ok=True)  # removed while locked, so that no unowned file remains
+            (folder / _LOCK).unlink(missing_ok=True)  # removed while still locked, so that no unowned file remains
         os.close(descriptor)
 
 
@@ -185,7 +185,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
-    """Move results to ``previous/``, and replace files of the same names there."""
+    """Move results to ``previous/``, replacing files with the same names there."""
     previous = folder / PREVIOUS
     moved = [name for name in files if name not in keep and os.path.lexists(folder / name)]
     if not moved:
@@ -210,8 +210,8 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``path`` after it has been completely written to disk. If the block or the process
-    ends early, ``path`` stays unchanged. Raises ``OutputError`` if the file cannot be written."""
+    """Open a file that replaces ``path`` once it has been written to disk completely. If the block or the process
+    ends early, ``path`` is unchanged. Raises ``OutputError`` if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _beside(path) as (beside, file):
@@ -232,7 +232,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync(folder: Path) -> None:
-    """Flush the entries of a folder to disk, where the system supports it."""
+    """Flush a folder's entries to disk if the system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -248,6 +248,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, indented by two spaces and ending with a newline; see :func:`replacing`, and
-    :func:`sim.json_files.finite` for numbers that are not finite."""
+    """Write a value as JSON, indented by two spaces and ending with a newline. See :func:`replacing`; for non-finite
+    numbers, see :func:`sim.json_files.finite`."""
     write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())

@@ -1,11 +1,11 @@
-"""Verbatim text for terminals and files, without markup, control characters or unencodable characters.
+"""Plain text output to terminals and files, free of markup, control characters and unencodable characters.
 
-Names of files, scripts and codecs, and texts of errors, may contain any characters. ``[/b]`` is not treated as
-markup, nor ``:smile:`` as an emoji, and an escape sequence does not move the cursor. All commands print to a
-:class:`PlainConsole`, and show progress in columns of :class:`PlainColumn`.
+File, script and codec names and error messages may contain any characters. ``[/b]`` is not treated as markup or
+``:smile:`` as an emoji, and escape sequences do not move the cursor. All commands print to a :class:`PlainConsole`
+and show progress in :class:`PlainColumn` columns.
 
-Tables and verdicts use a few characters beyond ASCII. If standard output is ASCII or Latin-1 (``LANG=C``,
-``PYTHONIOENCODING=ascii``), a run must not fail when it prints its last line.
+Tables and verdicts contain a few non-ASCII characters. Even if standard output is ASCII or Latin-1 (``LANG=C``,
+``PYTHONIOENCODING=ascii``), a run must not fail while printing its last line.
 """
 
 import codecs
@@ -34,22 +34,22 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def plain(text: str, encoding: str) -> str:
-    """Replace characters that an encoding lacks: some with similar characters, the rest with ``?``."""
+    """Replace the characters that an encoding lacks with similar ones, or with ``?``."""
     return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
 def tolerate(*streams: TextIO) -> None:
-    """Make streams replace characters that their encoding lacks, instead of raising an error."""
+    """Make the streams replace characters that their encoding lacks instead of raising an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="gradring.plain")
 
 
 class PlainConsole(Console):
-    """A console that prints text verbatim: no markup, emoji codes or highlighting, even if a caller requests them.
+    """Console that prints text verbatim, without markup, emoji codes or highlighting even if requested.
 
-    Control characters are escaped, and characters that the encoding lacks are replaced, before tables are laid out,
-    so that columns stay aligned. Lines that are wider than the terminal are not cropped.
+    Control characters are escaped, and characters missing from the encoding are replaced, before tables are laid out,
+    so columns stay aligned. Lines wider than the terminal are not cropped.
     """
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
@@ -61,7 +61,7 @@ class PlainConsole(Console):
 
 
 class PlainColumn(TextColumn):
-    """A column of a progress display with verbatim text; its format may refer to fields of ``task``."""
+    """Progress column of verbatim text; its format may refer to fields of ``task``."""
 
     def __init__(self, text_format: str) -> None:
         super().__init__(text_format, markup=False)

@@ -1,4 +1,4 @@
-"""Schemas of reports: their names, versions and columns, and the functions that write and read reports."""
+"""Report schemas: names, versions and columns, and functions to read and write reports."""
 
 import dataclasses
 import shlex
@@ -25,21 +25,21 @@ RUN = columns_of("run weights_sha256 levels")
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Schema of a report. docs/report_fields.md describes the columns."""
+    """Schema of a report. The columns are described in docs/report_fields.md."""
 
     name: str
-    #: Version of the schema; incremented when a column is removed or changes its meaning.
+    #: Schema version. Incremented when a column is removed or its meaning changes.
     version: int
-    #: Columns of this report, in addition to the columns of every report.
+    #: Columns of this report, not counting the ones that every report has.
     own: Sequence[Column]
 
     @property
     def columns(self) -> dict[str, Column]:
-        """All columns by name, including the columns of every report."""
+        """All columns by name, including the ones that every report has."""
         return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a report with this content; raises ``AssertionError`` if the schema has no such column."""
+        """Create a report with the given content. Raises ``AssertionError`` for columns not in the schema."""
         self._check(content, self.columns, self.name)
         return {"schema": {"name": self.name, "version": self.version}, "program": program(),
                 **{column.name: None for column in RUN if column.name in self.columns}, **content}
@@ -55,19 +55,19 @@ class Schema:
 
 
 def repeat_command(report: Mapping[str, Any], folder: Path) -> str | None:
-    """Command that repeats the run of a report in a folder; None if the report is not a run's report."""
+    """Command that repeats the run reported in a folder, or None if its report is not about a run."""
     return None if report.get("run") is None else shlex.join(["gradring", "train", str(folder / REPORT)])
 
 
 def write_report(report: Mapping[str, Any], folder: Path, name: str = REPORT) -> Path:
-    """Write a report made by :meth:`Schema.report`, and return its path."""
+    """Write a report created by :meth:`Schema.report`, and return its path."""
     write_json(folder / name, report)
     return folder / name
 
 
 def read_report(path: Path, *schemas: Schema) -> dict[str, Any]:
-    """Read a report of one of the schemas. Raises ``OSError`` if the file cannot be read, and ``ValueError`` with a
-    remedy if it is damaged, or is a report of a different schema or version."""
+    """Read a report that has one of the given schemas. Raises ``OSError`` if the file cannot be read, and
+    ``ValueError`` with a remedy if it is damaged or has a different schema or version."""
     report = json_files.read(path)
     header = report.get("schema") if isinstance(report, dict) else None
     name, version = (header.get("name"), header.get("version")) if isinstance(header, dict) else (header, None)

@@ -1,4 +1,4 @@
-"""Signal handlers of the host: a signal requests the end of a run, which stops between two steps.
+"""Signal handlers of the host: a signal requests the end of a run, which then stops between steps.
 
 Example
 -------
@@ -25,7 +25,7 @@ Handler = Callable[[int, FrameType | None], object]
 #: Signals that end a program.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Seconds that a step may still take after a signal.
+#: Number of seconds that a step may still take after a signal.
 GRACE = 6.0
 
 
@@ -38,8 +38,8 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Signals that ask the program to end. After the first signal, a step has ``grace`` seconds to end before the
-    signal is sent again; with 0 there is no limit."""
+    """Handles signals that ask the program to end. After the first one, a step has ``grace`` seconds to end before it
+    is sent again; 0 means no limit."""
 
     #: The signal that asked the program to end; None if there was none.
     asked: int | None = None
@@ -49,7 +49,7 @@ class Signals:
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first signal waits for the end of the step, a second signal interrupts the step."""
+        """Handle a signal: the first one waits for the step to end, a second one interrupts the step."""
         if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
@@ -61,7 +61,7 @@ class Signals:
             self._timer.start()
 
     def settle(self) -> None:
-        """Remove the time limit, because a step has ended or has been abandoned."""
+        """Remove the time limit after a step has ended or has been abandoned."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -72,15 +72,15 @@ class Signals:
 
 
 def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractContextManager[None]:
-    """During the block, call a function on these signals unless they are ignored; in the main thread only."""
+    """Call a function on these signals during the block, unless ignored; in the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
     return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
-        signal.SIG_IGN, None)))  # None stands for a handler that was not installed from Python
+        signal.SIG_IGN, None)))  # None means that the handler was not installed from Python
 
 
 @contextlib.contextmanager
 def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Within the context, handle these signals with ``handler``; then restore the previous handlers."""
+    """Handle these signals with ``handler`` within the context, then restore the previous handlers."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -109,17 +109,17 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def ended_at_once() -> contextlib.AbstractContextManager[None]:
-    """Make signals end the process immediately, with a message, unless they are ignored. It is used during imports,
-    since partly loaded modules have nothing to clean up."""
+    """Make signals end the process immediately with a message, unless they are ignored. Used during imports, since
+    partly loaded modules have nothing to clean up."""
     return handled(_end, *ENDING)
 
 
 def restore_default(*numbers: signal.Signals) -> None:
-    """Restore the default action of signals for this process, and for a program that replaces it."""
+    """Restore the default action of signals, for this process and for a program that replaces it."""
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)
 
 
 def overlook(number: signal.Signals) -> None:
-    """Make a signal have no effect in this process, but not in programs that the process starts."""
+    """Make a signal have no effect in this process, but not in programs that it starts."""
     signal.signal(number, lambda number, frame: None)

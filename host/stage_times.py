@@ -1,6 +1,6 @@
 """Durations of stages in previous runs, stored in ``stages.json`` of the cache folder.
 
-The file is optional: if it cannot be read or written, no durations are known.
+The file is optional: if it cannot be read or written, durations are simply unknown.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
-#: Shortest recorded duration in seconds; a faster stage was cached, or does not need a line.
+#: Minimum duration to record, in seconds; a faster stage was cached or does not need a line.
 LEAST = 2.0
-#: Number of stages that are kept; the oldest are removed.
+#: Number of stages to keep; the oldest are removed.
 _MOST = 100
 
 
 def _path() -> Path | None:
-    """Path of the file in the cache folder; None if the folder is missing or does not belong to the cache."""
+    """Path of the file in the cache folder; None if the folder is missing or not owned by the cache."""
     try:
         folder = cache_folder.checked()
     except (OSError, ToolError):
@@ -38,12 +38,12 @@ def _read() -> dict[str, float]:
 
 
 def known(stage: str) -> float | None:
-    """Latest recorded duration of a stage, in seconds (at least :data:`LEAST`); None if none is recorded."""
+    """Latest recorded duration of a stage in seconds, at least :data:`LEAST`; None if none is recorded."""
     return _read().get(stage)
 
 
 def note(stage: str, seconds: float) -> None:
-    """Record the duration of a stage, in seconds, unless it is shorter than :data:`LEAST`."""
+    """Record the duration of a stage in seconds, unless it is shorter than :data:`LEAST`."""
     path = _path()
     if seconds < LEAST or path is None:
         return

@@ -1,4 +1,4 @@
-"""Version of the program for reports: the package's version, and the commit if it runs from a repository."""
+"""Program version for reports: the package version, and the commit if it runs from a repository."""
 
 import functools
 import importlib.metadata
@@ -21,24 +21,24 @@ def version() -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """Commit of this file's repository, followed by + if files have been modified; None without a repository."""
+    """Commit of this file's repository, with + appended if files are modified; None without a repository."""
     if not (_ROOT / ".git").exists():
         return None
     try:
         log = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"], cwd=_ROOT,
                              capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):  # git is not installed, or the repository belongs to another user
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or the repository is owned by another user
         return None
     return log.stdout.strip() or None
 
 
 def program() -> dict[str, Any]:
-    """Name, version and commit of the program, as they appear in reports."""
+    """Name, version and commit of the program, as shown in reports."""
     return {"name": "gradring", "version": version(), "commit": commit()}
 
 
 def version_lines() -> list[str]:
-    """Lines with the versions of the program and of the packages that results depend on."""
+    """Lines that list the versions of the program and of the packages that affect results."""
     revision = commit()
     return [f"gradring {version()}" + (f", commit {revision}" if revision else ""),
             ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)]

@@ -6,12 +6,12 @@ __all__ = ["read_bytes"]
 
 
 def read_bytes(path: Path, *, largest: int) -> bytes:
-    """Read a file of at most ``largest`` bytes.
+    """Read a file with a size limit of ``largest`` bytes.
 
     Raises
     ------
     ValueError
-        The file is larger; the caller prefixes the message with the file's name.
+        The file is larger. The caller adds the file's name to the message.
     OSError
         The file cannot be read.
     """

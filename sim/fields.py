@@ -1,4 +1,4 @@
-"""Checks of the types, bounds and fields of values that have been read, before they are used."""
+"""Checks of the types, bounds and fields of values, applied after reading and before use."""
 
 import math
 import re
@@ -19,7 +19,7 @@ def integer(minimum: int, maximum: int) -> Check:
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf) -> Check:
-    """A finite number between two bounds; integers must be at most 2^53, which binary64 represents exactly."""
+    """A finite number within bounds; integers must be exact in binary64, that is, at most 2^53."""
     return lambda value: (((isinstance(value, float) and math.isfinite(value)) or integer(-_EXACT, _EXACT)(value))
                           and minimum <= value <= maximum)
 
@@ -36,35 +36,35 @@ def choice(choices: Collection[str]) -> Check:
 
 
 def several(check: Check, minimum: int, maximum: int) -> Check:
-    """A list of bounded length, with values that all pass a check."""
+    """A list with a bounded number of values that all pass a check."""
     return lambda value: isinstance(value, list) and minimum <= len(value) <= maximum and all(map(check, value))
 
 
 def pair(first: Check, second: Check) -> Check:
-    """A list of two values, each with its own check."""
+    """A list of two values, with a check for each."""
     return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def mapping(key: Check, check: Check, maximum: int) -> Check:
-    """A dictionary of at most ``maximum`` entries, with checks for keys and values."""
+    """A dictionary of at most ``maximum`` entries, with one check for keys and one for values."""
     return lambda value: isinstance(value, dict) and len(value) <= maximum and all(
         key(name) and check(entry) for name, entry in value.items())
 
 
 def record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """Check for a dictionary with these fields, optional fields ``_more``, and no other fields."""
+    """Check for a dictionary with exactly these fields, and optional fields ``_more``."""
     known = {**checks, **(_more or {})}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
         known[name](entry) for name, entry in value.items())
 
 
 def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """Check for a dictionary with these fields, optional fields ``_more``, and any unchecked fields."""
+    """Check for a dictionary with these fields, optional fields ``_more``, and any other fields unchecked."""
     more = _more or {}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() and all(
         check(value[name]) for name, check in {**checks, **more}.items() if name in value)
 
 
 def optional(check: Check) -> Check:
-    """Return a check that accepts None, and any value that passes ``check``."""
+    """Return a check that accepts None and any value that passes ``check``."""
     return lambda value: value is None or check(value)

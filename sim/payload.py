@@ -23,7 +23,7 @@ __all__ = ["from_int", "leaves", "pack", "row_type", "to_int", "unpack"]
 
 
 def leaves(layout: data.Layout) -> list[tuple[tuple[str | int, ...], int, int]]:
-    """Path, bit offset and width of every plain field of a layout."""
+    """Path, bit offset and width of each leaf field of a layout."""
     result: list[tuple[tuple[str | int, ...], int, int]] = []
 
     def walk(shape: Any, path: tuple[str | int, ...], offset: int) -> None:
@@ -38,7 +38,7 @@ def leaves(layout: data.Layout) -> list[tuple[tuple[str | int, ...], int, int]]:
 
 
 def to_int(layout: Any, values: Any) -> int:
-    """Pack a payload's fields into bits: nested mappings and sequences, or a number for a payload without fields."""
+    """Pack payload fields into bits, from nested mappings and sequences or a plain number."""
     if not isinstance(layout, data.Layout) or isinstance(values, int):
         return int(values)
     bits = 0
@@ -54,7 +54,7 @@ def to_int(layout: Any, values: Any) -> int:
 
 
 def from_int(layout: Any, bits: int) -> Any:
-    """Unpack the fields of a payload from its bits: the inverse of :func:`to_int`."""
+    """Unpack payload fields from bits; the inverse of :func:`to_int`."""
     if isinstance(layout, data.ArrayLayout):
         return [from_int(field.shape, bits >> field.offset) for _, field in layout]
     if isinstance(layout, data.Layout):
@@ -63,10 +63,10 @@ def from_int(layout: Any, bits: int) -> Any:
 
 
 def row_type(width: int) -> tuple[np.dtype[Any], int]:
-    """Element type and number of elements per row of a port, as Verilator represents it.
+    """Element type and number of elements per row in Verilator's representation of a port.
 
-    A port of up to 64 bits is one number of the smallest unsigned type; a wider port is a sequence of 32-bit words,
-    low word first.
+    A port of up to 64 bits is a number of the smallest unsigned type; a wider port is a sequence of 32-bit words,
+    lowest word first.
     """
     for bits in (8, 16, 32, 64):
         if width <= bits:
@@ -75,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """For each 32-bit word of a field: its index, shift, number of earlier bits, and bits in this word."""
+    """For each 32-bit word of a field: its index, the shift, the number of bits done, and the bits in this word."""
     result = []
     done = 0
     while done < width:
@@ -87,14 +87,14 @@ def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
 
 
 def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
-    """Pack arrays of a payload's fields into rows of a port.
+    """Pack arrays of payload fields into rows of a port.
 
     Parameters
     ----------
     layout : data.Layout
-        Payload with fields of at most 64 bits.
+        Layout of the payload; its fields have at most 64 bits.
     values : mapping
-        One array of unsigned numbers per field, of shape (rows, length) for an array in the layout.
+        One array of unsigned numbers per field; the shape is (rows, length) for an array field.
     """
     columns = []
     for path, offset, width in leaves(layout):
@@ -123,7 +123,7 @@ def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
 
 
 def unpack(layout: data.Layout, rows: np.ndarray) -> dict[str, Any]:
-    """Unpack arrays of the payload's fields from rows of a port: the inverse of :func:`pack`."""
+    """Unpack arrays of payload fields from rows of a port; the inverse of :func:`pack`."""
     if rows.ndim == 1:
         wide = rows.astype(np.uint64)
         words = np.stack([wide & np.uint64(0xffffffff), wide >> np.uint64(32)], axis=1)

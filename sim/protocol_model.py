@@ -1,13 +1,13 @@
-"""Small model of the ring's protocol that is used to search for deadlocks.
+"""Small model of the ring's protocol, used to search for deadlocks.
 
 The model counts packets and ignores their values. Every node sends and receives in the static order of a fused
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, where SR(t) and AG(t) are the scatter-reduce and the all-gather of
 segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its room
-becomes free only when all of it has passed. A packet that ends at this node either needs a gradient bank of the
-optimizer, or no resource at all. Room is returned as credit, a whole packet at a time.
+is freed only when the whole packet has passed. A packet that ends at this node needs either a gradient bank of the
+optimizer or no resource. Room is returned as credit, a whole packet at a time.
 
-Many rings are stepped together, each with its own start times, stall rates and stalls. In a step, each possible event
-happens with the probability of its link or node; a ring without a possible event is deadlocked.
+Many rings are stepped together, each with its own start times, stall rates and stalls. In each step, every possible
+event happens with the probability of its link or node; a ring without a possible event is deadlocked.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ __all__ = ["Kind", "Outcome", "Ring", "order", "simulate"]
 
 
 class Kind(enum.IntEnum):
-    """Source of a packet that is sent, or destination of a packet that is received."""
+    """Source of a sent packet, or destination of a received packet."""
 
     MEMORY = 0
     """To or from a memory, without waiting."""
@@ -41,9 +41,9 @@ class Ring:
     segments : int
         Number of segments per block, at least 1.
     packet_words : int
-        Words of the longest packet.
+        Number of words of the longest packet.
     ingress_words : int
-        Number of words that the ingress of a node holds; at least one packet.
+        Capacity of a node's ingress in words; at least one packet.
     banks : int
         Number of segments that the optimizer can hold.
     """
@@ -64,7 +64,7 @@ class Ring:
 
     @property
     def credits(self) -> int:
-        """Maximum number of packets in flight to a node or in its ingress; credits are for whole packets only."""
+        """Maximum number of packets in flight to a node or in its ingress; credits count whole packets."""
         return self.ingress_words // self.packet_words
 
 
@@ -79,7 +79,7 @@ class Outcome:
     deadlocked : array of bool
         Whether no further event is possible although not all packets were sent and received.
     steps : int
-        Number of steps until the last ring was finished or stuck.
+        Number of steps until the last ring finished or got stuck.
     """
 
     finished: NDArray[np.bool_]
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Kinds of all packets that a node sends, and of all packets that it receives, in order.
+    """Kinds of all packets that a node sends and of all packets that it receives, in order.
 
     A phase has ``nodes - 1`` packets. Packet k + 1 of a phase is packet k of the predecessor, forwarded.
     """
@@ -112,7 +112,7 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     # Append an entry for the state after the last packet.
     sent_kind = np.append(sent_kind, Kind.MEMORY)
     received_kind = np.append(received_kind, Kind.MEMORY)
-    # For each k, packets from the optimizer among the first k sent, and to the optimizer among the first k received.
+    # For each k: packets from the optimizer among the first k sent, and to the optimizer among the first k received.
     updates = np.concatenate([[0], np.cumsum(sent_kind == Kind.OPTIMIZER)])
     bursts = np.concatenate([[0], np.cumsum(received_kind == Kind.OPTIMIZER)])
 

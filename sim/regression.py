@@ -1,4 +1,4 @@
-"""Runner for cocotb tests of a single component on Verilator.
+"""Run cocotb tests of a single component on Verilator.
 
 Example
 -------
@@ -48,15 +48,15 @@ _INCLUDED = ("verilated.h", "verilated_vpi.h", "memory", "string")
 
 
 def parameters() -> dict[str, Any]:
-    """Read the parameters passed to :func:`run`, inside the simulator."""
+    """Return the parameters passed to :func:`run`; called inside the simulator."""
     result: dict[str, Any] = json_files.parse_product(os.environ[simulations.PARAMETERS])
     return result
 
 
 def _control_file(design: Design) -> str:
-    """Verilator control file that exposes only the ports instead of all signals.
+    """Verilator control file that makes only the ports visible.
 
-    Amaranth's Verilog has many wires; if all of them are visible, a simulation is several times slower.
+    Amaranth's Verilog has many wires, and a simulation with all of them visible is several times slower.
     """
     lines = ["`verilator_config"]
     for port in design.ports:
@@ -114,7 +114,7 @@ def _build(design: Design, *, waves: bool) -> Path:
 
 
 def _filter(testcase: str | Sequence[str] | None) -> str | None:
-    """Regular expression for the full names of tests, in the form used by cocotb's own runner."""
+    """Regular expression that matches full test names, in the form that cocotb's own runner uses."""
     if testcase is None:
         return None
     names = [testcase] if isinstance(testcase, str) else testcase
@@ -128,14 +128,14 @@ def _end(log: Path) -> str:
 def run(component: Component | Design, *, module: str, name: str | None = None,
         testcase: str | Sequence[str] | None = None, parameters: Mapping[str, Any] | None = None, seed: int = 1,
         waves: bool = False) -> None:
-    """Run a module's cocotb tests on a component; fail with the simulation's log if any test fails.
+    """Run a module's cocotb tests on a component; if one fails, fail with the simulation's log.
 
     Parameters
     ----------
     component : Component or Design
-        Design under test, or its Verilog, which already has a name.
+        Component under test, or its Verilog, which already has a name.
     module : str
-        Module of the tests, as imported from the repository's root: ``__name__`` of a test file.
+        Module that contains the tests, as imported from the repository root: ``__name__`` of a test file.
     name : str or None
         Name of the design's top module; by default the name of the component's class.
     testcase : str, sequence of str or None
@@ -143,9 +143,9 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
     parameters : mapping or None
         JSON values that the tests read with :func:`parameters`.
     seed : int
-        Seed of cocotb's random module.
+        Seed for cocotb's random module.
     waves : bool
-        Whether to keep ``dump.vcd`` next to the simulator, in a folder that the log names.
+        Whether to keep ``dump.vcd`` next to the simulator; the log gives the folder.
     """
     design = (component if isinstance(component, Design)
               else convert(component, name=name or type(component).__name__))

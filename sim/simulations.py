@@ -1,11 +1,11 @@
-"""Simulation server that loads cocotb, Amaranth and test modules once, and forks per simulation.
+"""Simulation server that loads cocotb, Amaranth and test modules once, then forks per simulation.
 
 Starting Python and cocotb takes several times as long as most simulations. Each simulation still runs in its own
 process, with a fresh design and fresh Python modules.
 
 The client, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and reads one
-line when the simulation has ended. When the client's end of the pipe is closed, the server exits and ends any
-simulation that is still running.
+line back when the simulation has ended. When the client closes its end of the pipe, the server exits and ends any
+running simulation.
 """
 
 import atexit
@@ -27,7 +27,7 @@ from sim import json_files
 
 __all__ = ["PARAMETERS", "Simulation", "seconds", "simulate"]
 
-#: Environment variable that contains a simulation's parameters as JSON.
+#: Environment variable that holds a simulation's parameters as JSON.
 PARAMETERS = "GRADRING_PARAMETERS"
 
 
@@ -38,7 +38,7 @@ class Simulation:
     Members
     -------
     library : str
-        Path of the design as a shared library with the functions ``simulate`` and ``simulation_end``.
+        Path of the design's shared library, which has the functions ``simulate`` and ``simulation_end``.
     top : str
         Name of the design's top module.
     module : str
@@ -46,13 +46,13 @@ class Simulation:
     tests : str or None
         Regular expression for the full names of the tests to run; None runs all.
     parameters : str
-        JSON that :func:`sim.regression.parameters` reads.
+        JSON that is read by :func:`sim.regression.parameters`.
     seed : int
         Seed of cocotb's random module.
     folder : str
-        Working folder, with the output in ``simulation.log`` and the results in ``results.xml``.
+        Working folder; output is written to ``simulation.log`` and results to ``results.xml``.
     waves : bool
-        Whether to write waveforms; the design must have been built for this.
+        Whether to write waveforms, which the design must have been built for.
     """
 
     library: str
@@ -72,12 +72,12 @@ _seconds = 0.0
 
 
 def seconds() -> float:
-    """CPU seconds of the server and its simulations so far, which are known only after the server has ended."""
+    """CPU seconds of the server and its simulations, known only after the server has ended."""
     return _seconds
 
 
 def simulate(simulation: Simulation) -> int:
-    """Run one simulation to its end, and return its exit status, or -n if it was ended by signal n."""
+    """Run one simulation to its end; return its exit status, or -n if it was killed by signal n."""
     global _seconds
     server = _running()
     assert server.stdin is not None
@@ -88,7 +88,7 @@ def simulate(simulation: Simulation) -> int:
         answer = server.stdout.readline()
     except BrokenPipeError:
         answer = ""
-    except BaseException:  # a timeout or Ctrl-C: the pending answer would not be read
+    except BaseException:  # after a timeout or Ctrl-C, the pending answer would never be read
         _stop()
         raise
     if not answer:
@@ -139,12 +139,12 @@ def _serve() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends with the client
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keep the output of modules out of the answers
-    RegressionManager.setup_pytest_assertion_rewriting()  # for modules that are loaded from now on
+    os.dup2(2, 1)  # so that output of modules is not mixed with the answers
+    RegressionManager.setup_pytest_assertion_rewriting()  # for modules loaded from now on
     RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
     for line in sys.stdin:
         simulation = Simulation(**json_files.parse_product(line))
-        # The simulation loads the module again, and reports its errors.
+        # The simulation loads the module again and reports its errors.
         with contextlib.suppress(BaseException):
             importlib.import_module(simulation.module)
         status = _forked(simulation)
@@ -155,11 +155,11 @@ def _serve() -> None:
 
 
 def _forked(simulation: Simulation) -> int:
-    """Run a simulation in a separate process. If the client ends in the meantime, the server ends too."""
+    """Run a simulation in a separate process; if the client exits, the server ends too."""
     ended, ends = os.pipe()
     child = os.fork()
     if not child:
-        os.close(ended)  # the other end is closed when this process ends
+        os.close(ended)  # the other end is closed when this process exits
         _simulate(simulation)
     os.close(ends)
     readable, _, _ = select.select([0, ended], [], [])
@@ -197,7 +197,7 @@ def _simulate(simulation: Simulation) -> NoReturn:
     library: Any = ctypes.PyDLL(simulation.library)
 
     def end() -> NoReturn:
-        """Exit before cocotb finalizes Python, since the callers of this function still run on it."""
+        """Exit before cocotb finalizes Python, because the callers of this function are still running on it."""
         failed = library.simulation_end()
         sys.stdout.flush()
         sys.stderr.flush()

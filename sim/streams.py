@@ -1,7 +1,7 @@
-"""Stream drivers for cocotb, and the stall patterns that all stream tests use.
+"""Stream drivers for cocotb, and the stall patterns used by all stream tests.
 
-Reads after a rising edge return the values before it, and writes take effect after it, so a driver samples and then
-drives once per cycle. Handles are fetched only once.
+A read after a rising edge returns the value before the edge, and a write takes effect after it, so a driver samples
+and then drives once per cycle. Handles are looked up only once.
 
 Example
 -------
@@ -35,12 +35,12 @@ __all__ = ["STALLS", "Monitor", "Sink", "Source", "cycles", "stall_array", "stal
 #: Names of the stall patterns.
 STALLS = ("none", "geometric", "freeze", "alternating")
 
-#: Cycles without progress after which a driver gives up.
+#: Number of cycles without progress after which a driver gives up.
 PATIENCE = 20_000
 
 
 def stalls(kind: str, *, seed: int = 1, rate: float = 0.5) -> Iterator[bool]:
-    """Endless stall pattern: yields, for each cycle, whether a side is ready to transfer.
+    """Endless stall pattern: whether a side is ready to transfer, for each cycle.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def _pattern(kind: str, generator: random.Random, rate: float) -> Iterator[bool]
 
 
 def stall_array(kind: str, count: int, *, seed: int = 1, rate: float = 0.5) -> np.ndarray:
-    """The first ``count`` cycles of :func:`stalls`, for lockstep runs."""
+    """First ``count`` cycles of :func:`stalls`, for lockstep runs."""
     return np.fromiter(itertools.islice(stalls(kind, seed=seed, rate=rate), count), dtype=bool, count=count)
 
 
@@ -83,7 +83,7 @@ async def cycles(dut: Any, count: int) -> None:
 
 
 async def start(dut: Any, *, reset: int = 2) -> None:
-    """Start the clock and hold reset for some cycles. Undriven inputs are zero."""
+    """Start the clock and hold reset for ``reset`` cycles. Undriven inputs are zero."""
     Clock(dut.clk, 2, unit="ns").start()
     dut.rst.value = 1
     await cycles(dut, reset)
@@ -105,7 +105,7 @@ class _Port:
 
 
 class Source(_Port):
-    """Driver that offers beats according to the handshake rules; between offers, the payload is noise.
+    """Driver that offers beats by the rules of the handshake, with a noisy payload between offers.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ class Source(_Port):
     name : str
         Flattened name of the stream, without ``__valid``.
     layout : ShapeLike
-        Layout of the payload; beats are mappings of fields, or numbers.
+        Layout of the payload; beats are mappings from field names to values, or numbers.
     stalls : iterator of bool or None
-        For each cycle, whether an offer may begin; by default always.
+        Whether an offer may begin, for each cycle; by default always.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -130,7 +130,7 @@ class Source(_Port):
         self._payload.value = self._noise.getrandbits(len(self._payload))
 
     async def send(self, beats: Iterable[Any]) -> None:
-        """Offer the beats in order; return in the cycle after the last one has been accepted."""
+        """Offer the beats in order; return one cycle after the last one has been accepted."""
         for done, beat in enumerate(beats):
             bits = to_int(self._layout, beat)
             if not next(self._stalls):
@@ -157,7 +157,7 @@ class Sink(_Port):
     dut, name, layout
         See :class:`Source`.
     stalls : iterator of bool or None
-        For each cycle of a receive call, whether the sink is ready; by default always. At other times, it is not.
+        Whether the sink is ready, for each cycle of a receive call; by default always. Never outside calls.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -166,7 +166,7 @@ class Sink(_Port):
         self._ready.value = 0
 
     async def receive(self, count: int | None = None, *, until: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Receive ``count`` beats, or all up to and including the first one for which ``until`` is true."""
+        """Receive ``count`` beats, or all beats up to and including the first one that satisfies ``until``."""
         beats: list[Any] = []
         waited = 0
         while len(beats) != count:
@@ -191,9 +191,9 @@ class Sink(_Port):
 
 
 class Monitor(_Port):
-    """Monitor that watches a stream from its construction on; a handshake violation fails the test.
+    """Monitor that records the transfers of a stream and fails the test if the handshake is violated.
 
-    It samples at the falling edge, when the values for the next rising edge have settled, so that a beat is added to
+    It samples at the falling edge, when the values for the next rising edge have settled. Each beat is therefore in
     :attr:`beats` before any driver sees its transfer.
 
     Members

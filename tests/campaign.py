@@ -1,4 +1,4 @@
-"""Test campaigns, divided into parts: processes run the parts, and the results are stored."""
+"""Test campaigns: run the parts in parallel processes and store their results."""
 
 import concurrent.futures
 import hashlib
@@ -15,13 +15,13 @@ import typer
 
 Key = TypeVar("Key")
 
-#: Command-line option of a campaign, and its default.
+#: Command-line option for the number of processes.
 Jobs = Annotated[int, typer.Option(min=1, show_default=False, help="Processes. [default: a core each]")]
 CORES = os.cpu_count() or 1
 
 
 def sources(*folders: str) -> str:
-    """Digest of the sources in some folders of the repository."""
+    """Digest of all Python sources in the given folders of the repository."""
     root, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
@@ -31,7 +31,7 @@ def sources(*folders: str) -> str:
 
 def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
            **options: Any) -> Iterator[tuple[Key, Any]]:
-    """Yield each part's key and result when a process has completed it; parts start in order."""
+    """Run the parts in several processes, started in order; yield each key and result upon completion."""
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
         for done in concurrent.futures.as_completed(waiting):
@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Results of all parts, including stored results, by file; print one of every ``every`` results."""
+    """Run the parts that have no stored result; return all results, printing one in ``every``."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}
@@ -57,7 +57,7 @@ def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tu
 
 
 def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, outcome: str) -> None:
-    """Write the summary of a campaign and print the outcome; exit with an error if any result is wrong."""
+    """Write the campaign summary and print the outcome; exit with an error if any result is wrong."""
     summary = {"rows": rows, "wall_seconds": time.monotonic() - began, "wrong": wrong}
     path.write_text(json.dumps(summary, indent=2))
     print(f"{outcome}, {summary['wall_seconds']:.0f} s")

@@ -1,4 +1,4 @@
-"""Load pages in a headless Chromium without network, and return their contents and console messages."""
+"""Load pages in headless Chromium without network; return their contents and console messages."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-#: A new profile, no background activity, and no name resolution.
+#: A new profile, no background activity and no name resolution.
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync",
            "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--hide-scrollbars")
@@ -24,7 +24,7 @@ class Loaded:
 
 
 def needed():
-    """Skip the test, with a reason, if Chromium is missing; if CI is set, a missing Chromium is an error."""
+    """Skip the test if Chromium is missing, or fail it if CI is set."""
     if PROGRAM is None:
         reason = "pages are not looked at: there is no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("CI"):
@@ -33,7 +33,7 @@ def needed():
 
 
 def load(address, *options, profile):
-    """Load a page from a file or server address, with an empty folder as the browser's profile."""
+    """Load a page from a file or server address, with an empty folder as browser profile."""
     ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
                            capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -1,6 +1,6 @@
-"""For each feature: options of a node that has it, and a gateware file of the feature."""
+"""For each feature: options of a node that has it, and one of its gateware files."""
 
-#: By feature: a dictionary for :func:`hdl.config.forms.from_dict`, and a file's name in ``hdl/features/<name>``.
+#: For each feature, the dictionary for :func:`hdl.config.forms.from_dict` and a file in ``hdl/features/<name>``.
 FEATURED = {
     "grid": ({"topology": {"kind": "grid"}}, "switch"),
     "replay": ({"link": {"kind": "replay"}}, "window"),

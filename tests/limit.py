@@ -1,9 +1,9 @@
-"""Time limit of a test run: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
+"""Time limit of a test run: ``pytest --minutes 50``, or ``make test MINUTES=50``.
 
-A run with a limit begins with one case of each test, chosen by the commit. The remaining cases follow file by file,
-in an order that also depends on the commit; tests that have not begun when the time is over are skipped, unless they
-are first cases. So a fast machine runs everything, and a slow one runs a different subset for each commit. Tests of
-:data:`LARGE` belong to the remaining cases.
+A limited run begins with one case of each test, which depends on the commit. The remaining cases follow file by file,
+in an order that also depends on the commit. Tests that have not started when the time is up are skipped, unless they
+are first cases, so a fast machine runs everything and a slow one runs a different subset for each commit. Tests in
+:data:`LARGE` are never first cases.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["LARGE", "arranged", "first_cases"]
 
-#: Name prefixes of tests that build a ring for themselves only, or that take at least a minute.
+#: Name prefixes of tests that build a ring just for themselves or take at least a minute.
 LARGE = (
     "tests/known_answers",
     "tests/pairs",
@@ -48,7 +48,7 @@ LARGE = (
 
 
 def first_cases(names: list[str], seed: str) -> set[str]:
-    """Draw the name of one case of each test, without tests in :data:`LARGE`."""
+    """Draw the name of one case of each test, except tests in :data:`LARGE`."""
     cases = collections.defaultdict(list)
     for name in names:
         if not name.startswith(LARGE):
@@ -57,7 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Order of test indices for a limited run: each worker gets some first cases, then some of the rest by file."""
+    """Order of test indices in a limited run: each worker gets some first cases, then other cases by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -72,7 +72,7 @@ def arranged(names: list[str], seed: str, workers: int) -> list[int]:
 
 
 def _commit() -> str:
-    """The commit of the clone, or an empty string outside of a clone."""
+    """Commit of the clone, or an empty string outside a clone."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
                               check=False)
@@ -86,7 +86,7 @@ def pytest_addoption(parser):
                      help="minutes after which only the first case of each test may begin; 0 for no limit")
 
 
-#: Seed of the test order, start time of the run, and names of the cases that run after the time limit.
+#: Seed of the test order, start time of the run, and names of the cases that ignore the time limit.
 _SEED, _BEGUN, _FIRST = pytest.StashKey[str](), pytest.StashKey[float](), pytest.StashKey[set[str]]()
 
 

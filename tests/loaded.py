@@ -1,10 +1,10 @@
-"""Units that must be loaded with data after a reset, for the benches of :mod:`tests.hdl.unit_bench`."""
+"""Benches for units that must be loaded with data after a reset; see :mod:`tests.hdl.unit_bench`."""
 
 from sim.verilated.vectors import Feed, Unit
 
 
 class Loaded(Unit):
-    """A unit that accepts the rows in ``load``, if any, after each reset, with ``spare`` extra cycles."""
+    """Unit that receives the rows in ``load``, if any, after each reset, in ``spare`` extra cycles."""
 
     load = None
 
@@ -22,5 +22,5 @@ class Loaded(Unit):
             assert not trace["error"].any()
 
     def no_more(self):
-        """Beats for the load stream of a run that loads nothing further."""
+        """Empty feed of the load stream, for a run that loads nothing more."""
         return {} if self.load is None else {self.stream: self.load[:0]}

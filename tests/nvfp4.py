@@ -1,15 +1,15 @@
-"""Blocks at every rounding boundary of NVFP4, for the model and for gateware."""
+"""Blocks at every NVFP4 rounding boundary, for testing both the model and the gateware."""
 
 import numpy as np
 
-#: Fractions of six bits, each on its own and with the smallest and the largest number of lower bits.
+#: Six-bit fractions, each on its own and with the smallest and the largest number of lower bits.
 _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0, 1, 0x1_FFFF], np.uint32)).ravel()
 
 
 def every_place(codec):
-    """Blocks with a single magnitude, of every size; and for each scale, blocks with magnitudes of every size.
+    """Return blocks with equal magnitudes of every size and, for each scale, magnitudes of every size.
 
-    Magnitudes change scale or code at seven significant bits or fewer, so these blocks cover all magnitudes.
+    Scale and code change only at magnitudes of at most seven significant bits, so these blocks cover all magnitudes.
     """
     exponents = np.clip(np.arange(codec.power + 127 - 20, codec.power + 127 + 20), 0, 254).astype(np.uint32)
     magnitudes = np.unique(exponents[:, np.newaxis] << 23 | _FRACTIONS).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Processor time of tests by folder, including the programs that they run.
+"""Processor time of tests by folder, including the programs they run.
 
-Wall-clock time depends on the machine's load; processor time shows the cost of a test. The table follows pytest's own
-summary, and ``build/tests.json`` has the time of each file and of each test that takes a second or more.
+Wall-clock time depends on the machine's load; processor time shows the cost of a test. The table is printed after
+pytest's summary; ``build/tests.json`` contains the time of each file, and of each test that takes a second or more.
 """
 
 import collections
@@ -13,7 +13,7 @@ import pytest
 
 from sim import simulations
 
-#: Name of the test property that carries its time from a worker to the process that adds up all times.
+#: Name of the test property that passes the time from a worker to the main process.
 _PROPERTY = "processor_seconds"
 _REPORT = Path("build") / "tests.json"
 _LONG = 1.0
@@ -22,7 +22,7 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds used so far by this process, its terminated children, and the simulation process of cocotb."""
+    """Seconds used so far by this process, its terminated children, and cocotb's simulation process."""
     return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 

@@ -7,7 +7,7 @@ from sim import formal
 
 
 def held(m, *values):
-    """Make inputs keep their values from the first cycle on."""
+    """Make inputs keep their first-cycle values in all cycles."""
     begun = Signal()
     m.d.sync += begun.eq(1)
     for value in map(Value.cast, values):
@@ -17,6 +17,6 @@ def held(m, *values):
 
 
 def refuted(claim, *, depth, mode="bmc"):
-    """Check that a claim is not proven: it has a counterexample, or cannot be decided."""
+    """Check that a claim is not proven: either it has a counterexample or it cannot be decided."""
     with pytest.raises(formal.RefutedError):
         formal.prove(claim, depth=depth, mode=mode)

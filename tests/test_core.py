@@ -1,4 +1,4 @@
-"""Tests of the core: which modules are imported when a node with or without a feature is elaborated."""
+"""Test the core: which modules are imported to elaborate a node with or without a feature."""
 
 import json
 import subprocess
@@ -10,10 +10,10 @@ from tests.featured import FEATURED
 
 ROOT = Path(__file__).parents[1]
 
-#: Maximum lines of hdl and sim that a default node imports, and of golden models of the core.
+#: Maximum number of lines in hdl and sim imported by a default node, and in the core's golden models.
 MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
-#: Elaborates a default node, and in separate processes a node with each feature; prints the modules of each.
+#: Elaborates a default node and, in separate processes, a node with each feature; prints the modules of each.
 PROGRAM = """
 import json, os, sys
 from amaranth.hdl import Fragment
@@ -49,7 +49,7 @@ def lines_of(modules):
 
 
 def test_lines_that_a_node_imports():
-    """A default node imports no feature; a node with a feature imports no other features than it needs."""
+    """A default node imports no features; a node with a feature imports only the features that it needs."""
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, capture_output=True,
                              text=True, timeout=600, check=True)
     nodes = json.loads(process.stdout)
@@ -69,6 +69,6 @@ def test_lines_that_a_node_imports():
 
 
 def test_lines_of_golden_models():
-    """The golden models of the core do not exceed their line limit."""
+    """The core's golden models do not exceed their line limit."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
     assert sum(len(path.read_text().splitlines()) for path in golden) <= MAX_GOLDEN

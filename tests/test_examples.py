@@ -1,4 +1,4 @@
-"""The examples, run as their first lines and docs/examples.md describe."""
+"""Run the examples as described in their docstrings and in docs/examples.md."""
 
 import csv
 import re
@@ -33,7 +33,7 @@ def test_all_are_tested():
 
 
 def test_numpy_model(tmp_path):
-    """The numpy model learns, and prints the numbers of the quick start."""
+    """The numpy model learns, and prints the numbers shown in the quick start."""
     printed = run(tmp_path, EXAMPLES / "numpy_model.py", "zero_value")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert losses[0] > 2
@@ -51,13 +51,13 @@ def test_pytorch(tmp_path):
 
 
 def rows(printed):
-    """Rows of the table that own_data.py prints, by codec and density."""
+    """Rows of the table printed by own_data.py, keyed by codec and density."""
     _, _, table = printed.partition("\ngradients ")
     return {tuple(line.split()[:2]): line.split()[2:] for line in table.splitlines()[1:]}
 
 
 def test_own_data(tmp_path):
-    """Without arguments the example writes a table and prints the page's rows; lower density means fewer words."""
+    """Without arguments, the example prints the page's rows; a lower density gives fewer words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
     table = rows(printed)
@@ -72,7 +72,7 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_of_another_kind(tmp_path):
-    """A user's own file with classes can be used for training, and a missing column is rejected."""
+    """The user's own file with classes can be used for training, and a missing column is rejected."""
     generator = np.random.default_rng(3)
     with (tmp_path / "own.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -97,7 +97,7 @@ def test_amaranth_design(tmp_path):
     printed = run(tmp_path, EXAMPLES / "amaranth_design.py")
     assert re.search(rf"^4 vectors for each threshold: {EQUAL}$", printed, re.MULTILINE)
     kept, words = zip(*re.findall(r"^ +[\d.]+ +(\d+) +(\d+),", printed, re.MULTILINE), strict=True)
-    # Words include one mask per 32 elements of the vectors.
+    # The words include one mask per 32 vector elements.
     assert [int(total) - int(count) for total, count in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
     assert printed.splitlines()[:4] == block("python examples/amaranth_design.py")[:4]
     text = (tmp_path / "build" / "examples" / "sparsifier.v").read_text()
@@ -114,7 +114,7 @@ def test_verilog_design(tmp_path):
 
 
 def block(command):
-    """Lines of output that the page shows for a command."""
+    """Output lines that the page shows for a command."""
     text = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
     return [line.removeprefix("    ") for line in text.splitlines()]
 
@@ -123,7 +123,7 @@ NODES, LENGTH, SEGMENT = 4, 1024, 256
 
 
 def golden_packets():
-    """Golden packets of the fused update in the waveform, by link, codec, block and segment."""
+    """Golden packets of a fused update in the waveform, keyed by link, codec, block and segment."""
     generator = np.random.default_rng(0)
     gradients = generator.standard_normal((NODES, LENGTH)).astype(np.float32)
     gradients[generator.random((NODES, LENGTH)) < 0.5] = 0
@@ -143,7 +143,7 @@ def golden_packets():
 
 
 def test_waveform(tmp_path):
-    """Every packet of a fused update appears in the waveform and in its text form, as shown on the page."""
+    """The waveform and its text form contain every packet of a fused update, as shown on the page."""
     wave = tmp_path / "wave" / "ring.fst"
     run(tmp_path, "-m", "gradring", "wave", "--nodes", NODES, "--output", wave)
     printed = run(tmp_path, "-m", "gradring", "packets", wave)
@@ -159,7 +159,7 @@ def test_waveform(tmp_path):
     for node in range(NODES):
         sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Packets leave without a pause as soon as all their words are available; the page explains these lines.
+    # Packets are sent without pauses once all their words are available; the page explains these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

@@ -1,4 +1,4 @@
-"""Functions of host/ are short, and certain tasks are each performed by one class or module only."""
+"""Functions in host/ are short, and certain tasks are done in one class or module only."""
 
 import ast
 
@@ -9,7 +9,7 @@ LINES = 60
 
 
 def test_functions_are_short():
-    """All functions of host/, including nested ones, are short; ruff limits their complexity and parameters."""
+    """All functions in host/, even nested ones, are short; ruff limits complexity and parameters."""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -21,7 +21,7 @@ def test_functions_are_short():
 
 
 def calls():
-    """Calls in host/: the module, the class or "" where there is none, and the called function as text."""
+    """Calls in host/: module, class (or "" outside of classes), and the called function's source text."""
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
             tree = ast.parse(path.read_text())
@@ -32,12 +32,12 @@ def calls():
                     yield str(path.relative_to(ROOT)), owners.get(id(node), ""), ast.unparse(node.func), node
 
 
-#: Modules of golden nodes, which are advanced like simulated nodes.
+#: Modules that implement golden nodes, which are stepped like simulated nodes.
 GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """Only the trainer draws batches, delegates steps to executors, and counts steps."""
+    """Only the trainer draws batches, delegates steps to executors and counts steps."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

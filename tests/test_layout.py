@@ -1,4 +1,4 @@
-"""Layout of the tree: no code outside of tests/ needs it, and the Makefile contains little but targets."""
+"""Layout of the tree: only tests/ depends on tests/, and the Makefile contains little but targets."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def test_nothing_needs_tests():
 
 
 def test_targets():
-    """The Makefile has the targets of host/make, and little else."""
+    """The Makefile has the targets of host/make and little else."""
     text = (ROOT / "Makefile").read_text()
     assert len(text.splitlines()) <= 120
     declared = re.search(r"^override targets := (.*)$", text.replace("\\\n", " "), re.MULTILINE)[1].split()

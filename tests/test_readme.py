@@ -15,16 +15,15 @@ from tests.host.rings import JOBS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-#: Blocks as pairs of language (empty for commands with output) and text.
+#: Code blocks as pairs of language (empty for commands with output) and text.
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if not language
             for line in block.splitlines() if line.startswith(("make ", "gradring "))]
-#: Commands that take a few seconds, each with its output or file.
+#: Commands that take a few seconds, with the output or file that each produces.
 QUICK = {"make help": "  sim ", "make verilog UNIT=node": "build/verilog/node.v"}
 
 
 def run(*command, timeout=60):
-    """Output of a command."""
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -37,7 +36,7 @@ def test_readme_is_short():
 
 
 def check_make(command):
-    """Check that make has the target, and that the program accepts each option that make passes, with its value."""
+    """Check that make has the target and that the program accepts each option passed by make."""
     program, *arguments = shlex.split(command)
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
@@ -53,7 +52,7 @@ def check_make(command):
 
 
 def check_program(command):
-    """Check that the program knows a command, or an experiment of ``gradring lab``, with its options."""
+    """Check that the program accepts a command or a ``gradring lab`` experiment with its options."""
     program, name, *arguments = shlex.split(command)
     assert program == "gradring"
     called = typer.main.get_command(app).commands[name]
@@ -70,7 +69,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Quick commands give the expected output; except for help, commands are run directly, without make."""
+    """Quick commands give the expected output; except for help, they are run directly, without make."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])
@@ -80,7 +79,7 @@ def test_quick_commands_run(command):
 
 
 def test_program_in_python():
-    """Eight lines train a model and print the output in the README, on nodes that other tests also simulate."""
+    """The eight lines train a model and print the README's output, on nodes shared with other tests."""
     (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(list(filter(None, program.splitlines()))) == 8
     assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS

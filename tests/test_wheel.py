@@ -1,4 +1,4 @@
-"""Tests of the wheel, next to various packages and dependency versions; it has one top-level package."""
+"""Test the wheel with various other packages and dependency versions; it has one top-level package."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel built from exactly the files that are in the repository."""
+    """Wheel built from exactly the files in the repository."""
     clone, target = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.rstrip("\0").split("\0"):
@@ -46,14 +46,14 @@ def test_one_package(wheel):
 
 
 def others(folder):
-    """Create packages of a different project with the same names as this project's."""
+    """Create packages of another project that have the same names as this project's."""
     for name in setup.PACKAGES:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise ImportError('of another project')\n")
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training and sums of ranks use only the wheel's packages, even next to packages with the same names."""
+    """Training and sums of ranks use only the wheel's packages, even next to packages of the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -73,7 +73,7 @@ def test_beside_others(wheel, tmp_path):
         assert "bit for bit" in ended.stdout
         return ended.stdout
 
-    # Nodes with two state planes, which share a library with other tests.
+    # Nodes with two state planes, so that other tests share their library.
     run("train", "--nodes", "2", "--steps", "1", "--state-planes", "2")
     pytest.importorskip("torch")
     assert f"{site / 'gradring' / '__init__.py'} 1225.0\n" in run("launch", "-n", "1", "script.py")
@@ -81,12 +81,12 @@ def test_beside_others(wheel, tmp_path):
 
 
 def test_same_builds(wheel, tmp_path):
-    """An installed wheel uses the builds of a clone with the same sources, since the digests are equal."""
+    """An installed wheel uses the builds of a clone with the same sources, since their digests are equal."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     program = ("import time; from pathlib import Path; import {0}sim.verilated as package; "
                "from {0}sim.verilated import build, toolchain, verilog; "
-               "toolchain._LOADED = time.time() + 10; "  # sources that change while they are loaded have no digest
+               "toolchain._LOADED = time.time() + 10; "  # no digest for sources that change while they are loaded
                "print(toolchain.digest(verilog.sources(), toolchain.source(build.build_ring, build.compile_library), "
                "*map(toolchain.text, sorted(Path(package.__path__[0]).glob('*.py')))))")
     digests = {subprocess.run([sys.executable, "-P", "-c", program.format(prefix)], cwd=folder, check=True, text=True,
@@ -96,7 +96,7 @@ def test_same_builds(wheel, tmp_path):
 
 
 def test_tested_versions():
-    """Each dependency is given as a range that contains the tested version, which constraints.txt pins."""
+    """Each dependency's version range includes the tested version, which constraints.txt pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
@@ -132,10 +132,10 @@ def mean(shares: Vector) -> tuple[Vector, int | None]:
 
 
 def test_quick_start(wheel, tmp_path):
-    """The quick start runs outside the clone, with the oldest numpy, next to packages with the same names."""
+    """The quick start works outside the clone, with the oldest numpy and with packages of the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
-    # The digest of a node's Verilog covers the versions of Amaranth and Yosys; if they match, nothing is built again.
+    # The digest of a node's Verilog includes the versions of Amaranth and Yosys. If they match, nothing is rebuilt.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "--no-deps",
                     wheel], check=True, timeout=300)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -173,7 +173,7 @@ def test_quick_start(wheel, tmp_path):
     assert run(*mypy) == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
     ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Incompatible return value type" in ended.stdout  # mypy does not see the package's types as Any
+    assert "Incompatible return value type" in ended.stdout  # mypy must not see the package's types as Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

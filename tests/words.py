@@ -1,4 +1,4 @@
-"""Words for tests: bit patterns of binary32 numbers, and random words."""
+"""Test words: bit patterns of binary32 numbers, and random words."""
 
 import numpy as np
 

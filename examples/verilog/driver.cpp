@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
             std::fprintf(stderr, "nothing has come out for vector %zu\n", received);
             return 1;
         }
-        // An offered beat stays until it is taken.
+        // An offered beat stays until it is accepted.
         if (!dut.s_axis_tvalid && sent < vectors.size() && random() % 4) {
             const auto& vector = vectors[sent];
             uint32_t keep = 0;

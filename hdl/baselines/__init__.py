@@ -1,1 +1,1 @@
-"""Units that are synthesised only for comparison with the units of a node."""
+"""Units that are synthesised only for comparison with a node's units."""

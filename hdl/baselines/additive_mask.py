@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Masking by floating-point arithmetic, the baseline for the mask multiplexer."""
+"""Masking by floating-point arithmetic: the baseline for comparison with the mask multiplexer."""
 
 from amaranth.hdl import C, Module
 from amaranth.lib import wiring
@@ -19,28 +19,28 @@ _SIGN = 1 << FP32.width - 1
 
 
 class AdditiveMask(wiring.Component):
-    """Mask fp32 elements arithmetically: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
+    """Mask fp32 elements with arithmetic: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
 
-    The result is on ``o`` :attr:`latency` cycles after its operands; operands can be accepted in every cycle. There
-    is no handshake, although a unit in a node would need one.
+    Latency is :attr:`latency` cycles, and operands are accepted in every cycle. There is no handshake, although a
+    unit in a node would need one.
 
     A masked infinity or NaN becomes NaN, since it is multiplied by zero.
 
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements per beat: 1, 2, 4, 8 or 16.
     given : bool
-        Whether ``alternative`` is the added term itself, which saves a multiplier and an adder in each lane.
+        Whether ``alternative`` is the term to add, which saves one multiplier and one adder per lane.
     dsps : int
-        DSP blocks that each multiplier may use: 4, 2 or 1.
+        Maximum number of DSP blocks per multiplier: 4, 2 or 1.
 
     Members
     -------
     x, m : In(32).array(lanes)
     alternative : In(32).array(lanes)
-        Replacement, or with ``given`` the added term. It must not change while operands are in flight, and must be
-        the same in all lanes.
+        Replacement or, with ``given``, the term to add. Must be stable while operands are in flight, and the same in
+        all lanes.
     o : Out(32).array(lanes)
     """
 
@@ -77,7 +77,7 @@ class AdditiveMask(wiring.Component):
             if self._given:
                 term = delay(f"term_{lane}", term, self._multiplier.latency)
             else:
-                # The alternative is constant, so it needs no delay.
+                # The alternative is constant, so it need not be delayed.
                 rest = unit(f"rest_{lane}", FloatAdder(), C(_ONE, FP32.width), factor ^ _SIGN)
                 term = unit(f"term_{lane}", FloatMultiplier(dsps=self._dsps), rest, term)
                 x, factor = (delay(f"{name}_{lane}", value, FloatAdder.latency)

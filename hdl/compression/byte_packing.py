@@ -1,4 +1,4 @@
-"""Packing of planes' bytes into words without gaps, and unpacking; see :mod:`hdl.compression.planes`."""
+"""Pack bytes of planes into words without gaps, and unpack them; see :mod:`hdl.compression.planes`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,14 +13,14 @@ __all__ = ["BytePacker", "ByteUnpacker"]
 class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
-    One chunk is taken per cycle. An extra cycle follows the last chunk of a packet if its bytes do not fit into the
-    beat being filled, and follows an aligned chunk that also fills the next beat. A beat is offered :attr:`latency`
-    cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on ``o.ready``.
+    One chunk is taken per cycle. An extra cycle is needed after the last chunk of a packet if its bytes do not fit in
+    the beat being filled, and after an aligned chunk that also fills the next beat. A beat is offered :attr:`latency`
+    cycles after the chunk that completes it is taken. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     words : int
-        Words per beat: 1, 2 or 4.
+        Number of words per beat: 1, 2 or 4.
 
     Members
     -------
@@ -46,15 +46,15 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        # A chunk, and the positions in the beat of its first byte and of the byte after its last byte. They are
+        # A chunk, and the positions in the beat of its first byte and of the byte after its last. They are
         # computed during the previous chunk, to leave little logic in the cycle that decides whether the chunk moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
         first = Signal(range(size))
         total = Signal(range(2 * size))
-        position = Signal(range(size))  # position of the byte after the packed bytes
+        position = Signal(range(size))  # position after the packed bytes
         waiting = Signal(8 * size)
-        tail = Signal()  # the bytes that are waiting must be output first
+        tail = Signal()  # the waiting bytes must be output first
         tail_last = Signal()
         tail_end = Signal(range(size))
 
@@ -70,7 +70,7 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
-        # The last word may be partial, and is counted as a whole word.
+        # A partial last word is counted as a whole word.
         whole = Signal()
         full = Signal()
         more = Signal()
@@ -116,14 +116,14 @@ class BytePacker(wiring.Component):
 class ByteUnpacker(wiring.Component):
     """Show the next bytes of packets of words, and take any number of them per cycle.
 
-    The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and ``shown`` is low
-    in the cycle between two packets. ``window`` and ``shown`` depend only on registers; ``enough``, ``stops``,
-    ``take`` and ``i.ready`` also depend on ``want`` and the inputs listed after it.
+    The first bytes of a packet are shown :attr:`latency` cycles after their beat is accepted, and ``shown`` is low
+    for one cycle between packets. ``window`` and ``shown`` depend only on registers; ``enough``, ``stops``, ``take``
+    and ``i.ready`` also depend on ``want`` and the inputs listed after it.
 
     Parameters
     ----------
     words : int
-        Words per beat: 1, 2 or 4.
+        Number of words per beat: 1, 2 or 4.
 
     Members
     -------
@@ -131,7 +131,7 @@ class ByteUnpacker(wiring.Component):
     window : Out(32 * words)
         The next bytes.
     shown : Out(1)
-        There is a packet, and ``window`` is valid.
+        A packet is present and ``window`` is valid.
     want : In(range(4 * words + 1))
         Number of bytes to take.
     align : In(1)
@@ -139,7 +139,7 @@ class ByteUnpacker(wiring.Component):
     enough : Out(1)
         The wanted bytes are available.
     stops : Out(1)
-        The packet ends with the wanted bytes, or before them.
+        The packet ends with or before the wanted bytes.
     allow : In(1)
         Take the wanted bytes if ``enough`` or ``stops``.
     take : Out(1)
@@ -175,7 +175,7 @@ class ByteUnpacker(wiring.Component):
 
         after = Signal(range(2 * size))
         over = Signal()  # the next position is beyond the front beat
-        exact = Signal()  # the next position is the first of a beat
+        exact = Signal()  # the next position is the start of a beat
         early = Signal()
         moving = Signal()  # the position moves, if bytes are shown
         advance = Signal()
@@ -187,7 +187,7 @@ class ByteUnpacker(wiring.Component):
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # All inputs of these signals except the position are known early.
+            # All inputs of these signals are known early, except the position.
             early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
@@ -202,7 +202,7 @@ class ByteUnpacker(wiring.Component):
         step = size
         while step > 1:
             step //= 2
-            # Each step needs the bytes that are shown, and the bytes that later steps can shift into view.
+            # Each step needs the bytes shown, and the bytes that later steps can shift into view.
             shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
             m.d.comb += shifted.eq(Mux(position[step.bit_length() - 1], window[8 * step:], window))
             window = shifted
@@ -210,7 +210,7 @@ class ByteUnpacker(wiring.Component):
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # weaker than the condition "advances or takes", but known sooner
+        with m.If(early | moving):  # weaker than "advances or takes", but known earlier
             m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [

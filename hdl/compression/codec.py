@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-# Units are created here only to read the number of words in their beats, and are not elaborated.
-"""Codecs: one object for each format of weights or gradients, for ring, driver and reports.
+# These units are created only to read the number of words per beat, and are never elaborated.
+"""Codecs: one object for each weight or gradient format, used by the ring, the driver and reports.
 
-:mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md describes how to add one.
+All codecs are listed in :mod:`hdl.compression.registry`. See docs/compression/adding-a-format.md for how to add one.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from hdl.compression.length import WORD, FixedLength
 
 __all__ = ["CODE_BITS", "Codebook", "Codec", "FixedCodec", "create_unit"]
 
-#: Width in bits of a codec's code in packets.
+#: Width of a codec's code in packets, in bits.
 CODE_BITS = 8
 
 
 class Codebook(enum.Enum):
-    """Contents of the codebook that is loaded into encoder and decoder."""
+    """Contents of a codebook that is loaded into encoders and decoders."""
 
     NONE = "none"
     FRACTIONS = "fractions"
@@ -29,11 +29,11 @@ class Codebook(enum.Enum):
 
 
 class Codec(Protocol):
-    """Properties of a format that nodes, drivers and reports use."""
+    """Format properties that nodes, drivers and reports use."""
 
     @property
     def code(self) -> int:
-        """Code of the format in the header of a packet, below 2 ** :data:`CODE_BITS`."""
+        """Code of the format in packet headers, below 2 ** :data:`CODE_BITS`."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Codec(Protocol):
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can use the format: since sums may be any number, it must accept every number."""
+        """Whether gradients can use the format; it must then accept all numbers, as sums can be any number."""
         ...
 
     @property
@@ -53,12 +53,12 @@ class Codec(Protocol):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a decoded number stays unchanged when it is encoded and decoded again."""
+        """Whether re-encoding a decoded number leaves it unchanged."""
         ...
 
     @property
     def sums_coded(self) -> bool:
-        """Whether gradients are added in coded form, instead of being decoded, added and encoded at each hop."""
+        """Whether gradients are added in coded form, instead of being decoded and re-encoded at each hop."""
         ...
 
     @property
@@ -83,52 +83,52 @@ class Codec(Protocol):
 
     @property
     def codebook_words(self) -> int:
-        """Number of words to load: the bounds between centroids, one unused word, and the centroids."""
+        """Number of words to load: the bounds between centroids, an unused word, and the centroids."""
         ...
 
     @property
     def two_passes(self) -> bool:
-        """Whether the encoder receives a packet twice, first at its port ``scan``."""
+        """Whether the encoder receives each packet twice, the first time at its port ``scan``."""
         ...
 
     @property
     def encoder(self) -> Callable[..., Any] | None:
-        """Class of the encoder to words, with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
+        """Encoder class (numbers to words), with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
     def decoder(self) -> Callable[..., Any] | None:
-        """Class of the decoder from words, with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
+        """Decoder class (words to numbers), with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Arguments of the encoder and the decoder class, other than ``lanes``."""
+        """Arguments for the encoder and decoder classes, except ``lanes``."""
         ...
 
     def max_words(self, count: int) -> int:
-        """Return the maximum number of words of a packet of ``count`` elements."""
+        """Return the maximum number of words in a packet of ``count`` elements."""
         ...
 
     def length_counter(self) -> Any:
-        """Component that detects the end of a payload; see :func:`hdl.compression.length.counter_ports`."""
+        """Component that detects the end of a payload. See :func:`hdl.compression.length.counter_ports`."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec:
-    """A format with the same number of bits in every block; for the members, see :class:`Codec`.
+    """Format with the same number of bits in every block. See :class:`Codec` for the members.
 
     Parameters
     ----------
     code : int
     block : int
-        Elements in a block: a power of two.
+        Number of elements per block: a power of two.
     block_bits : int
-        Bits of a block; the blocks of a packet follow each other without gaps, and its last word is padded.
+        Number of bits per block. Blocks are packed without gaps, and the last word of a packet is padded.
     encoder, decoder : classes
     parameters : mapping
-        Arguments of the encoder and the decoder class.
+        Arguments for the encoder and decoder classes.
     weights, gradients, exact, repeatable : bool
     codebook : Codebook
     centroids : int
@@ -153,7 +153,7 @@ class FixedCodec:
 
     @property
     def codebook_words(self) -> int:
-        """Number of words to load into encoder and decoder."""
+        """Number of words to load into an encoder or decoder."""
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
@@ -166,7 +166,7 @@ class FixedCodec:
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder; its number of words per beat is a power of two, as in memory rows."""
+    """Return an encoder or decoder with a power of two of words per beat, as in memory rows."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

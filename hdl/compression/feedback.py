@@ -1,4 +1,4 @@
-"""Adder of packets, and encoder with error feedback, which outputs encoding errors to be added later."""
+"""Packet adder, and encoder with error feedback that outputs encoding errors to be added later."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,7 +15,7 @@ __all__ = ["FeedbackEncoder", "PacketAdder"]
 
 
 class PacketAdder(wiring.Component):
-    """Add or subtract packets of elements in binary32, with rounding to nearest even.
+    """Add or subtract packets of elements in binary32, rounding to nearest even.
 
     The n-th beat of a packet at ``a`` is taken together with the n-th beat of the packet at ``b``, which is at least
     as long: further beats of ``b`` are dropped, one per cycle, and ``keep`` and ``last`` of the result come from
@@ -29,7 +29,7 @@ class PacketAdder(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     subtract : bool
         Whether ``b`` is subtracted from ``a``.
     finite : bool
@@ -66,7 +66,7 @@ class PacketAdder(wiring.Component):
         m = Module()
         lanes, a, b = self._lanes, self.a, self.b
         room = Signal()
-        dropping = Signal()  # drop beats of a packet of `b` that have no counterpart
+        dropping = Signal()  # drop beats of `b` beyond the length of the packet at `a`
         wanted = Signal()
         there = Signal()
         taken = Signal()
@@ -85,7 +85,7 @@ class PacketAdder(wiring.Component):
         with m.Elif(taken & wanted):
             m.d.sync += dropping.eq(a.payload.last & ~b.payload.last)
 
-        # The valid bit must be defined from reset on, so it passes through flip-flops with a reset.
+        # The valid bit must be defined after reset, so it passes through flip-flops with a reset.
         valid = taken
         for cycle in range(FloatAdder.latency):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -121,7 +121,7 @@ class PacketAdder(wiring.Component):
 
 
 class FeedbackEncoder(wiring.Component):
-    """Encode packets of elements as words of a link, and output the encoding errors.
+    """Encode packets of elements as link words, and output the encoding errors.
 
     If the codec is not exact, words are decoded as they leave, and the error of an element is the element minus its
     decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so all words
@@ -163,7 +163,7 @@ class FeedbackEncoder(wiring.Component):
 
     @property
     def depth(self):
-        """Number of beats of elements that can be in flight through encoder and decoder."""
+        """Maximum number of beats of elements in flight through encoder and decoder."""
         return 2 * max(self._codec.block // self._lanes, 1) + 49
 
     def elaborate(self, platform):
@@ -187,7 +187,7 @@ class FeedbackEncoder(wiring.Component):
         m.submodules.buffer = buffer = BlockBuffer(lanes=lanes, beats=max(codec.block // lanes, 1))
         m.submodules.given = inputs = Fork(shape=beats, outputs=2)
         m.submodules.delayed = delayed = Queue(shape=beats, depth=self.depth, block=False)
-        # No combinational ready path leads from the decoder back into the encoder.
+        # There is no combinational ready path from the decoder back to the encoder.
         m.submodules.words = words = SkidBuffer(shape=encoder.o.payload.shape())
         m.submodules.encoded = encoded = Fork(shape=encoder.o.payload.shape(), outputs=2)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)

@@ -1,8 +1,8 @@
-"""Length counters, which detect the end of a packet's payload from its words.
+"""Length counters, which find the end of a packet's payload from its words.
 
-A depacketizer counts down the **units** of a payload. A unit is a word, or all words of a group of elements,
-depending on the format. So each format has a counter, which outputs the number of units in a packet and marks the
-last word of each unit.
+A depacketizer counts down the **units** of a payload. Depending on the format, a unit is a single word or all words
+of a group of elements. Each format has a counter, which outputs the number of units in a packet and marks the last
+word of each unit.
 """
 
 import math
@@ -13,15 +13,15 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LENGTH_BITS", "WORD", "FixedLength", "count_words", "counter_ports"]
 
-#: Width of a word on the link, in bits.
+#: Width of a link word in bits.
 WORD = 32
 
-#: Width in bits of a packet's length, which counts elements.
+#: Width in bits of a packet's length, which is an element count.
 LENGTH_BITS = 10
 
 
 def counter_ports():
-    """Return the members common to all length counters, as a signature's dictionary.
+    """Return the members common to all length counters, as a dictionary for a signature.
 
     length : In
         Elements in the next packet; must be stable for two cycles before ``start`` falls.
@@ -47,24 +47,24 @@ def counter_ports():
 
 
 def count_words(block, block_bits, count):
-    """Number of words for ``count`` elements, a Value, in blocks of ``block`` elements and ``block_bits`` bits."""
+    """Number of words for ``count`` elements (a Value) in blocks of ``block`` elements and ``block_bits`` bits."""
     blocks = (count + (block - 1)) >> (block.bit_length() - 1)
     unit = math.gcd(WORD, block_bits)
     factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1
-    # This is computed as a sum, since a product would need a multiplier.
+    # A sum of shifts, since a product would need a multiplier.
     units = sum(blocks.shift_left(bit) for bit in range(factor.bit_length()) if factor >> bit & 1)
     return (units + ((1 << shift) - 1)) >> shift
 
 
 class FixedLength(wiring.Component):
-    """Count the words of a format with the same number of bits in every block.
+    """Count the words of a format with a fixed number of bits per block.
 
     Parameters
     ----------
     block : int
-        Elements in a block: a power of two.
+        Number of elements in a block: a power of two.
     block_bits : int
-        Bits of a block; the blocks of a packet follow each other without gaps.
+        Number of bits in a block; the blocks of a packet are contiguous.
 
     Members
     -------

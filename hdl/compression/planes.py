@@ -1,9 +1,9 @@
-"""Packing of codes of a few bits each into words without gaps, for any number of lanes.
+"""Gapless packing of codes of a few bits into words, for any number of lanes.
 
 Codes are processed in sets of eight. The bits of eight codes at one bit position form a byte, called a **plane**, and
-eight codes of w bits form w bytes, lowest position first. So one circuit can pack codes of any width: bit positions
-that a packet does not use are omitted as whole bytes. Four sets, or :data:`~hdl.group.GROUP` codes, are w words. A
-group that ``last`` cuts short is padded with codes of zero, so a packet of n codes takes w * ceil(n / 32) words.
+eight codes of w bits form w bytes, lowest position first. A single circuit can therefore pack codes of any width: bit
+positions that a packet does not use are omitted as whole bytes. Four sets, or :data:`~hdl.group.GROUP` codes, take w
+words. A group that ``last`` cuts short is padded with zeros, so a packet of n codes takes w * ceil(n / 32) words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
@@ -15,14 +15,14 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["PLANE", "GroupAssembler", "GroupSplitter", "check_words", "chunk_layout", "code_layout", "word_count"]
 
-#: Codes per plane: their bits at one position form a byte.
+#: Number of codes in a plane, which is the byte of their bits at one position.
 PLANE = 8
 
 
 def word_count(lanes, width):
-    """Words per beat of a packed stream for codes of up to ``width`` bits, one per lane and cycle.
+    """Number of words per beat of a packed stream for codes of up to ``width`` bits, one per lane and cycle.
 
-    The stream transfers 4 * words bytes at a time: 1, 2 or 4 words.
+    The stream transfers 1, 2 or 4 words, that is, 4 * words bytes, at a time.
     """
     check_lanes(lanes)
     words = 1
@@ -32,14 +32,14 @@ def word_count(lanes, width):
 
 
 def code_layout(lanes, width):
-    """Payload of unpacked streams: ``codes`` of ``width`` bits, and ``last``, which ends a group."""
+    """Payload of unpacked streams: ``codes`` of ``width`` bits, and ``last`` to end a group."""
     return data.StructLayout({"codes": data.ArrayLayout(unsigned(width), lanes), "last": 1})
 
 
 def chunk_layout(words):
-    """Payload of bytes to be packed: ``count`` bytes, starting with the lowest, and zeros above them.
+    """Payload of bytes to pack: ``count`` bytes, lowest first, with zeros above them.
 
-    ``align`` means that the next byte begins a word, and ``last`` that no byte follows in this packet.
+    ``align`` means that the next byte begins a new word, and ``last`` that the packet has no more bytes.
     """
     return data.StructLayout({"data": 32 * words, "count": range(4 * words + 1), "align": 1, "last": 1})
 
@@ -52,22 +52,22 @@ def check_words(words):
 class GroupAssembler(wiring.Component):
     """Collect codes in sets of eight, and output their planes in chunks of bytes.
 
-    If eight codes need one chunk, it is passed on with the beat that completes them: ``o`` and ``i.ready`` depend
-    combinationally on ``i`` and ``o.ready``. If they need several chunks, they are held, and the chunks are offered
-    one per cycle from the next cycle on.
+    If eight codes fit in one chunk, it is passed on with the beat that completes them: ``o`` and ``i.ready`` depend
+    combinationally on ``i`` and ``o.ready``. If they need several chunks, these are held and offered one per cycle
+    from the next cycle on.
 
     Parameters
     ----------
     lanes : int
-        Codes per beat: 1, 2, 4 or 8.
+        Number of codes per beat: 1, 2, 4 or 8.
     width : int
-        Maximum number of bits of a code.
+        Maximum width of a code in bits.
 
     Members
     -------
     i : In(stream of code_layout(lanes, width))
     size : In(range(width + 1))
-        Bits of a code, at least 1; must be stable while a packet is inside.
+        Width of a code in bits, at least 1; must be stable while the unit holds a packet.
     o : Out(stream of chunk_layout(words))
     """
 
@@ -83,12 +83,12 @@ class GroupAssembler(wiring.Component):
 
     @property
     def words(self):
-        """Words per beat for which the chunks are sized."""
+        """Chunk size as a number of words per beat."""
         return self._words
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight codes until their first chunk is offered."""
+        """Latency in cycles from the beat that completes eight codes to the offer of their first chunk."""
         return 0 if self._width <= 4 * self._words else 1
 
     def elaborate(self, platform):
@@ -123,7 +123,7 @@ class GroupAssembler(wiring.Component):
             ]
             return m
 
-        # Bytes of the previous eight codes that remain to be written.
+        # Bytes of the previous eight codes still to be written.
         left = Signal(8 * chunks * size)
         count = Signal(range(width + 1))
         last = Signal()
@@ -148,18 +148,18 @@ class GroupAssembler(wiring.Component):
 class GroupSplitter(wiring.Component):
     """Take the planes of eight codes at a time from a :class:`ByteUnpacker`, and output the codes.
 
-    While ``run`` is set, one chunk is taken and one beat is output per cycle. The first beat is offered in the cycle
+    While ``run`` is set, one chunk is taken and one beat is output per cycle. The first beat is offered one cycle
     after the last chunk of its eight codes was taken. Bits of a code above its size are zero.
 
-    A packet must end with a whole group. If it ends early, its last eight codes are output with the bytes received,
-    marked ``last``.
+    A packet must end with a whole group. If it ends early, the last eight codes are output with the bytes received so
+    far, marked ``last``.
 
     Parameters
     ----------
     lanes : int
-        Codes per beat: 1, 2, 4 or 8.
+        Number of codes per beat: 1, 2, 4 or 8.
     width : int
-        Maximum number of bits of a code.
+        Maximum width of a code in bits.
 
     Members
     -------
@@ -167,11 +167,11 @@ class GroupSplitter(wiring.Component):
         Ports of the unpacker, in the opposite direction.
     run : In(1)
     size : In(range(width + 1))
-        Bits of a code, at least 1; must be stable from the cycle before ``run`` is set until the codes are taken.
+        Width of a code, at least 1; must be stable from the cycle before ``run`` is set until the codes are taken.
     ended : Out(1)
         The last bytes of the packet are taken in this cycle.
     error : Out(1)
-        The last bytes do not end a group.
+        The last bytes are not the end of a group.
     o : Out(stream of code_layout(lanes, width))
     """
 
@@ -190,7 +190,7 @@ class GroupSplitter(wiring.Component):
 
     @property
     def words(self):
-        """Words per beat of the stream from which the chunks are taken."""
+        """Number of words per beat of the stream that chunks are taken from."""
         return self._words
 
     def elaborate(self, platform):
@@ -200,10 +200,10 @@ class GroupSplitter(wiring.Component):
         chunks = -(-width // size)
         eights = GROUP // PLANE
 
-        rest = Signal(range(width + 1))  # bytes of the current eight codes that remain to be taken
+        rest = Signal(range(width + 1))  # bytes of the current eight codes still to be taken
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
-        final = Signal()  # the chunk is the last one of its eight codes
+        final = Signal()  # this is the last chunk of its eight codes
         closing = Signal()
         free = Signal()
         go = Signal()
@@ -221,14 +221,14 @@ class GroupSplitter(wiring.Component):
         if chunks == 1:
             m.d.comb += [final.eq(1), self.want.eq(self.size)]
         else:
-            # The next ``want`` is registered, since all other signals depend on it.
+            # The next ``want`` comes from a register, since all other signals depend on it.
             following = Signal.like(rest)
             m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
             with m.If(go | (chunk == 0)):
                 m.d.sync += [rest.eq(following), final.eq(following <= size),
                              self.want.eq(Mux(following <= size, following, size))]
 
-        # Chunks before the last one wait in registers of their own.
+        # All chunks but the last one wait in registers.
         windows = []
         for number in range(chunks - 1):
             held = Signal(8 * size, name=f"held_{number}")
@@ -253,7 +253,7 @@ class GroupSplitter(wiring.Component):
             m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-        # Eight codes are taken only if there is room; the decision is too late to drive that many clock enables.
+        # Eight codes are taken only if there is room, since that many clock enables cannot be decided this late.
         with m.If(free):
             m.d.sync += Cat(*shift).eq(Cat(*codes))
         if beats > 1:

@@ -1,4 +1,4 @@
-"""Packets of unchanged elements, one element per word."""
+"""Packets of unmodified elements, one per word."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,12 +10,12 @@ __all__ = ["Passage"]
 
 
 class Passage(wiring.Component):
-    """Pass elements on as words, using only wires.
+    """Pass elements through as words, using only wires.
 
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------

@@ -1,7 +1,7 @@
-"""Codecs for weights and gradients on the ring, by name.
+"""Codecs for weights and gradients on the ring, keyed by name.
 
-Configurations, command lines and reports use the name; packets carry the code. The core has two codecs. The rest
-belong to features, and are imported on first use: docs/compression/adding-a-format.md.
+Configurations, command lines and reports use the name; packets carry the code. Two codecs are part of the core; the
+rest belong to features and are imported on first use: docs/compression/adding-a-format.md.
 """
 
 import functools
@@ -16,7 +16,7 @@ from hdl.registry import codes, feature, feature_of_format, format_names
 
 __all__ = ["CODECS", "FETCH_FORMATS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "fetch_blocks"]
 
-#: Names of the codecs that a node uses by default.
+#: Names of the codecs that nodes use by default.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
 _CORE: dict[str, Codec] = {
@@ -31,9 +31,9 @@ def _codecs_of(owner: str) -> Mapping[str, Codec]:
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs of the core and of features, by code: all codecs, or only codecs for ``weights`` or ``gradients``.
+    """Codecs of the core and of features, keyed by name: all, or only for ``weights`` or ``gradients``.
 
-    All formats of features can be used for weights.
+    All feature formats can be used for weights.
     """
 
     def __init__(self, direction: str | None = None) -> None:
@@ -61,8 +61,8 @@ CODECS: Mapping[str, Codec] = _Codecs()
 #: Codecs for new weights.
 WEIGHT_CODECS: Mapping[str, Codec] = _Codecs("weights")
 
-#: Codecs for gradients and their sums. Sums that cannot be added in coded form are decoded, added and encoded again
-#: at each hop.
+#: Codecs for gradients and their sums. Sums that cannot be added in coded form are decoded and re-encoded at each
+#: hop.
 GRADIENT_CODECS: Mapping[str, Codec] = _Codecs("gradients")
 
 #: Formats of weights that a server sends to its workers. A command contains the index of its format in this tuple,
@@ -71,5 +71,5 @@ FETCH_FORMATS = (RAW, *format_names("broadcast"))
 
 
 def fetch_blocks() -> tuple[Any, ...]:
-    """Return the block formats in :data:`FETCH_FORMATS`, in the same order, so that the widest is last."""
+    """Return the block formats in :data:`FETCH_FORMATS`, in the same order, with the widest one last."""
     return tuple(CODECS[name].parameters["codec"] for name in FETCH_FORMATS[1:])

@@ -1,4 +1,4 @@
-"""Converters between the elements of ring segments and the words of a link, for any codec."""
+"""Converters between ring segment elements and link words, for any codec."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -17,18 +17,18 @@ def _load_port(codec):
 
 
 class WordEncoder(wiring.Component):
-    """Encode packets of elements as words of a link.
+    """Encode packets of elements into link words.
 
     Latency is the sum of the latencies of the codec's encoder and of a serializer; throughput is one word per cycle.
-    ``i.ready`` depends combinationally on ``o.ready``. An encoder with two passes receives each packet again from a
-    queue that holds one packet.
+    ``i.ready`` depends combinationally on ``o.ready``. A two-pass encoder receives each packet a second time from a
+    queue with room for one packet.
 
     Parameters
     ----------
     codec : Codec
-        A codec with an encoder and a decoder of its own.
+        Codec that has its own encoder and decoder.
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements in a beat: 1, 2, 4 or 8.
     segment : int
         Maximum number of elements in a packet.
 
@@ -36,7 +36,7 @@ class WordEncoder(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes))
     load : In(stream of {data, last})
-        Bounds between centroids, before the first packet; only for a codec with a codebook.
+        Bounds between centroids, to be loaded before the first packet; only for a codec with a codebook.
     o : Out(stream of word_layout())
     """
 
@@ -74,7 +74,7 @@ class WordEncoder(wiring.Component):
 
 
 class WordDecoder(wiring.Component):
-    """Decode packets of elements from words of a link.
+    """Decode packets of elements from link words.
 
     Latency is the sum of the latencies of an assembler and of the codec's decoder; throughput is one word, or one
     beat, per cycle, whichever takes longer. ``i.ready`` depends combinationally on ``o.ready``.
@@ -82,17 +82,17 @@ class WordDecoder(wiring.Component):
     Parameters
     ----------
     codec : Codec
-        A codec with an encoder and a decoder of its own.
+        Codec that has its own encoder and decoder.
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements in a beat: 1, 2, 4 or 8.
 
     Members
     -------
     i : In(stream of word_layout())
     load : In(stream of {data, last})
-        Centroids, before the first packet; only for a codec with a codebook.
+        Centroids, to be loaded before the first packet; only for a codec with a codebook.
     o : Out(stream of beat_layout(lanes))
-        Whole blocks of the codec, whatever the packet's length.
+        Whole blocks of the codec, regardless of the packet's length.
     """
 
     def __init__(self, *, codec, lanes):

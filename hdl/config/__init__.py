@@ -1,4 +1,4 @@
-"""Configuration of a node: :class:`NodeConfig` and the core's sections; features define their own."""
+"""Node configuration: :class:`NodeConfig` and the core's sections; features define their own."""
 
 from hdl.config.node import FP32, INT16, Configuration, NodeConfig, max_nodes_for
 from hdl.config.ring import Credits, Peer, RootReduce, SingleRing

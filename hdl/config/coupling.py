@@ -1,4 +1,4 @@
-"""The type of couplings: rules that reject incompatible values of a node's sections, with the reason."""
+"""Couplings: rules that reject incompatible values of a node's sections, with a reason."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,18 +8,18 @@ __all__ = ["Coupling"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coupling:
-    """Rule that makes some combinations of sections' values invalid.
+    """Rule that forbids certain combinations of section values.
 
     Parameters
     ----------
     sections : tuple of str
         Names of the sections: fields of a configuration, and types of features.
     clash : callable
-        Returns whether the values of these sections are incompatible. An absent section is None.
+        Returns whether the values of these sections are incompatible. An absent section is passed as None.
     rule : str
         Requirement on the sections, for the error message.
     reason : str
-        Why the rule exists.
+        The reason for the rule.
     advice : str
         How the user can satisfy the rule.
     """

@@ -1,8 +1,7 @@
-"""Couplings between a node's sections: incompatible combinations of values, each with its reason.
+"""Couplings between sections of a node: incompatible combinations of values, with reasons.
 
-The core defines this list, and each feature adds its own. They are used to check configurations, and are shown in
-error messages, in docs/node.md and by ``gradring info``. A coupling of three sections depends on the value of the
-third.
+The core defines this list, and each feature adds its own. They are used to check configurations, and shown in error
+messages, in docs/node.md and by ``gradring info``. A coupling of three sections depends on the value of the third.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
-    """Maximum length of a vector: in a ring of two nodes, each half must fit into a block."""
+    """Maximum vector length: in a ring of two nodes, each half must fit into a block."""
     return 2 * MAX_SEGMENTS * segment
 
 
@@ -67,9 +66,9 @@ def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
 
 
 def check_couplings(sections: Mapping[str, Any], features: Iterable[str]) -> None:
-    """Raise ValueError for the first coupling that rejects a node's sections, which are given by name.
+    """Raise ValueError for the first coupling that rejects the sections, which are keyed by name.
 
-    A coupling with a section that the configuration cannot have is skipped.
+    Couplings with sections that the configuration cannot have are skipped.
     """
     for coupling in all_couplings(features):
         if sections.keys() >= set(coupling.sections) and coupling.clash(

@@ -1,4 +1,4 @@
-"""Conversion of configurations to nested dictionaries for JSON and to options with dotted names."""
+"""Conversion of configurations to nested dictionaries (JSON) and to options with dotted names."""
 
 import dataclasses
 import re
@@ -11,12 +11,12 @@ from hdl.section import Part, Parts, Section, Types
 
 __all__ = ["as_dict", "as_options", "from_dict", "name_of", "with_options"]
 
-#: Types of configurations, of the core and of features.
+#: Configuration types of the core and of features.
 _CONFIGURATIONS = Types(NodeConfig, field="configuration")
 
 
 def name_of(kind: type) -> str:
-    """Name of a section type as text: ``job_slots`` of JobSlots, ``node`` of NodeConfig."""
+    """Name of a section type as text: ``job_slots`` for JobSlots, ``node`` for NodeConfig."""
     return _text_of(kind.__name__)
 
 
@@ -25,7 +25,7 @@ def _text_of(name: str) -> str:
 
 
 def as_dict(config: Configuration) -> dict[str, Any]:
-    """Nested dictionary of a configuration's sections, for JSON; ``kind`` is the type of a section."""
+    """Convert a configuration to a nested dictionary for JSON; ``kind`` is a section's type."""
     return {"kind": name_of(type(config)), **_fields(config)}
 
 
@@ -53,13 +53,13 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
     Raises
     ------
     ValueError
-        The dictionary contains an unknown section or field, or an invalid value.
+        The dictionary contains an unknown section, an unknown field or an invalid value.
     """
     return _made(_CONFIGURATIONS, values, "Configuration")
 
 
 def _made(kinds: Types, values: Any, title: str) -> Any:
-    """Create a section of one of several types from its fields, including ``kind``."""
+    """Create a section from its fields, where ``kind`` selects one of several types."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{title} must be a table of fields, not {values!r}")
     kind = _kind(kinds, values.get("kind", _text_of(kinds.names[0])), title)
@@ -91,7 +91,7 @@ def _read(domain: Any, value: Any, title: str) -> Any:
 
 
 def as_options(config: Configuration) -> dict[str, Any]:
-    """Values by dotted name, in order: ``{"lanes": 4, "link": "credits", "link.ingress": 4}``."""
+    """Values keyed by dotted name, in order: ``{"lanes": 4, "link": "credits", "link.ingress": 4}``."""
     return dict(_options(config, ""))
 
 
@@ -112,7 +112,7 @@ def _options(part: Section, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def with_options(config: Configuration, options: Mapping[str, Any]) -> Configuration:
-    """Copy of a configuration with changed values, given by dotted names as in :func:`as_options`.
+    """Copy a configuration with some values changed, keyed by dotted names as in :func:`as_options`.
 
     ``link=slots`` changes the type of a section, and ``link.ingress=5`` changes a field. ``programs=True`` adds a
     section, and ``programs=False`` removes it; setting a field of an absent section also adds the section.
@@ -151,7 +151,7 @@ def _names(kind: type) -> Iterator[str]:
 
 
 def _part(name: str, domain: Part, old: Any, options: Mapping[str, Any], fields: dict[str, Any]) -> Any:
-    """Section with changed fields or a changed type; None if it is removed."""
+    """Section with changed fields or type, or None if it is removed."""
     chosen = options.get(name)
     if domain.optional and not (chosen is None or isinstance(chosen, bool)):
         raise ValueError(f"Option {name} must be True or False, not {chosen!r}")

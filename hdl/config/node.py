@@ -20,12 +20,12 @@ __all__ = ["FP32", "INT16", "SEGMENTS", "Configuration", "Coupled", "NodeConfig"
 #: Formats of the elements in memory.
 FP32, INT16 = "fp32", "int16"
 
-#: Allowed numbers of elements in a segment: powers of two that fit into a packet's length field.
+#: Allowed segment lengths in elements: powers of two that fit in a packet's length field.
 SEGMENTS = tuple(32 << power for power in range((LONGEST_SEGMENT // 32).bit_length()))
 
 
 class Configuration(Section):
-    """Base of all node configurations: common properties, with their values for a node without options.
+    """Base class of all node configurations: common properties, with their values for a node without options.
 
     Members
     -------
@@ -58,7 +58,7 @@ class Configuration(Section):
 
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the node's features and of all features that they require, in the order of the registry."""
+        """Names of the node's features and of all features they require, in registry order."""
         names = dict.fromkeys(self.needs())
         waiting = list(names)
         while waiting:
@@ -68,7 +68,7 @@ class Configuration(Section):
         return tuple(name for name in FEATURES if name in names)
 
     def has(self, name: str) -> bool:
-        """Whether the node has a feature, by its name in :data:`hdl.registry.FEATURES`."""
+        """Whether the node has the feature with this name in :data:`hdl.registry.FEATURES`."""
         return name in self.feature_names
 
     def check_ring(self, nodes: int) -> None:
@@ -80,17 +80,17 @@ class Configuration(Section):
 
     @property
     def queues(self) -> int:
-        """Number of command queues: 1; 2, for compute and communication; or 3, with another queue for moves."""
+        """Number of command queues: 1; 2 (compute and communication); or 3 (and moves)."""
         return 1 if self.programs is None else 2 + self.programs.move_queue
 
     @property
     def far_words(self) -> int:
-        """Capacity of the far memory in elements; 0 in a node without a far memory."""
+        """Capacity of the far memory in elements, or 0 if the node has none."""
         return 0 if self.compute is None else self.compute.far
 
     @property
     def has_chains(self) -> bool:
-        """Whether a sum may pass, as one block, along a chain of nodes to the last one."""
+        """Whether a sum may travel as one block along a chain of nodes to the last one."""
         return self.role.streams or self.role.root_reduce
 
     @property
@@ -100,12 +100,12 @@ class Configuration(Section):
 
     @property
     def serves_formats(self) -> bool:
-        """Whether the node is a server that broadcasts weights in several formats, with a table of counts."""
+        """Whether the node is a server that broadcasts weights in several formats and has a table of counts."""
         return self.is_server and self.role.broadcast_formats
 
     @property
     def far_bases(self) -> dict[str, int]:
-        """Addresses of memory spaces in the far memory, in order, by name; empty except on a server."""
+        """Start addresses of the memory spaces in the far memory, keyed by name; only a server has any."""
         bases, first = {}, 0
         if self.is_server:
             for space in self.memory_map:
@@ -116,9 +116,9 @@ class Configuration(Section):
 
     @property
     def has_signals(self) -> bool:
-        """Whether the node has control words, through which nodes share their progress and activity.
+        """Whether the node has control words, which nodes use to share their progress and activity.
 
-        With three queues, both pairs of wait conditions of a command refer to queues of its own node.
+        With three queues, both wait conditions of a command refer to queues of its own node.
         """
         return self.link.replay and self.queues == 2
 
@@ -129,12 +129,12 @@ class Configuration(Section):
 
     @property
     def codebook_words(self) -> int:
-        """Number of words of the memory for the weight codec's codebook; 0 for a codec without a codebook."""
+        """Number of words in the weight codec's codebook memory; 0 if the codec has no codebook."""
         return WEIGHT_CODECS[self.weights.codec].codebook_words
 
     @property
     def adds_compressed(self) -> bool:
-        """Whether gradients are added in zero-value compressed form."""
+        """Whether gradients are added in compressed (zero-value) form."""
         return GRADIENT_CODECS[self.gradients].sums_coded
 
     @property
@@ -149,12 +149,12 @@ class Configuration(Section):
 
     @property
     def hash(self) -> int:
-        """32-bit digest of the text of all sections, to be compared with the driver's digest."""
+        """32-bit digest of the text of all sections, which the driver compares with its own."""
         return int.from_bytes(hashlib.sha256(repr(self).encode()).digest()[:4], "little")
 
 
 class Coupled(Configuration):
-    """Base of the configurations with couplings between sections."""
+    """Base class of configurations whose sections constrain each other."""
 
     def check(self) -> None:
         fields = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}  # type: ignore[arg-type]
@@ -175,15 +175,15 @@ class NodeConfig(Coupled):
     Parameters
     ----------
     lanes : int
-        Elements in one memory row, which are accessed in one cycle: 1, 2, 4 or 8.
+        Number of elements in a memory row, which is accessed in one cycle: 1, 2, 4 or 8.
     segment : int
-        Elements in one ring segment, and in one optimizer burst: 32 times a power of two, at most 512.
+        Number of elements in a ring segment and in an optimizer burst: 32 times a power of two, at most 512.
     topology : SingleRing or Grid
     memories : Memories
     optimizer : Optimizer
     weights : Weights
     gradients : str
-        Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
+        Codec for gradients and their sums: a key of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
         ``zero_value`` and ``raw`` are added in coded form. With any other codec they are decoded, added and encoded
         again at every hop, and the node has one more memory, of ``memories.gradient`` elements, for the resulting
         error, which is added to the next gradients.
@@ -219,5 +219,5 @@ class NodeConfig(Coupled):
 
 
 def max_nodes_for(nodes: int) -> int:
-    """``max_nodes`` for a ring of ``nodes`` nodes: the default or, if that is too small, the maximum."""
+    """Value of ``max_nodes`` for a ring of ``nodes`` nodes: the default or, if too small, the maximum."""
     return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

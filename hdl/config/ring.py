@@ -1,4 +1,4 @@
-"""Sections of a node's configuration for its links, its topology and its role among the nodes."""
+"""Sections of a node's configuration for its links, its topology, and its role on the ring."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -10,14 +10,14 @@ __all__ = ["Credits", "Link", "Peer", "Role", "RootReduce", "SingleRing", "Topol
 
 
 class Link(Section):
-    """Base of all link types, with their traits.
+    """Base class of all link types, with their traits.
 
     Members
     -------
     replay : bool
         Whether links retransmit damaged or lost words.
     slots : bool
-        Whether packets are sent in time slots of the clock TIME that all nodes share.
+        Whether packets are sent in time slots of TIME, the clock shared by all nodes.
     jobs : int
         Number of jobs that share the ring.
     messages : bool
@@ -30,7 +30,7 @@ class Link(Section):
     messages: ClassVar[bool] = False
 
     def wires(self) -> Any:
-        """Signature of a link's wires, from the transmitter's point of view."""
+        """Signature of the link's wires, as seen by the transmitter."""
         from hdl.ring.link import LinkSignature
 
         return LinkSignature()
@@ -38,7 +38,7 @@ class Link(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Credits(Link):
-    """Packets are sent on credit: docs/ring/link.md.
+    """Link on which packets are sent on credit: docs/ring/link.md.
 
     Parameters
     ----------
@@ -58,19 +58,19 @@ class Topology(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SingleRing(Topology):
-    """A ring, over one port.
+    """A ring that uses a single port.
 
     Parameters
     ----------
     max_nodes : int
-        Maximum number of nodes in a ring, 1 to 255. More than 16 need wider counters.
+        Maximum number of nodes in a ring, 1 to 255. More than 16 nodes need wider counters.
     """
 
     max_nodes: int = option(SMALL_RING, Integer(1, MAX_NODES))
 
 
 class Role(Section):
-    """Base of all roles, with their traits.
+    """Base class of all roles, with their traits.
 
     Members
     -------
@@ -79,9 +79,9 @@ class Role(Section):
     root_reduce : bool
         Whether a single root node may own every block.
     streams : bool
-        Whether layers are streamed from a server, so that the node has the operation PUSH: docs/streaming.md.
+        Whether layers are streamed from a server; the node then has the PUSH operation: docs/streaming.md.
     broadcast_formats : bool
-        Whether BROADCAST commands select a format for the weights that they send.
+        Whether BROADCAST commands select the format of the weights that they send.
     """
 
     interleaved: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class Role(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peer(Role):
-    """One of several nodes that each own a block of a vector.
+    """One of several nodes that each own one block of a vector.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Peer(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
-    """A peer that supports commands that assign every block to one root, so that only the root's results cross a slow
-    link: docs/ring/root_reduce.md."""
+    """Peer that also supports commands with a single root that owns every block, so that only the root's results
+    cross a slow link: docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Sections of a node's configuration: memories, arithmetic and formats on the ring."""
+"""Sections of a node's configuration for memories, arithmetic and formats on the ring."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ class Memories(Section):
     Parameters
     ----------
     gradient, weight, state : int
-        Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
-        Only the owner of a block stores its state, so a state plane may be smaller than the weight memory.
+        Capacities of the gradient memory, the weight memory and each state plane, in elements; multiples of 32. Only
+        the owner of a block stores its state, so a state plane may be smaller than the weight memory.
     planes : int
-        Number of state planes of the optimizer, which determines its rules: only SGD with 0, also momentum with 1,
-        and also Adam and AdamW with 2.
+        Number of state planes of the optimizer, which determines its rules: SGD with 0, momentum as well with 1, and
+        Adam and AdamW as well with 2.
     """
 
     gradient: int = option(16384, Words())
@@ -33,17 +33,17 @@ class Memories(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(Section):
-    """The streamed optimizer.
+    """The node's streaming optimizer.
 
     Parameters
     ----------
     lanes : int
-        Elements updated per step, at most the node's ``lanes``. One lane is enough for a dense ring of two nodes,
-        which delivers less than one finished element per cycle.
+        Number of elements updated per step, at most the node's ``lanes``. One lane is enough for a dense ring of two
+        nodes, which delivers less than one finished element per cycle.
     interval : int
-        Cycles per step: 1, 2, 4 or 8. With more than one cycle, operations share adders and multipliers.
+        Number of cycles per step: 1, 2, 4 or 8. With more than one, operations share adders and multipliers.
     dsps : int
-        DSP blocks that each multiplier of the node may use: 4, 2 or 1.
+        Number of DSP blocks that each multiplier of the node may use: 4, 2 or 1.
     """
 
     lanes: int = option(1, OneOf(1, 2, 4, 8))
@@ -60,13 +60,13 @@ class CodecName(Name):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights(Section):
-    """Format of new weights in a fused update.
+    """Format of the new weights in a fused update.
 
     Parameters
     ----------
     codec : str
-        Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any codec except ``raw``, the node has one more
-        memory, of ``memories.state`` elements, for the master weights: the weights of its own block before encoding.
+        Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any codec except ``raw``, the node has another
+        memory of ``memories.state`` elements for the master weights, the weights of its own block before encoding.
         The weight memories of all nodes, including the owner's, hold the decoded weights. If the codec has a
         codebook, the node has an additional memory for it, which the host loads.
     master : bool
@@ -89,7 +89,7 @@ class Weights(Section):
 
 
 class GradientCodec(CodecName):
-    """Domain of the names of codecs for gradients and for their sums."""
+    """Domain of codec names for gradients and their sums."""
 
     def __init__(self):
         super().__init__(GRADIENT_CODECS)

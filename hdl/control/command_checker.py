@@ -1,4 +1,4 @@
-"""Check of a command against its node before any engine receives it."""
+"""Check commands before any engine receives them."""
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,22 +16,22 @@ __all__ = ["CommandChecker", "verdict_layout"]
 
 
 def verdict_layout():
-    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the invalid value."""
+    """Layout of a command's :class:`~hdl.control.protocol.EventStatus` and the invalid value."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 
 class _Flags:
-    """As few registers as possible that distinguish operations by their properties.
+    """The fewest registers that distinguish operations by their properties.
 
-    Two properties share a register unless some operation has one and lacks the other. If a property does not apply to
-    an operation, it may have either value.
+    Two properties share a register unless some operation has only one of them. A property that does not apply to an
+    operation may have either value.
     """
 
     def __init__(self):
         self._registers = []
 
     def of(self, column):
-        """Flag of the latest operation, from its values by operation code in ``column``; constant if possible."""
+        """Return the latest operation's flag, a constant if possible; ``column`` maps codes to values."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -48,10 +48,10 @@ class _Flags:
 
 
 class CommandChecker(wiring.Component):
-    """Check a command against its node.
+    """Check whether the node can execute a command.
 
-    All properties of an operation come from its description. The first condition that does not hold determines the
-    verdict; fields that an operation does not use are ignored.
+    All properties of an operation come from its description. The first violated condition determines the verdict;
+    fields that the operation does not use are ignored.
 
     - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
       Operations without extents that are not on the ring, such as QUIESCE, are not checked further.
@@ -59,7 +59,7 @@ class CommandChecker(wiring.Component):
       detail is the command's tenant), and a tenant's operation is not ``privileged`` (same status; the detail is the
       operation). This includes QUIESCE; a foreign QUIESCE gets its verdict one cycle later.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
-      the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
+      the planes that the rule needs; the detail is the rule) or for its fields (BROADCAST in a node with formats:
       ``BAD_FORMAT``, if the format does not exist, or has blocks and the root is not a server; the detail is the
       format).
     - ``length`` is at least the operation's ``least`` (``BAD_LENGTH``; the detail is ``least``).
@@ -77,25 +77,25 @@ class CommandChecker(wiring.Component):
       a multiple of 32.
 
     For an operation ``on_ring``, groups of 32 elements are ``stride`` groups apart: room for R groups holds ceil(R /
-    ``stride``) of them. Packed state starts at a multiple of 16 words, which is the size of a group.
+    ``stride``) of them. Packed state starts at a multiple of 16 words, the size of a group.
 
-    A node keeps the state of only one block, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The
+    A node stores the state of only one block, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The
     room R after the base, with two elements per word if state is packed and the extent ``packs``, is also a whole
-    number of groups, so it is sufficient exactly if ``length`` ≤ R · ``size``: every node of a ring reaches the same
-    verdict, without a division. With ``root_reduce`` and an operation that may be ``owned``, ``root`` must be below
-    ``size``, and every node must have room for the state of all groups, so that verdicts agree again.
+    number of groups, so it is sufficient if and only if ``length`` ≤ R · ``size``: every node of a ring reaches the
+    same verdict without a division. With ``root_reduce`` and an operation that may be ``owned``, ``root`` must be
+    below ``size``, and every node must have room for the state of all groups, so that verdicts agree again.
 
-    A verdict takes :attr:`latency` cycles at most, from the first cycle with the command at ``i`` to the cycle when
-    command and verdict are both taken: ``i.ready`` depends combinationally on ``o.ready``.
+    A verdict takes at most :attr:`latency` cycles, from the first cycle with the command at ``i`` to the cycle when
+    command and verdict are both taken; ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     config : NodeConfig
-        Sizes of the memories, and of the largest ring.
+        Configuration of the node, with memory sizes and the maximum ring size.
     operations : tuple of OperationDescription
         Operations of the node.
     queues : int
-        Number of command queues of the node.
+        Number of command queues in the node.
 
     Members
     -------
@@ -108,12 +108,12 @@ class CommandChecker(wiring.Component):
         The node's position on the ring of its control words.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
-        Update rule of the optimizer.
+        Update rule selected in the optimizer.
     packed_state : In(1)
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(checked_layout())
-        Update rule and form of state used for the verdict; stable until the first cycle of the next command.
+        Update rule and state format used for the verdict; stable until the first cycle of the next command.
     """
 
     def __init__(self, *, config, operations, queues=1):
@@ -133,7 +133,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        # The capacity of up to two memories is divided by a stride. This takes one cycle per bit and one for
+        # The capacity of up to two memories is divided by a stride, which takes one cycle per bit and one for
         # rounding, instead of the two cycles for a factor of one.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
@@ -143,7 +143,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Number of bits for the size of the largest memory that an operation uses, or for any room in it."""
+        """Width in bits of the size of the largest memory that an operation uses, or of any room in it."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
@@ -153,7 +153,7 @@ class CommandChecker(wiring.Component):
         return max(self._room_bits - 5, 1)
 
     def _strays(self, command):
-        """Whether a command waits for a node that never sends counts of its commands."""
+        """Whether a command waits for a node that never sends command counts."""
         outside = Const(1, 1)
         if self._config.has_signals:
             outside = ((command.unit >= self.place.size) | (command.unit == self.place.rank)
@@ -168,13 +168,13 @@ class CommandChecker(wiring.Component):
         settings = Signal(checked_layout())
         m.d.comb += [settings.rule.eq(self.rule), settings.packed_state.eq(self.packed_state)]
 
-        # The memories are checked one after another with the same registers, in the order of the bases.
+        # The memories are checked one after another, in the order of the bases, with the same registers.
         flags = _Flags()
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
         words, room_bits = self._words, self._room_bits
         tenants = config.has("tenants")
-        if tenants:  # for a tenant, a memory is its window
+        if tenants:  # a tenant's memory is its window
             is_tenant = self.tenancy.tenant != PRIVILEGED
             foreign = command.tenant != self.tenancy.tenant
             reserved = is_tenant & Cat(command.operation == operation.code for operation in operations
@@ -183,7 +183,7 @@ class CommandChecker(wiring.Component):
                      for space in windowed(config)}
 
         def trait(index, holds, *, measured=False):
-            """Whether a condition holds for the extent at a base; ``measured`` excludes extents without length."""
+            """Whether a condition holds for the extent at a base; ``measured`` excludes extents without a length."""
             return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 
@@ -200,7 +200,7 @@ class CommandChecker(wiring.Component):
         capacities = Array([capacity_at(index) for index in indices])
         bases = Array([command[base] for base in BASES])
         starts = Array([trait(index, lambda extent: extent.reach is Reach.START) for index in indices])
-        # All groups of a command may belong to one node.
+        # A single node may own all groups of a command.
         may_be_owned = Cat(command.operation == operation.code for operation in operations if operation.owned)
         owned = [may_be_owned.any() & command.root_reduce] if len(may_be_owned) else []
         shared = Array([trait(index, lambda extent: extent.reach is Reach.BLOCK, measured=True) for index in indices])
@@ -282,7 +282,7 @@ class CommandChecker(wiring.Component):
                     (command.port >= config.topology.ports) | (command.size > config.topology.max_nodes)
                     | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
-                # Operations for which the root must be this node, or must be a different node.
+                # Operations that require the root to be this node, or to be a different node.
                 for here in (True, False):
                     seated = [command.operation == operation.code for operation in operations
                               if operation.is_root is here]
@@ -327,7 +327,7 @@ class CommandChecker(wiring.Component):
                     m.next = "Divide"
 
             with m.State("Divide"):
-                # One quotient bit per cycle is shifted in after a marker, which reaches the top with the last bit.
+                # One quotient bit per cycle is shifted in; a marker bit reaches the top with the last bit.
                 bits = self._quotient_bits
                 partial = Cat(addend[bits - 1], left)
                 with m.If(fitting[bits]):

@@ -1,4 +1,4 @@
-"""Control of one command queue: when its next command starts, and how each command ends."""
+"""Control of one command queue: starts its commands, and handles the end of each one."""
 
 import enum
 
@@ -31,8 +31,8 @@ class CommandControl(wiring.Component):
     While a command runs, the next one is loaded and checked. When the running command has ended, the next one starts
     as soon as its flags are set and its dependencies hold. It is loaded and checked again if a setting has changed
     since the check (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is
-    held. A wait continues when a command is loaded again; ``timeout`` is sampled in the cycle before the rejection. A
-    wait for nothing but dependencies restarts in every cycle while ``alive`` is high. A command of a program has
+    held. Loading a command again does not restart its wait; ``timeout`` is sampled in the cycle before the rejection.
+    A wait for dependencies only restarts in every cycle while ``alive`` is high. A command of a program has
     ``failed`` if it is rejected, or ends with a status other than OK. ``stop`` drops the next command of a program,
     without an event, unless it is already offered at ``start`` or its event is pending.
 
@@ -70,7 +70,7 @@ class CommandControl(wiring.Component):
     good : In(1)
         The status of the event is OK.
     rejected : Out(1)
-        The command at the head will not run, and its event is offered.
+        The command at the head will not run; its event is being offered.
     reason : Out(Rejection)
     queued : In(1)
         The event of an engine, or of a rejection, is taken in this cycle.
@@ -81,7 +81,7 @@ class CommandControl(wiring.Component):
     needs_flags : Out(1)
         The command at the head waits for at least one flag.
     takes : Out(1)
-        In this cycle the command at the head, which will take flags, proceeds to ``start``.
+        The command at the head, which will take flags, proceeds to ``start`` in this cycle.
     goes : Out(1)
         ``start`` is valid in the next cycle, but not in this one.
     removed : Out(1)
@@ -159,7 +159,7 @@ class CommandControl(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        again = Signal()  # load the command again, since it was refused while another command ran
+        again = Signal()  # load the command again: it was refused while another command was running
         dropped = Signal()  # discard the command that is being loaded
         signal = Signal(16)
         late, never = Signal(), Signal()
@@ -184,7 +184,7 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # The comparison takes one cycle, so the count runs ahead by one; it advances only after the wait has begun.
+        # The comparison takes a cycle, so the count is one ahead; it only advances after the wait has begun.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),
@@ -273,7 +273,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
-        # This is the outermost condition, so that it uses the flip-flop's own set or reset input.
+        # The outermost condition, so that synthesis uses the set or reset input of the flip-flop.
         with m.If(self.removed | (drop & ~self.rejected)):
             m.d.sync += self.count.eq(1)
         return m

@@ -1,4 +1,4 @@
-"""Loader of commands from memory to the heads of their queues, where they are checked."""
+"""Loader that copies commands from memory to the heads of their queues, where they are checked."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -13,10 +13,10 @@ from hdl.control.tenancy import tenancy_layout
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
-#: Number of words that are loaded per command, unless :func:`words_loaded` adds one; the rest are reserved.
+#: Number of words loaded per command, unless :func:`words_loaded` adds one; later words are reserved.
 WORDS = 12
 
-#: Word that is loaded first, so that fields that control waits, or changes of further words, arrive early.
+#: First word to load, so that fields that control waits or changes to later words arrive early.
 FIRST_WORD = 8
 
 
@@ -27,13 +27,13 @@ def words_loaded(config):
 
 
 class CommandLoader(wiring.Component):
-    """Load and check the next command of each queue, one queue after another.
+    """Load and check the next command of each queue, one queue at a time.
 
-    One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
-    is ``wanted`` while the loader is idle is ``granted`` in the same cycle, and its words are requested from the next
-    cycle on. Words of a program's command are changed on the way: in the second queue, which uses the ring,
-    ``collective`` of the pass is added to the number of the collective; and in odd passes, ``weight_stride`` is added
-    to the weight base of commands with ``alternate``.
+    A single loader and checker serve all queues, since each command is loaded while its predecessor runs. A command
+    that is ``wanted`` while the loader is idle is ``granted`` in the same cycle, and its words are requested from the
+    next cycle on. The words of a program's command are modified as they are loaded: in the second queue, which uses
+    the ring, the pass's ``collective`` is added to the collective number, and in odd passes ``weight_stride`` is
+    added to the weight base of commands with ``alternate``.
 
     There are three verdicts. For a QUIESCE, the verdict follows the grant by :attr:`latency` cycles; for any other
     command, it is later by at most the checker's latency minus one:
@@ -54,16 +54,16 @@ class CommandLoader(wiring.Component):
     Members
     -------
     wanted : In(queues)
-        A queue has a command in memory, and its head is free.
+        Whether a queue has a command in memory and a free head.
     granted : Out(queues)
     serving, word : Out
-        Queue and address of the word to be read.
+        Queue and address of the word to read.
     pushed_data : In(32)
-        Word of the oldest pushed command, at the address given in the previous cycle.
+        Word of the oldest pushed command, for the address in the previous cycle.
     from_program : In(queues), with several queues
-        The command belongs to the program.
+        Whether the command belongs to the program.
     program_data : In(32), with several queues
-        Word of the program, at the address given in the previous cycle.
+        Word of the program, for the address in the previous cycle.
     passes : In(array of pass_layout()), with several queues
     weight_stride : In(32), with several queues
     place : In(place_layout()), with several queues
@@ -78,10 +78,10 @@ class CommandLoader(wiring.Component):
     rule, packed_state, tenancy : In
         ``tenancy`` is present only in a node with tenants.
     checked : Out(checked_layout())
-        Settings that were used for the verdict.
+        Settings used for the verdict.
     """
 
-    #: Cycles from the grant to the verdict on a QUIESCE, in a node that loads :data:`WORDS` words.
+    #: Latency in cycles from the grant to the verdict on a QUIESCE, if :data:`WORDS` words are loaded.
     latency = WORDS + 4
 
     def __init__(self, *, config, operations, queues=1):
@@ -127,7 +127,7 @@ class CommandLoader(wiring.Component):
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
         value = Signal(32)  # word of the last stage
         shifted = Signal(32)
-        copy = Signal(command_layout())  # copy of the head being loaded, for the checker
+        copy = Signal(command_layout())  # copy for the checker of the head that is being loaded
 
         before = (asked, self.word)
         for valid, word in stages:
@@ -193,7 +193,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Select the word of one memory, register it, and add the changes for the pass."""
+        """Select and register the word from one memory, then add the changes for the pass."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)
@@ -223,7 +223,7 @@ class CommandLoader(wiring.Component):
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):
-        """Grant the first wanted queue after the queue that was served last."""
+        """Grant the next wanted queue in round-robin order."""
         queues = self._queues
         with m.Switch(self.serving):
             for latest in range(queues):

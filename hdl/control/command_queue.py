@@ -1,4 +1,4 @@
-"""Command queues, which check commands and hold them until they may run, and a queue of events."""
+"""Command queues, which check commands and hold them until they may run, and the event queue."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -29,10 +29,10 @@ class CommandQueue(wiring.Component):
     """Queue commands, start each command when it may run, and queue their events.
 
     There are one to three queues. Commands in the same queue run strictly one after another, and commands in
-    different queues run in parallel. There is one event per command, in the order of the commands' ends. A pushed
-    command goes to the queue of its operation. While a command runs, the next one of its queue is loaded and checked
-    (:class:`~hdl.control.command_checker.CommandChecker`); a command that fails the check is not run, and its event
-    gives the reason. A command that has passed the check waits until all flags in ``wait`` are set and its
+    different queues run in parallel. Each command has one event; events are in the order in which commands end. A
+    pushed command goes to the queue of its operation. While a command runs, the next one of its queue is loaded and
+    checked (:class:`~hdl.control.command_checker.CommandChecker`); a command that fails the check is not run, and its
+    event gives the reason. A command that has passed the check waits until all flags in ``wait`` are set and its
     predecessor has ended. After another check if a setting has changed, it takes these flags and is offered to the
     engine. When the engine reports ``EventStatus.OK``, the flags in ``signal`` are set. If a command's flags are not
     set within ``timeout`` cycles, it ends with ``WAIT_TIMEOUT`` and takes none; the detail is the missing flags.
@@ -52,8 +52,8 @@ class CommandQueue(wiring.Component):
     the number of updates that its pass requires (:class:`~hdl.features.programs.region_versions.RegionVersions`), and
     ends with ``STALE`` otherwise; the detail is the current version (15:0) and the required version (31:16).
 
-    While ``link_reset`` is held, commands end with ``LINK_RESET`` instead of starting, including commands that are
-    waiting: this empties the queues and ends a run.
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` instead of starting, even if they are already
+    waiting: this empties the queues and ends any run.
 
     ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and for any
     other command, later by at most the checker's latency minus one. It is valid at most :attr:`gap` cycles after the
@@ -77,13 +77,13 @@ class CommandQueue(wiring.Component):
     commands : In(stream of descriptor_layout())
         Words of each command from the host. A command without its last word is dropped silently.
     full : Out(1)
-        ``commands`` is not ready, since a queue has no room.
+        ``commands`` is not ready because a queue is full.
     start : Out(array of streams of command_layout())
         Commands from each queue to its engines. The payload is stable from ``valid`` until it is taken.
     completions : In(array of streams of event_layout())
         Events from the engines: exactly one for each command that was taken.
     events : Out(stream of 32 bits)
-        Words of each event, to the host.
+        Events for the host, word by word.
     rule : In(RULE)
         Update rule of the optimizer.
     packed_state : In(1)
@@ -94,7 +94,7 @@ class CommandQueue(wiring.Component):
         with them, since the registers may have changed in the meantime.
     link_reset : In(1)
     timeout : In(32)
-        Maximum number of cycles that a command waits.
+        Maximum number of cycles that a command may wait.
     weight_version : In(32)
         Weight version for events of commands that were not run.
     set_flags : In(16)
@@ -103,7 +103,7 @@ class CommandQueue(wiring.Component):
     last_error : Out(32)
         First word of the latest event with a status other than OK.
     queue_status : Out(queue_status_layout())
-        Status of all queues together.
+        Combined status of all queues.
     program : In(stream of program_word_layout()), with several queues
         Words of programs; always ready, except during a run; see
         :class:`~hdl.features.programs.program_memory.ProgramMemory`.
@@ -215,7 +215,7 @@ class CommandQueue(wiring.Component):
         return m
 
     def _queue(self, m, n, control, loader, ended):
-        """Connect the control of a queue to the loader, the engines and the event queue."""
+        """Connect the control logic of one queue to the loader, the engines and the event queue."""
         settings, kept = Signal(checked_layout(), name=f"settings_{n}"), Signal(checked_layout(), name=f"kept_{n}")
         connect_stream(m, control.start, self.start[n])
         connect_stream(m, self.completions[n], ended.completions[n])
@@ -242,7 +242,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.checked[n].eq(kept)
 
     def _flags(self, m, controls):
-        """Hold the flags; only one queue takes flags at a time."""
+        """Store the flags; only one queue at a time takes flags."""
         taken, signalled = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
             taken, signalled = taken | control.taken, signalled | control.given
@@ -252,8 +252,8 @@ class CommandQueue(wiring.Component):
         m.d.sync += self.flags.eq(self.flags & ~taken | signalled | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Generate the events of commands that are not run; ``after`` returns the detail of a queue's AFTER_TIMEOUT,
-        and ``stale`` is the detail of STALE."""
+        """Generate the events of rejected commands; ``after`` returns a queue's AFTER_TIMEOUT detail, and ``stale``
+        is the STALE detail."""
         m.submodules.rejections = rejections = Rejections(queues=self._queues)
         connect_stream(m, rejections.o, ended.rejected)
         m.d.comb += [
@@ -353,7 +353,7 @@ class CommandQueue(wiring.Component):
                 m.d.comb += [wait.after.eq(head[f"after_{index}"]), wait.lag.eq(head[f"lag_{index}"])]
 
         def after(n):
-            """Detail of an unmet dependency; a dependency on this node, or on a lower queue, takes precedence."""
+            """Detail of an unmet dependency; the ones on this node and on lower-numbered queues take precedence."""
             head = loader.heads[n]
             here = [Cat(head[f"after_{index}"], head[f"lag_{index}"], Const(0, 6), Const(other, 8))
                     for index, other in enumerate(others(n, self._queues))]
@@ -365,8 +365,8 @@ class CommandQueue(wiring.Component):
         self._reject(m, controls, loader, ended, after, stale)
 
     def _versions(self, m, controls, loader, sequencers, *, taken):
-        """Connect the update counters; return the queues for which they are ready, STALE's detail and trace
-        versions."""
+        """Connect the update counters; return which queues are ready, the STALE detail and the versions for the
+        trace."""
         traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]
@@ -399,7 +399,7 @@ class CommandQueue(wiring.Component):
         return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
-        """Connect the comparison with other nodes' counts; return the dependencies on them that do not hold."""
+        """Connect the comparison with other nodes' counts; return the remote dependencies that do not hold."""
         works = [control.running & ~control.known for control in controls]
         alive = Const(0, 1)
         missing = Const(0, self._queues)

@@ -1,4 +1,4 @@
-"""Description of an engine for a node and its command checker.
+"""Description of an engine, for a node and its command checker.
 
 An engine executes commands of a node. Its description lists its operations, the memories that they use, and its
 connections to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
@@ -19,15 +19,15 @@ from hdl.control.source import Purpose, Source
 __all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
            "gate_signature", "operations_of"]
 
-#: Fields of a command that are base addresses in memories, in the order of their checks.
+#: Fields of a command that are base addresses in memories, in checking order.
 BASES = ("gradient_base", "weight_base", "state_base")
 
-#: Memory of an extent that is reached through the node's far port.
+#: Memory name of an extent that is accessed through the node's far port.
 FAR = "far"
 
 
 class Reach(enum.Enum):
-    """Number of elements that a command needs in a memory, starting at its base."""
+    """Number of elements, from its base on, that a command needs in a memory."""
 
     LENGTH = "length"
     """``length`` elements; on the ring, in groups of 32 that are ``stride`` groups apart."""
@@ -41,7 +41,7 @@ class Reach(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """One memory that an operation uses.
+    """A memory that an operation uses.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Extent:
         Whether each word holds two elements while state is packed.
     used : callable, optional
         Function of the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`). It
-        returns a Value: whether the operation uses this memory with these settings. By default it always does.
+        returns a Value that is 1 if the operation uses this memory with these settings. By default it always does.
     """
 
     base: str
@@ -70,15 +70,15 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperationDescription:
-    """One operation of an engine, with everything that the checker needs to check a command.
+    """One operation of an engine, with all information that the checker needs.
 
     Parameters
     ----------
     code : int
         ``operation`` of a command, 0 to 255.
     extents : tuple of Extent
-        Memories; each is compared with its base address and the length. An operation without extents that needs no
-        other node is never refused.
+        Memories that the operation uses; the checker compares each with its base address and the length. An operation
+        without extents that needs no other node is never refused.
     on_ring : bool
         Whether other nodes take part, so that port, size and rank must describe a position in a ring.
     has_root : bool
@@ -95,7 +95,7 @@ class OperationDescription:
     refused_fields : callable, optional
         Function of the command, with a result of the same form.
     queue : int, optional
-        Queue that executes it, in a node with several queues: 0 computes, 1 communicates; by default, any queue.
+        Queue that executes the operation, in a node with several queues: 0 computes, 1 communicates; by default, any.
     privileged : bool
         Whether tenants are not allowed to use the operation.
     """
@@ -122,7 +122,7 @@ class OperationDescription:
             raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")
 
     def extent(self, base):
-        """Extent with a given base, or None if the operation does not use this base."""
+        """Extent with the given base, or None if the operation does not use it."""
         return next((extent for extent in self.extents if extent.base == base), None)
 
 
@@ -151,17 +151,17 @@ class EngineDescription:
         Path of its interface to a memory that reports each row written by any writer
         (:func:`~hdl.memory.written_signature`).
     inputs : mapping of str to Source
-        Source of each additional input, by the input's path.
+        Source of each additional input, keyed by the path of the input.
     outputs : mapping of Purpose to str
-        Path of each additional output, by its purpose: a source for the other engines, a status for the register
-        file, or an interface to a unit of a feature. At most one engine serves each purpose.
+        Path of each additional output, keyed by its purpose: a source for the other engines, a status for the
+        register file, or an interface to a unit of a feature. At most one engine serves each purpose.
     joins : mapping of str to str
-        Path of its interface to another engine, by name; the other engine uses the same name for its interface.
+        Path of its interface to another engine, keyed by a name that the other engine uses as well.
     gates : mapping of int to str
-        Path of the gate that it inserts between a queue and the engines (:func:`gate_signature`), by queue number; at
-        most one gate per queue.
+        Path of the gate (:func:`gate_signature`) that it inserts between a queue and the engines, keyed by queue
+        number; at most one gate per queue.
     links : mapping of str to str
-        Path of its port for each port of the node: ``ring_i``, ``ring_o`` and so on, and ``far``.
+        Path of the engine's port for each port of the node: ``ring_i``, ``ring_o`` and so on, and ``far``.
     abandons : str, optional
         Path of an output that is high while the engine abandons its requests to memories with delayed answers. By
         default it takes all answers.
@@ -189,12 +189,12 @@ class EngineDescription:
 
     @property
     def queue(self):
-        """Queue of the operations, in a node with several queues; None if any queue may execute them."""
+        """Queue that executes the operations, in a node with several queues; None if any queue may."""
         return next((operation.queue for operation in self.operations if operation.queue is not None), None)
 
 
 def gate_signature():
-    """Gate between a command queue and its engines, which can hold and change commands.
+    """Gate between a command queue and its engines that can hold and change commands.
 
     Members
     -------
@@ -218,13 +218,13 @@ def at(component, path):
 
 
 def operations_of(engines):
-    """Operations of all engines, in order of their codes."""
+    """Operations of all engines, sorted by code."""
     return tuple(sorted((operation for engine in engines for operation in engine.operations),
                         key=lambda operation: operation.code))
 
 
 def check_engines(engines, config):
-    """Raise a ``ValueError`` unless engines can be combined in a node of this configuration.
+    """Raise ``ValueError`` unless the engines can be combined in a node with this configuration.
 
     Parameters
     ----------

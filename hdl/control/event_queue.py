@@ -1,4 +1,4 @@
-"""Queue of a node's events, in the order of the ends of its commands."""
+"""Queue of a node's events, ordered by the end of its commands."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -12,11 +12,11 @@ __all__ = ["EventQueue"]
 
 
 class EventQueue(wiring.Component):
-    """Store the events of all command queues in one queue, word by word.
+    """Collect the events of all command queues in one queue, word by word.
 
-    An event takes four cycles, including the first cycle when it is offered, if the queue has room and no other event
-    is in progress; it is accepted with its last word. Events of a lower queue have priority, and events of commands
-    that were not run come last. ``ready`` of each input depends combinationally on ``valid`` of all inputs.
+    An event takes four cycles from the first cycle when it is offered, if the queue has room and no other event is in
+    progress; it is accepted with its last word. Events of lower-numbered queues have priority, and events of commands
+    that were not run come last. Each input's ``ready`` depends combinationally on ``valid`` of all inputs.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class EventQueue(wiring.Component):
     Members
     -------
     completions : In(array of streams of event_layout())
-        Events of engines; ``queue`` is replaced by the number of the queue.
+        Events from engines; ``queue`` is replaced by the queue's number.
     rejected : In(stream of event_layout())
         Events of commands that were not run.
     events : Out(stream of 32 bits)
-        Words of each event, to the host.
+        Words of the events, for the host.
     level : Out(range(depth + 1))
         Number of complete events, including the one that the host is reading.
     last_error : Out(32)
@@ -62,12 +62,12 @@ class EventQueue(wiring.Component):
         m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
         sources = [*self.completions, self.rejected]
         index, popped_index = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
-        held = Signal()  # whether an event has been chosen and is being written
+        held = Signal()  # whether an event has been selected and is being written
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
-        first, bad = Signal(32), Signal()  # first word of the event, and whether its status is not OK
-        queued, popped = Signal(), Signal()  # the last word of an event is queued, or popped
+        first, bad = Signal(32), Signal()  # first word of the event; whether its status is not OK
+        queued, popped = Signal(), Signal()  # whether an event's last word is queued; whether it is popped
 
         connect_stream(m, ended.o, self.events)
         m.d.comb += source.eq(kept)
@@ -85,7 +85,7 @@ class EventQueue(wiring.Component):
                     if n < self._queues:
                         with m.If(index == 0):
                             m.d.comb += word[-len(event.payload.queue):].eq(n)
-        # An event stays offered until its last word is stored, so that `ready` depends only on registers.
+        # An event stays on offer until its last word is stored, so that `ready` depends only on registers.
         m.d.comb += [
             ended.i.payload.eq(word),
             queued.eq(held & ended.i.ready & (index == EVENT_WORDS - 1)),

@@ -21,15 +21,15 @@ __all__ = ["HostPort"]
 
 
 class HostPort(wiring.Component):
-    """Serve the host's requests one after another; docs/protocol.md describes their packets.
+    """Serve the host's requests one at a time; docs/protocol.md describes the packets.
 
     Every request gets exactly one response, and a packet error does not affect the next packet: words after an error
     are dropped up to the word with ``last``. A request is checked before it has any effect, except for the packet
-    length of a write: its words are written as they arrive, and the response gives their number.
+    length of a write, which is written as its words arrive; the response gives their number.
 
     A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
     written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and no combinational path
-    leads from one port to another. In an int16 node there are no such registers: requests and responses pass through
+    leads from one port to another. An int16 node has no such registers: requests and responses pass through
     combinationally.
 
     Parameters
@@ -53,12 +53,12 @@ class HostPort(wiring.Component):
     commands : Out(stream of descriptor_layout())
         Words of commands. A packet that is too short or too long leaves a command without its last word.
     commands_full : In(1)
-        The command queue has no room.
+        The command queue is full.
     events : In(stream of 32 bits)
         Words of events.
     program : Out(stream of program_word_layout()), with two queues
-        Headers and words of programs, which are never stalled. No program runs at the same time, unless the words are
-        for the idle bank. It has been checked that the queue exists in the node and that every command has a slot.
+        Headers and words of programs, which are never stalled. No program runs meanwhile, unless the words are for
+        the idle bank. It has been checked that the queue exists in the node and that every command has a slot.
     run : Out(stream of run_layout()), with two queues
         Runs of a loaded model, only while no program is running.
     program_status : In(program_status_layout()), with two queues
@@ -113,10 +113,10 @@ class HostPort(wiring.Component):
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
         self.size = size = Signal(16)  # number of payload words of the response
-        sent = Signal(16)  # number of payload words that have been sent
-        left = Signal(16)  # remaining payload words: of the request, then of the response
-        settled = Signal()  # the memory for PING has had one cycle to read at its current address
-        fetched = Signal()  # the register to be sent has been read
+        sent = Signal(16)  # number of payload words sent so far
+        left = Signal(16)  # remaining payload words, first of the request, then of the response
+        settled = Signal()  # the memory for PING has had a cycle to read at its current address
+        fetched = Signal()  # the register to send has been read
         take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
         access = Signal(protocol.access_layout())
         loads = Signal()  # the request loads a program
@@ -134,7 +134,7 @@ class HostPort(wiring.Component):
             self.commands.payload.data.eq(word.payload.data),
             self.commands.payload.first.eq(taken[:exact_log2(DESCRIPTOR_WORDS)] == 0),
             self.commands.payload.last.eq(final),
-            # At most one of `taken` and `sent` is not zero.
+            # At most one of `taken` and `sent` is nonzero.
             self.bus.address.eq(address[:16] + (taken | sent)),
             self.bus.write_data.eq(word.payload.data),
             echo_write.addr.eq(taken),
@@ -174,7 +174,7 @@ class HostPort(wiring.Component):
             m.d.sync += size.eq(words)
             m.next = "Header"
 
-        # For an address beyond its window, a tenant gets the same status as for an address beyond the memory.
+        # A tenant gets the same status for an address beyond its window as for one beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
 
         def refuse(reason):
@@ -182,15 +182,15 @@ class HostPort(wiring.Component):
             m.next = "Drain"
 
         def expect_end(following):
-            """Count a word of the request's payload; the last word must be at the position that the header gives."""
+            """Count a payload word of the request; the last word must be at the position given in the header."""
             m.d.sync += [taken.eq(taken + 1), left.eq(left - 1)]
             with m.If(word.payload.last != final):
                 refuse(Status.BAD_LENGTH)
             with m.Elif(final):
                 following()
 
-        with m.FSM() as self.states:  # an attribute that formal specifications read, like size and ended
-            # Each of these states takes a word of the header; a packet of one word has no further words.
+        with m.FSM() as self.states:  # an attribute, like size and ended, because formal specifications read it
+            # Each of these states takes one header word; a one-word packet has no other words.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):
                     m.d.comb += word.ready.eq(1)
@@ -245,7 +245,7 @@ class HostPort(wiring.Component):
                         with m.Else():
                             m.next = "Address"
                     with m.Case(Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY):
-                        # In all cases the response gives the number of words written.
+                        # In every case, the response gives the number of words written.
                         m.d.sync += size.eq(1)
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)
@@ -264,7 +264,7 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(header.count))
 
             with m.State("Descriptor"):
-                # The last word completes the command, so it is sent only if the packet ends where it should.
+                # The last word completes the command, so it is sent only if the packet has the right length.
                 goes = ~dropped & (word.payload.last == final)
                 m.d.comb += [self.commands.valid.eq(word.valid & goes), word.ready.eq(self.commands.ready | ~goes)]
                 with m.If(take):

@@ -1,4 +1,4 @@
-"""Host side of a node, independent of its engines: its ports, and the wiring of the control units."""
+"""Host side of a node, independent of its engines: ports, and wiring of the control units."""
 
 from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
@@ -11,12 +11,12 @@ __all__ = ["connect_host_side", "connect_programs", "host_members"]
 
 
 def host_members():
-    """Members of a node for the host: ``host_i`` and ``host_o``, streams of request and response packets."""
+    """Members of a node for the host: ``host_i`` and ``host_o`` carry request and response packets."""
     return {"host_i": In(stream.Signature(word_layout())), "host_o": Out(stream.Signature(word_layout()))}
 
 
 def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version, enable=None):
-    """Connect host port, registers, command queue, and the host's access to memories.
+    """Connect the host port, registers and command queue, and give the host access to the memories.
 
     The node connects the optimizer's rule and the engines.
 
@@ -34,7 +34,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     weight_version : Value
         Number of commands that have changed weights since reset.
     enable : Value, optional
-        Whether words of packets may move in a cycle; by default they always may.
+        Whether packet words may be transferred in this cycle; by default, always.
     """
     connect_stream(m, node.host_i, host_port.i)
     connect_stream(m, host_port.o, node.host_o)
@@ -64,7 +64,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
 
 
 def connect_programs(m, *, host_port, registers, queue):
-    """Connect host port, registers and queue of a node with programs, after :func:`connect_host_side`.
+    """Connect the host port, registers and queue of a programmable node, after :func:`connect_host_side`.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # Count a load at its header for slot 0 of queue 0, regardless of model and bank.
+        # Count a load when its header for slot 0 of queue 0 arrives, regardless of model and bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

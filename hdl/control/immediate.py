@@ -10,15 +10,15 @@ __all__ = ["ImmediateRunner", "counts_layout"]
 
 
 def counts_layout():
-    """Increments of the counters per cycle, by register name."""
+    """Layout of the per-cycle counter increments, keyed by register name."""
     return data.StructLayout({"command_cycles": 1})
 
 
 class ImmediateRunner(wiring.Component):
-    """Run commands that take one cycle, one after another, and report each by one event.
+    """Run commands that take one cycle, one at a time, and report each by an event.
 
-    A command takes only the cycle after its acceptance, when its event is offered, and the next command is accepted
-    in the cycle after the event. ``command.ready`` and ``event.valid`` are registers.
+    A command takes only the cycle after its acceptance, when its event is offered. The next command is accepted in
+    the cycle after the event. ``command.ready`` and ``event.valid`` are registers.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Runner for commands that need no other node."""
+"""Runner for commands that involve no other node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,10 +10,10 @@ __all__ = ["CommandRunner"]
 
 
 class CommandRunner(wiring.Component):
-    """Run commands on a datapath, one after another, and report each by one event.
+    """Run commands on a datapath one at a time, and report each with one event.
 
     The datapath is held in reset between commands, with one cycle between the end of reset and :attr:`start`. Unless
-    ``always``, a command without length ends with OK immediately, and does not start the datapath.
+    ``always`` is set, a command of length 0 ends with OK immediately, without starting the datapath.
 
     :attr:`start` follows two cycles after a command was accepted, and the event is offered one cycle after
     :attr:`done` or :attr:`bad`; the next command is accepted in the cycle after the event. The event counts cycles
@@ -23,18 +23,18 @@ class CommandRunner(wiring.Component):
     Parameters
     ----------
     failure : EventStatus
-        Status of a command that the datapath rejects.
+        Event status of a command that the datapath rejects.
     most : int
         Maximum :attr:`progress` in one cycle.
     other : EventStatus, optional
-        Status of a command with a second kind of error.
+        Event status of a command with the second kind of error.
     always : bool
-        Whether a command without length starts the datapath like any other command.
+        Whether a command of length 0 starts the datapath like any other command.
 
     Members
     -------
     command : In(stream of command_layout())
-        Command to run. Fields for the datapath must be sampled when the command is taken.
+        Command to run. Fields for the datapath must be sampled when the command is accepted.
     event : Out(stream of event_layout())
         The detail is the sum of :attr:`progress`, or :attr:`number` for an invalid command.
     link_reset : In(1)
@@ -44,15 +44,15 @@ class CommandRunner(wiring.Component):
         Reset of the datapath; a register, because of its large fan-out.
     start : Out(1)
     progress : In(range(most + 1))
-        Progress of the command; summed while it runs, including the cycle of :attr:`done`.
+        Progress of the command in this cycle; summed while it runs, including the cycle of :attr:`done`.
     done, bad : In(1)
         The command has ended with OK, or is invalid; ``bad`` takes precedence.
     number : In(32)
         Position of the error in an invalid command.
     is_other : In(1)
-        With ``bad``: the status is ``other``. Present only with ``other``.
+        Together with ``bad``, the status is ``other``. Present only if ``other`` is given.
     busy : Out(1)
-        High in each cycle that the event counts.
+        High in every cycle that the event counts.
     """
 
     def __init__(self, *, failure, most=1, other=None, always=False):
@@ -102,7 +102,7 @@ class CommandRunner(wiring.Component):
                         with m.If(self.command.payload.length == 0):
                             m.next = "Report"
 
-            # A memory's answers to the previous command have passed by the time the datapath leaves its reset.
+            # Answers of the memory to the previous command have all arrived when the datapath leaves reset.
             with m.State("Settle"):
                 m.d.sync += self.reset.eq(0)
                 m.next = "Launch"

@@ -1,4 +1,4 @@
-"""Number of queues of a node, and layouts of the program words that host port and queues exchange."""
+"""Number of queues of a node, and layouts of program words exchanged by host port and queues."""
 
 from amaranth.lib import data
 
@@ -8,7 +8,7 @@ __all__ = ["DEPTH_MAX", "QUEUES_MAX", "bank_state_layout", "begins_bank", "check
 #: Maximum number of queues of a node.
 QUEUES_MAX = 3
 
-#: Maximum length of a program, since counts of commands are compared modulo 2^16: see :mod:`hdl.control.scoreboard`.
+#: Maximum length of a program: command counts are compared modulo 2^16, see :mod:`hdl.control.scoreboard`.
 DEPTH_MAX = 1024
 
 
@@ -19,8 +19,8 @@ def check_queues(queues, *, least=1):
 
 
 def program_header_layout(*, banks=1):
-    """First word of a load: the queue, the slot of the first command that follows, and the program's number. In a
-    node with two banks, ``idle`` selects the idle bank."""
+    """First word of a load: queue, slot of the first command that follows, and number of the program. In a node with
+    two banks, ``idle`` selects the idle bank."""
     return data.StructLayout({"slot": 16, **({"queue": 7, "idle": 1} if banks > 1 else {"queue": 8}), "model": 8})
 
 
@@ -30,20 +30,20 @@ def begins_bank(header):
 
 
 def program_word_layout():
-    """Word of a program: a :func:`program_header_layout` if ``first``, otherwise a word of a command."""
+    """Word of a program: a :func:`program_header_layout` if ``first``, otherwise part of a command."""
     return data.StructLayout({"data": 32, "first": 1})
 
 
 def program_status_layout():
-    """State of the programs of a node.
+    """State of a node's programs.
 
-    ``running`` is high from the start of a run to the end of its last command, ``stopped`` if the last run was ended
-    by a command with a status other than OK, and ``loaded`` if any program is not empty. ``model`` is the number of
-    the program, and ``passes`` is the number of passes that the last queue has yet to issue.
+    ``running`` is high from the start of a run until its last command has ended, ``stopped`` if the last run was
+    ended by a command with a status other than OK, and ``loaded`` if any program is not empty. ``model`` is the
+    number of the program, and ``passes`` is the number of passes that the last queue has yet to issue.
     """
     return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
 
 
 def bank_state_layout():
-    """Number of the program in a bank, and whether any queue's program there is not empty."""
+    """Number of the program in a bank, and whether the program of any queue is not empty there."""
     return data.StructLayout({"model": 8, "loaded": 1})

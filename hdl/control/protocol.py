@@ -1,7 +1,7 @@
 """Protocol between the host and a node: opcodes, status codes, descriptors and events.
 
 This module is the only source of truth for both sides; docs/protocol.md explains it in prose. Requests and responses
-are packets of 32-bit words. The struct layouts below list the words of a packet in order, the first word lowest.
+are packets of 32-bit words. The struct layouts below list a packet's words in order, with the first word lowest.
 """
 
 import enum
@@ -54,7 +54,7 @@ class Opcode(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Result of a request; the second word of a response."""
+    """Result of a request, in the second word of the response."""
 
     OK = 0
     UNKNOWN_OPCODE = 1
@@ -136,7 +136,7 @@ class EventStatus(enum.IntEnum):
 
 
 class EventFlag(enum.IntFlag):
-    """Observations during a command that do not make it fail."""
+    """Observations about a command that do not make it fail."""
 
     LOCAL_NAN = 1
     """There was a NaN among the local gradients."""
@@ -145,12 +145,12 @@ class EventFlag(enum.IntFlag):
 
 
 def header_layout():
-    """First word of a request and of a response: number of payload words, tag, opcode."""
+    """First word of a request or response: number of payload words, tag, opcode."""
     return data.StructLayout({"count": 16, "tag": 8, "opcode": 8})
 
 
 def access_layout():
-    """A memory access: ``count`` elements of memory ``space``, starting at element ``address``."""
+    """Memory access to ``count`` elements of memory ``space``, starting at element ``address``."""
     return data.StructLayout({"address": 28, "space": 4, "count": 16})
 
 
@@ -159,15 +159,15 @@ def command_layout():
 
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` selects the flags that the
     command takes before it starts, ``signal`` the flags that it sets when it ends with OK. ``port`` selects the ring;
-    a node with one port has ring 0. ``collective`` is the number of the collective, which its packets carry. Group j
-    of 32 elements belongs to block (j + ``block_offset``) modulo ``size`` and starts j · ``stride`` groups after the
-    base. With ``remote``, the second pair of ``after`` and ``lag`` refers to queue ``unit_queue`` of the node with
-    rank ``unit``. ``region`` is the region of weights that a program's command computes with or updates, and
-    ``apart`` means that the region has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a
-    command part of a quorum update; the update's number is the pass plus ``number``. ``format`` is the format of a
-    BROADCAST's weights in a node with several formats, and ``entry`` is an entry in its table of counts
-    (docs/ring/collective/formats.md). With ``root_reduce``, all groups belong to ``root``. SWITCH has its setting in
-    ``gradient_base`` (:func:`hdl.features.grid.switched_link.seats_layout`).
+    a node with one port has ring 0. ``collective`` is the collective's number, which its packets carry. Group j of 32
+    elements belongs to block (j + ``block_offset``) modulo ``size`` and starts j · ``stride`` groups after the base.
+    With ``remote``, the second pair of ``after`` and ``lag`` refers to queue ``unit_queue`` of the node with rank
+    ``unit``. ``region`` is the region of weights that a program's command computes with or updates, and ``apart``
+    means that the region has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command
+    part of a quorum update; the update's number is the pass plus ``number``. ``format`` selects the weight format of
+    a BROADCAST in a node with several formats, and ``entry`` an entry in its table of counts
+    (docs/ring/collective/formats.md). With ``root_reduce``, all groups belong to ``root``. SWITCH takes its setting
+    from ``gradient_base`` (:func:`hdl.features.grid.switched_link.seats_layout`).
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,
@@ -189,12 +189,12 @@ def command_layout():
 
 
 def descriptor_layout():
-    """Word of a command descriptor: ``first`` always starts a descriptor, ``last`` completes a command."""
+    """Word of a command descriptor; ``first`` always starts a descriptor, ``last`` completes a command."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def event_layout():
-    """The four words of an event; ``tag`` and ``queue`` are the command's, and ``cycles`` is its duration."""
+    """The four words of an event; ``tag`` and ``queue`` are the command's, ``cycles`` is its duration."""
     return data.StructLayout({
         "tag": 16, "status": 8, "flags": 6, "queue": 2,
         "detail": 32,

@@ -1,4 +1,4 @@
-"""Memory for the commands that a host has pushed, for each queue of a node."""
+"""Memory for commands pushed by the host, with one area per queue of the node."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,16 +12,16 @@ __all__ = ["PushedCommands", "queue_of"]
 
 
 def queue_of(operation, queues):
-    """Queue for a pushed command: the last one, unless the command's operation specifies a queue."""
+    """Queue for a pushed command: the last queue, unless the operation specifies one."""
     return queues - 1 if operation.queue is None else min(operation.queue, queues - 1)
 
 
 class PushedCommands(wiring.Component):
-    """Memory of pushed commands, with a separate area for each queue of the node.
+    """Store pushed commands in a separate memory area for each queue of the node.
 
-    A command is stored as 16 words, and is in the queue from the cycle after its last word was taken. A word with
-    ``first`` always begins a new command, and its operation selects the queue; operations that are allowed in any
-    queue, or that the node does not have, go to the last queue.
+    A command is stored as 16 words and enters the queue one cycle after its last word is taken. A word with ``first``
+    always begins a new command, and its operation selects the queue; operations that are allowed in any queue, or
+    that the node does not have, go to the last queue.
 
     ``data`` is the word of the oldest command at the address given in the previous cycle.
 
@@ -78,7 +78,7 @@ class PushedCommands(wiring.Component):
             shape=32, depth=self._queues * slots * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.commands.payload
-        position = Signal(range(DESCRIPTOR_WORDS))  # position of the host's word in its command
+        position = Signal(range(DESCRIPTOR_WORDS))  # index of the host's word within its command
         at = Mux(word.first, 0, position)
         target = Signal.like(self.serving)  # queue of the word from the host
         chosen = Signal.like(self.serving)

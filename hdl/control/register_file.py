@@ -1,4 +1,4 @@
-"""The register file of a node, built from the table of :mod:`hdl.control.registers`."""
+"""Register file of a node, built from the table in :mod:`hdl.control.registers`."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -23,25 +23,25 @@ __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout
 
 _COUNT = len(REGISTERS)
 
-#: Sources of register values that change during operation of the node.
+#: Sources of register values that change while the node is running.
 _LIVE = (Access.STATUS, Access.SET, Access.RESTORED)
 
 def version_layout():
-    """New value of WEIGHT_VERSION, in the only cycle with ``valid``."""
+    """New value of WEIGHT_VERSION; ``valid`` is high for one cycle."""
     return data.StructLayout({"valid": 1, "value": 32})
 
 
 def queue_status_layout():
-    """Fields of STATUS that come from the command queue."""
+    """STATUS fields that come from the command queue."""
     return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
 
 
 class RegisterBus(wiring.Signature):
-    """Access to the register file, from the host port's point of view, with word addresses.
+    """Register file access as seen by the host port, using word addresses.
 
-    ``request``, ``address``, ``write`` and ``write_data`` must be held until ``done``, which comes at most
-    :attr:`RegisterFile.latency` cycles after the request. The next request may follow immediately. In a node with
-    tenants, ``write`` follows a permitted write request by one cycle.
+    ``request``, ``address``, ``write`` and ``write_data`` must be held until ``done``, which follows at most
+    :attr:`RegisterFile.latency` cycles later. The next request may follow immediately. In a node with tenants,
+    ``write`` comes one cycle after a write request that is permitted.
 
     Members
     -------
@@ -53,7 +53,7 @@ class RegisterBus(wiring.Signature):
     done : In(1)
         High for one cycle.
     read_data : In(32)
-        Valid with ``done`` of a read, and until the next one: value of the register :attr:`RegisterFile.age` cycles
+        Valid from a read's ``done`` until the next one: value of the register :attr:`RegisterFile.age` cycles
         earlier, or zero if there is no register. Reading has no side effects.
     writable : In(1)
         With ``done``: the register is writable.
@@ -79,20 +79,20 @@ class RegisterBus(wiring.Signature):
 class RegisterFile(wiring.Component):
     """All registers of a node, built from :data:`REGISTERS`.
 
-    A memory holds the values that the host reads; values that the node itself needs or counts are also in flip-flops.
-    The rows of the memory are visited one after another, each for four cycles: read, compare, subtract, write. While
-    the host has a request, visits for the host and for the counters alternate, so that neither waits for long.
+    A memory holds the values that the host reads; values that the node needs or counts are also in flip-flops. The
+    memory's rows are visited one after another, for four cycles each: read, compare, subtract, write. While the host
+    has a request, visits for the host and for the counters alternate, so neither waits for long.
 
-    Flip-flops hold just enough low bits of a counter to avoid wrapping between two visits. Each visit adds the
-    advance of these bits since the last visit to the counter's row, so a counter is exact whenever it is read.
+    Flip-flops hold just enough low bits of a counter to prevent wrapping between two visits. Each visit adds the
+    change in these bits since the last visit to the counter's row, so a counter is exact whenever it is read.
 
-    After reset, every row up to the last counter is visited once before any request of the host, and gets its initial
-    value, which is stored in the upper half of the memory; CONTROL.clear_counters has the same effect, but only on
-    the counters' rows. Rows after the counters belong to statuses, which are not stored in the memory. After reset, a
-    node with tenants begins with the rows of its tenant registers, and wraps from the last row to the first.
+    After reset, before any request by the host is served, every row up to the last counter is visited once and gets
+    its initial value, which is stored in the upper half of the memory. CONTROL.clear_counters does the same for the
+    counters' rows only. Rows after the counters belong to statuses, which are not stored in the memory. In a node
+    with tenants, the first rows visited after reset are its tenant registers, and the order wraps around.
 
     A written value appears on its port with ``bus.done``; a count is added one cycle after its input. In addition to
-    ``bus``, the ports are defined by the table: an output for each setting, and an input for each status.
+    ``bus``, the table defines the ports: an output for each setting, and an input for each status.
 
     Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read as zero, and ignore
     writes. The table is followed by :data:`~hdl.control.registers.TENANT_REGISTERS` in a node with tenants, and then
@@ -140,7 +140,7 @@ class RegisterFile(wiring.Component):
     _VISIT = 4
 
     age = 3
-    #: Cycles from a request to ``done``, except after reset: rest of a visit, a counter's visit, the request's own.
+    #: Latency of ``done`` in cycles, except after reset: rest of a visit, a counter's visit, the request's own.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -169,7 +169,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def initialisation(self):
-        """Cycles after reset during which the host's requests wait."""
+        """Number of cycles after reset during which requests by the host must wait."""
         return self._VISIT * (COUNTERS[-1].address + 1 + (-self._first_row) % self._rows)
 
     @property
@@ -178,7 +178,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def _first_row(self):
-        """First row to initialise. In a node with tenants, this is TENANT, and the order wraps around."""
+        """First row to initialise. In a node with tenants this is TENANT, and the order wraps around."""
         return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
@@ -227,8 +227,8 @@ class RegisterFile(wiring.Component):
         read, write = memory.read_port(), memory.write_port()
 
         index = Signal(address_bits, init=self._first_row)  # row being visited
-        of_host, host_next = Signal(), Signal()  # this visit, or the next one, is for the host
-        # Next row to visit, unless the host requests a row.
+        of_host, host_next = Signal(), Signal()  # whether this (or the next) visit is for the host
+        # Next row to visit, unless the host requests one.
         turn = Signal(address_bits, init=self._first_row + 1)
         beginning = Signal(init=1)  # rows are being initialised
         clear_counters = Signal()
@@ -237,7 +237,7 @@ class RegisterFile(wiring.Component):
         low = Signal(max(spans.values()))  # low bits of the counter
         moved = Signal.like(low)
 
-        # Counts come from all over the node: a register here keeps their wires out of the counters' carry chains.
+        # Counts come from all over the node; this register keeps their wires out of the counters' carry chains.
         count = Signal.like(self.count)
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
@@ -249,7 +249,7 @@ class RegisterFile(wiring.Component):
             lost = Signal()
             m.d.sync += lost.eq((lost & ~clear_counters) | self.far_lost)
             far = Cat(self.far_silent, lost, Const(0, 1))
-        live = {  # values of registers that are not stored in the memory
+        live = {  # values of registers that are not in the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, far, queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }
@@ -264,7 +264,7 @@ class RegisterFile(wiring.Component):
                     entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
-        # The memory stores only the bits that these registers have, so that reading them needs no logic.
+        # The memory stores only the bits that exist in these registers, so reading them needs no logic.
         own = {entry.name: (1 << entry.width) - 1 for entry in present if entry in TENANT_REGISTERS}
         masks = {entry.name: own.get(entry.name, (1 << 32) - 1) for entry in self._table}
 
@@ -276,7 +276,7 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.set_version.valid.eq(0)
 
         def of_index(values):
-            """Select the value for the visited row from values by register name."""
+            """Select the visited row's value from a mapping of register names to values."""
             return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
         writable = of_index({entry.name: 1 for entry in self._table if self._takes(entry)})
@@ -336,8 +336,8 @@ class RegisterFile(wiring.Component):
 
 
 def _choose(address, values):
-    """Value at ``address``, or zero beyond the last value: a tree of multiplexers, which needs half the LUTs of a
-    ``Switch`` and is faster.
+    """Return the value at ``address``, or zero after the last one, using a tree of multiplexers, which needs half the
+    LUTs of a ``Switch`` and is faster.
     """
     for bit in address:
         values = [*values, 0] if len(values) % 2 else values

@@ -1,7 +1,7 @@
-"""Registers of a node, in one table.
+"""Table of a node's registers.
 
-:data:`REGISTERS` is the only description of the registers. It defines the gateware of
-:mod:`hdl.control.register_file`, the typed accessors of :class:`host.driver.device.Device`, and docs/registers.md.
+:data:`REGISTERS` is the single source of truth: the gateware of :mod:`hdl.control.register_file`, the typed accessors
+of :class:`host.driver.device.Device` and docs/registers.md are all derived from it.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """Field of a register of kind ``BITFIELD``.
+    """Field of a ``BITFIELD`` register.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Register:
-    """One 32-bit register.
+    """A 32-bit register.
 
     Parameters
     ----------
@@ -85,16 +85,16 @@ class Register:
     access : Access
     kind : Kind
     width : int
-        Width of the register in bits, from bit 0; higher bits read as zero, and writes to them are ignored. For a
-        counter it is 32; see ``increment``.
+        Width of the register in bits, starting at bit 0; higher bits read as zero and ignore writes. The width of a
+        counter is 32; see ``increment``.
     reset : int
-        Value after reset, as bits.
+        Reset value, as bits.
     increment : int
-        Width in bits of a counter's increment per cycle.
+        Width of a counter's per-cycle increment, in bits.
     fields : tuple of Field
-        Fields of a register of kind ``BITFIELD``.
+        Fields of a ``BITFIELD`` register.
     feature : str, optional
-        Name of the feature that a node needs to have the register.
+        Name of the feature that adds the register to a node.
     doc : str
         One or more sentences for docs/registers.md.
     """
@@ -121,7 +121,7 @@ class Register:
 
 
 def _table(*registers, first=0, feature=None):
-    """Registers at consecutive addresses; ``feature`` applies to all that do not have their own."""
+    """Registers at consecutive addresses; ``feature`` is the default for those without a feature."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
     return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
@@ -149,7 +149,7 @@ def _counter(name, doc, **options):
 
 
 def _throttled(subject):
-    """Documentation text for a throttle's rate; see docs/estimate.md."""
+    """Documentation of a throttle's rate; see docs/estimate.md."""
     return f"{subject}, in so many of 65,536 cycles; zero does not throttle."
 
 
@@ -417,8 +417,8 @@ def registers_of(config):
 
 
 def lacking(config):
-    """Names of the registers that a node lacks: registers of absent features, and registers that :meth:`Feature.lacks
-    <hdl.feature.Feature.lacks>` of its own features returns."""
+    """Names of the registers that a node lacks: registers of absent features, and registers listed by
+    :meth:`Feature.lacks <hdl.feature.Feature.lacks>` of the features that it has."""
     absent = (entry.name for entry in registers_of(config) if entry.feature and not config.has(entry.feature))
     return frozenset(absent).union(*(feature.lacks(config) for feature in features_of(config)))
 
@@ -429,18 +429,18 @@ def _ports_of(config, access):
 
 
 def settings_of(config):
-    """Names of the register file's setting ports: the settings that the host writes for a node's units."""
+    """Names of the register file's output ports for settings, which the host writes for a node's units."""
     set_version = ["set_version"] if config.has("settable_version") else []
     return ["link_reset" if port == "control" else port for port in _ports_of(config, Access.SETTING)] + set_version
 
 
 def statuses_of(config):
-    """Names of the register file's status ports: the statuses that a node's units report to the host."""
+    """Names of the register file's input ports for statuses, which a node's units report to the host."""
     return [port for port in _ports_of(config, Access.STATUS) if port != "status"]
 
 
 def register(name):
-    """Register with a given name; a ``KeyError`` lists the valid names."""
+    """Look up a register by name; the ``KeyError`` for an unknown name lists the valid names."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -448,15 +448,15 @@ def register(name):
 
 
 def fields_of(registers, name):
-    """Fields of the register with a given name, as slices of a register file's output, by field name."""
+    """Fields of the named register as slices of a register file's output, keyed by field name."""
     return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
             for field in register(name).fields}
 
 
-#: Amaranth shape of field ``rule`` in register OPTIMIZER.
+#: Amaranth shape of the field ``rule`` of register OPTIMIZER.
 RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Settings that both checking and running a command use: they determine the memory that it needs."""
+    """Layout of the settings that determine a command's memory use, for both its check and its execution."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

@@ -13,17 +13,17 @@ __all__ = ["Rejections", "rejection_layout"]
 
 
 def rejection_layout():
-    """Reason why a command is not run: ``rejected`` until its event is taken; ``count`` is its waiting time in cycles
-    plus one; ``missing`` are the flags that are not set; ``after`` is the detail of an unmet dependency."""
+    """Layout of a rejected command: ``rejected`` until its event is taken; ``count`` is the cycles it waited plus
+    one, ``missing`` the flags that are not set, and ``after`` the event detail for an unmet dependency."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 
 
 class Rejections(wiring.Component):
-    """Generate the events of commands that are not run, one queue at a time, lowest queue first.
+    """Generate events for rejected commands, one queue at a time, lowest queue first.
 
-    An event is offered in the cycle after the rejection, and the next event is offered in the cycle after it was
-    taken, at the earliest. The reason must be stable until then.
+    An event is offered in the cycle after the rejection, and the next one at the earliest in the cycle after the
+    event was taken. Until it is taken, ``i`` must be stable.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Rejections(wiring.Component):
                 m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(chosen.after)]
             with m.Case(Rejection.STALE):
                 m.d.comb += [status.eq(EventStatus.STALE), detail.eq(self.stale)]
-        # A register keeps the selection and the subtraction out of the path to the event memory.
+        # This register keeps the selection and the subtraction off the path to the event memory.
         with m.If(~self.o.valid):
             m.d.sync += [
                 self.o.valid.eq(chosen.rejected), event.tag.eq(chosen.tag), event.status.eq(status),

@@ -1,4 +1,4 @@
-"""Dependencies on commands of other nodes, which must have ended before a command may start."""
+"""Dependencies on commands of other nodes, which must complete before a command may start."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -16,8 +16,8 @@ SIGNALS = Interface("signals")
 
 
 def remote_layout():
-    """Dependency of a ``remote`` command: node ``unit`` must have done ``after`` commands of ``queue`` in the pass
-    ``lag`` passes earlier."""
+    """Dependency of a ``remote`` command: node ``unit`` must have completed ``after`` commands of ``queue`` in the
+    pass ``lag`` passes earlier."""
     return data.StructLayout({"after": 16, "lag": 2, "queue": 2, "remote": 1, "unit": 4})
 
 
@@ -30,7 +30,7 @@ def signals_signature(queues):
     run : Out(6)
         Number of the run; 0 if there has been no run since the links were reset.
     done : Out(array of 16 bits)
-        Number of commands done in each queue during this run.
+        Number of commands completed in each queue during this run.
     at_work : Out(1)
         A queue without collectives is running a command of a program.
     of_node, of_queue : Out
@@ -54,20 +54,20 @@ def signals_signature(queues):
 
 
 class RemoteAfter(wiring.Component):
-    """Compare counts of other nodes with the counts that are needed by commands at the heads of queues.
+    """Compare counts from other nodes with the counts required by the commands at queue heads.
 
     All nodes of a ring have programs of the same lengths, so passes of all nodes have the same number of commands. In
     pass p of this queue, a dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds when
     that node has reported (p - lag) · length + after finished commands in the run. A dependency on a pass before the
     first, or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds.
 
-    Queues are served in rotation. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass
+    Queues are served round-robin. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass
     has begun, and falls at most :attr:`latency` cycles after the count could be read.
 
     Parameters
     ----------
     queues : int
-        Number of queues, 2 or 3.
+        Number of queues (2 or 3).
 
     Members
     -------
@@ -115,7 +115,7 @@ class RemoteAfter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         queues = range(self._queues)
-        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in all passes before the current one
+        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in all earlier passes
         for n in queues:
             with m.If(self.clear):
                 m.d.sync += own[n].eq(0)

@@ -1,4 +1,4 @@
-"""Rights of the tenant that sends a request, and capacities of the spaces that requests can name."""
+"""Access rights of the requesting tenant, and capacities of the spaces that requests can address."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,21 +14,21 @@ from hdl.memory_map import MAX_SPACES
 
 __all__ = ["PATIENCE", "Requester", "capacities"]
 
-#: Maximum number of cycles that a tenant's POP_EVENT waits, so that it does not block other tenants for too long.
+#: Maximum number of cycles that a tenant's POP_EVENT waits, so that it cannot block other tenants too long.
 PATIENCE = (1 << 16) - 1
 
 _WIDTH = MAX_TENANTS.bit_length()
 
 
 def capacities(config):
-    """Number of words in each memory space of requests, in the register file, and in a queue's program."""
+    """Number of words in each memory space, in the register file, and in a queue's program."""
     words = config.memory_map.words
     programs = [DESCRIPTOR_WORDS * config.programs.depth] if config.programs else []
     return [*words, *[0] * (MAX_SPACES - len(words)), len(registers_of(config)), *programs]
 
 
 class Requester(wiring.Component):
-    """Check a request against the rights of its tenant.
+    """Check a request against the access rights of its tenant.
 
     The first word of a packet is the number of the tenant, or of the privileged host. A tenant may always send PING,
     and read and write its memory windows. All other requests are only for the tenant that the node is executing,

@@ -1,4 +1,4 @@
-"""Scoreboard of the queues: commands of other queues that must be done before a command may start."""
+"""Scoreboard of the queues: which commands of other queues must finish before a command may start."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,7 +8,7 @@ from hdl.control.program_layouts import check_queues
 
 __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 
-#: Maximum number of passes by which a queue may be ahead of another queue.
+#: Maximum number of passes by which one queue may be ahead of another.
 LEAD_MAX = 15
 
 #: Largest value of ``after`` that can hold.
@@ -16,23 +16,23 @@ AFTER_MAX = (1 << 14) - 1
 
 
 def others(queue, queues):
-    """Queues that a command's pairs of ``after`` and ``lag`` refer to, in the order of the pairs."""
+    """Return the queues that a command's ``after`` and ``lag`` pairs refer to, in the order of the pairs."""
     return [other for other in range(queues) if other != queue]
 
 
 def after_layout():
-    """Dependency of a command: another queue must have done ``after`` commands, ``lag`` passes earlier."""
+    """Dependency: another queue must have completed ``after`` commands, ``lag`` passes earlier."""
     return data.StructLayout({"after": 16, "lag": 2})
 
 
 class Scoreboard(wiring.Component):
-    """Count the commands done in each queue, and compare with the counts needed by heads of queues.
+    """Count the finished commands of each queue, and compare with the counts required by the queue heads.
 
     In pass p of this queue, a dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds
-    when that queue has done (p - lag) · length + after commands of the run. A dependency on a pass before the first,
-    or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds. Counts are never
-    decremented: they are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it
-    is :data:`LEAD_MAX` passes ahead of another queue, so that counts are never 2^15 apart.
+    once that queue has finished (p - lag) · length + after commands. A dependency on a pass before the first, or with
+    ``after`` = 0, is met immediately; with ``after`` above 16,383, it is never met. Counts are never decremented:
+    they are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it is
+    :data:`LEAD_MAX` passes ahead of another queue, so that counts are never 2^15 apart.
 
     ``holds`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
     :attr:`latency` cycles after the ``done`` that it was waiting for.
@@ -113,7 +113,7 @@ class Scoreboard(wiring.Component):
         return m
 
     def _dependency(self, m, queue, index, other, early):
-        """Compare the count of another queue with the count that is needed by the head of a queue."""
+        """Compare the count of another queue with the count that the head of a queue requires."""
         suffix = f"{queue}_{other}"
         pair = self.after[queue][index]
         base = self.bases[queue][index]
@@ -135,7 +135,7 @@ class Scoreboard(wiring.Component):
         ]
 
     def _leads(self, m, lower, upper):
-        """Whether queue ``lower`` is too far ahead of queue ``upper``, and whether the reverse is true."""
+        """Return whether queue ``lower`` is too far ahead of queue ``upper``, and the reverse."""
         width = LEAD_MAX.bit_length() + 1
         lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: number of passes that the lower queue is ahead
         up, down = self.begins[lower], self.begins[upper]

@@ -1,4 +1,4 @@
-"""Sequencer for a queue's program: one command after another, pass after pass."""
+"""Sequencer for a queue's program, which steps through the commands of each pass."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,23 +8,23 @@ from hdl.control.program_layouts import DEPTH_MAX
 
 __all__ = ["RUN_BITS", "Sequencer", "pass_layout", "place_layout", "run_layout"]
 
-#: Width in bits of a run's number, which distinguishes reports by nodes in successive runs.
+#: Width in bits of the run number, which distinguishes the reports of successive runs.
 RUN_BITS = 6
 
 
 def place_layout():
-    """Position of a node: its rank and the size of the ring; ``size`` is 0 if unknown."""
+    """Position of a node: its rank and the ring size, which is 0 if unknown."""
     return data.StructLayout({"rank": 4, "size": 5})
 
 
 def run_layout():
-    """The three words of a run.
+    """The three words that describe a run.
 
-    ``passes`` is the number of passes, ``parity`` the parity of the first pass, and ``model`` the number of the
-    program. Numbers of collectives start at ``collective`` and increase by ``collectives`` with each pass. ``number``
-    is the run's number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there:
-    all three are used to wait for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the
-    number of passes between the last write of weights and this run, for comparison with versions; 0 restarts them.
+    ``passes`` is the number of passes, ``parity`` the parity of the first pass, and ``model`` the program number.
+    Collective numbers start at ``collective`` and advance by ``collectives`` per pass. ``number`` is the run's
+    number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there: waiting for
+    other nodes uses all three. A run with number 0 reports nothing to other nodes. ``first`` is the number of passes
+    between the last write of weights and this run, for comparison with versions; 0 restarts them.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
@@ -34,17 +34,17 @@ def run_layout():
 
 
 def pass_layout():
-    """Changes that a pass makes to its commands: ``odd`` selects the second of two weight bases, and ``collective``
-    is added to numbers of collectives. ``number`` counts passes since weights were written."""
+    """Changes that a pass applies to its commands: ``odd`` selects the second weight base, and ``collective`` is
+    added to collective numbers. ``number`` counts passes since weights were written."""
     return data.StructLayout({"odd": 1, "collective": 16, "number": 16})
 
 
 class Sequencer(wiring.Component):
-    """Track the position in a queue's program and in the passes of a run.
+    """Track the position in a queue's program and the passes of a run.
 
-    In the cycle after ``start``, ``active`` is high if there is anything to do, and ``slot`` is the first command.
-    One cycle after ``advance``, ``slot`` is the next command; the last command is followed by the first one of the
-    next pass. ``active`` falls after the last command of the last pass, and in any case one cycle after ``stop``.
+    In the cycle after ``start``, ``active`` is high if there is a command to run, and ``slot`` selects the first one.
+    One cycle after ``advance``, ``slot`` is the next command; the last command is followed by the first of the next
+    pass. ``active`` falls after the last command of the last pass, and in any case one cycle after ``stop``.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Sequencer(wiring.Component):
         The command has been started, or will not be started.
     stop : In(1)
     active : Out(1)
-        There is a command to start.
+        Whether there is a command to start.
     slot : Out(range(depth))
     current : Out(pass_layout())
     passes : Out(16)
@@ -91,7 +91,7 @@ class Sequencer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         final = Signal()  # the last command of the pass
-        # There is enough time for the comparison, since it takes many cycles to load a command.
+        # The comparison has time to settle, because loading a command takes many cycles.
         m.d.sync += final.eq(self.slot + 1 == self.length)
         only = self.passes == 1
         m.d.comb += self.begins.eq(self.active & self.advance & final & ~only & ~self.stop)

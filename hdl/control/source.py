@@ -1,7 +1,7 @@
-"""Sources of the inputs of engines, and purposes of their outputs.
+"""Sources of the inputs of engines, and uses of their outputs.
 
 An :class:`~hdl.control.engine.EngineDescription` refers to them, and both are checked when a node is described. A
-feature adds a source as a class of its own. For example, the number of the running bank::
+feature adds a source by defining a class. For example, the number of the running bank::
 
     @dataclasses.dataclass(frozen=True)
     class Bank(Source):
@@ -29,16 +29,16 @@ class Purpose:
     """Purpose of an output of an engine."""
 
     def check(self, config: Any, what: str) -> None:
-        """Raise a ``ValueError`` that starts with ``what`` unless nodes of the configuration have the signal."""
+        """Raise ``ValueError``, starting with ``what``, unless nodes of the configuration have the signal."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source(Purpose, abc.ABC):
-    """A signal that engines can use as input. An engine's output can replace it for all other engines."""
+    """A signal that engines can use as an input. An engine's output can replace it for all other engines."""
 
     @abc.abstractmethod
     def signal(self, units: Any, engine: Any) -> Any:
-        """Signal for an input of an engine, taken from the :class:`~hdl.node_extension.NodeUnits` of a node."""
+        """Signal for an engine's input, taken from a node's :class:`~hdl.node_extension.NodeUnits`."""
 
 
 def _check_name(what: str, kind: str, name: str, names: Any) -> None:
@@ -48,7 +48,7 @@ def _check_name(what: str, kind: str, name: str, names: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Setting(Source):
-    """A setting, identified by the name of its port on the register file."""
+    """A setting, identified by its port name on the register file."""
 
     name: str
 
@@ -61,7 +61,7 @@ class Setting(Source):
 
 @dataclasses.dataclass(frozen=True)
 class SettingField(Source):
-    """A field of a setting, identified by the names of the register and the field."""
+    """A field of a setting, identified by register name and field name."""
 
     setting: str
     name: str
@@ -77,7 +77,7 @@ class SettingField(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Latched(Source):
-    """A setting for updates: the copy in :data:`LATCHED_SETTINGS`, or the register if there is no copy."""
+    """A setting of updates: the copy in :data:`LATCHED_SETTINGS` or, if there is none, the register."""
 
     name: str
 
@@ -91,7 +91,7 @@ class Latched(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Checked(Source):
-    """A setting with the value that was used to check the command."""
+    """A setting, with the value that was used in checking the command."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Checked(Source):
 
 @dataclasses.dataclass(frozen=True)
 class WeightVersion(Source):
-    """Number of weight updates; zero in a node without updates."""
+    """Number of weight updates, or zero in a node without updates."""
 
     def signal(self, units: Any, engine: Any) -> Any:
         return units.weight_version
@@ -112,7 +112,7 @@ class WeightVersion(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Status(Purpose):
-    """A status, identified by the name of its port on the register file."""
+    """A status, identified by its port name on the register file."""
 
     name: str
 
@@ -122,7 +122,7 @@ class Status(Purpose):
 
 @dataclasses.dataclass(frozen=True)
 class Interface(Purpose):
-    """An interface to a unit of a feature; the engine and the feature refer to the same instance."""
+    """Interface to a feature's unit; the engine and the feature refer to the same instance."""
 
     name: str
 

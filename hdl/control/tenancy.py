@@ -1,4 +1,4 @@
-"""Tenants of a node, for the host port and the queues: owners of commands, and their memory windows."""
+"""Tenants of a node, as seen by the host port and the queues: command owners and memory windows."""
 
 from amaranth.lib import data
 
@@ -10,13 +10,13 @@ from hdl.memory_map import MAX_SPACES, MemorySpace
 __all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
-#: Number of the privileged host, which needs no window; the numbers after it are for tenants.
+#: Number of the privileged host, which needs no window; tenants have the following numbers.
 PRIVILEGED = 0
 
-#: Number of different tenant numbers in gateware; one of them is never assigned.
+#: Number of distinct tenant numbers in gateware; one of them is never assigned.
 MAX_TENANTS = 3
 
-#: Number of the far memory in register WINDOW. The host port cannot access it, so requests have no such space.
+#: Number of the far memory in register WINDOW. The host port cannot access it, so requests do not have this space.
 FAR_SPACE = MAX_SPACES - 1
 
 TENANT_BITS = MAX_TENANTS.bit_length()
@@ -32,7 +32,7 @@ def windowed(config):
 
 
 def tenancy_layout(config):
-    """Tenant that a node is executing, and its window in each memory space."""
+    """The tenant that a node is running, and its window in each memory space."""
     return data.StructLayout({"tenant": TENANT_BITS, "windows": data.StructLayout(
         {space.name: window_layout(space.words) for space in windowed(config)})})
 
@@ -43,6 +43,6 @@ def asked_layout():
 
 
 def found_layout():
-    """Layout of a window in a memory: its base and size, in groups of elements."""
+    """Layout of a memory window: base and size, in groups of elements."""
     width = register("WINDOW_BOUND").width
     return data.StructLayout({"base": width, "size": width})

@@ -1,4 +1,4 @@
-"""Trace of a node: records when each command started and ended."""
+"""Trace of a node: when each command started and ended."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -14,26 +14,26 @@ __all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():
-    """Record of the start or ``end`` of a command, as two words; the second is the time in cycles. ``version`` is the
-    version of the weights that the command computes with, modulo 2^13."""
+    """Start or ``end`` of a command, recorded in two words; the second is the time in cycles. ``version`` is the
+    weight version that the command computes with, modulo 2^13."""
     return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 
 
 class Trace(wiring.Component):
-    """Record the start and the end of each command, with the time of the node.
+    """Record the time at which each command starts and ends.
 
-    Records are consecutive in a circular memory of 256 records; ``pointer`` counts all of them. Starts and ends of
-    all queues may occur in the same cycle: they are recorded one per cycle, each with the time when it occurred. Two
-    starts of one queue, or two ends, must be more cycles apart than twice the number of queues, which is the number
-    of kinds of records, and :attr:`tags` must hold until then. This is ensured, since it takes longer to queue an
-    event and to load a command.
+    Records are written one after another to a circular memory of 256 records, and ``pointer`` counts them. Starts and
+    ends of all queues may occur in the same cycle: they are written one per cycle, each with the time at which it
+    occurred. Two starts (or two ends) in one queue must be more cycles apart than twice the number of queues, which
+    is the number of kinds of records, and :attr:`tags` must be stable until then. This always holds, since queueing
+    an event and loading a command take longer.
 
     Parameters
     ----------
     queues : int
         Number of queues, 1 to 3.
     lanes : int
-        Words in a row of the memory space: 1, 2, 4 or 8.
+        Number of words per row of the memory space: 1, 2, 4 or 8.
 
     Members
     -------
@@ -74,11 +74,11 @@ class Trace(wiring.Component):
         write = memory.write_port(granularity=64)
         read = memory.read_port(transparent_for=())
         tag, version, end_of, queue_of = Signal(16), Signal(13), Signal(), Signal(2)
-        age = Signal(range(2 * self._queues))  # number of cycles that the record has waited
+        age = Signal(range(2 * self._queues))  # number of cycles for which the record has waited
         recorded = Signal()
 
         m.d.sync += [self.node_time.eq(self.node_time + 1), self.pointer.eq(self.pointer + recorded)]
-        # The oldest record need not be served first, since all are served before any of them occurs again.
+        # The oldest record need not come first, since all are written before any of them occurs again.
         free = Const(1)
         for queue in range(self._queues):
             for end, came in enumerate((self.started[queue], self.ended[queue])):
@@ -106,7 +106,7 @@ class Trace(wiring.Component):
         return m
 
     def _read(self, m, read):
-        """Serve reads by the host like a :class:`~hdl.memory.LanedMemory`."""
+        """Serve read accesses by the host like a :class:`~hdl.memory.LanedMemory`."""
         row, latched = self.read.row, Signal()
         fetched = Signal()
         words = read.data if self._lanes > 1 else read.data.word_select(latched, 32)

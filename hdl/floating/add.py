@@ -13,9 +13,9 @@ __all__ = ["FloatAdder"]
 class FloatAdder(wiring.Component):
     """Add two floating-point numbers, rounding to nearest even.
 
-    Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
+    Subnormal numbers, signed zeros and infinities follow IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result is on ``o`` :attr:`latency` cycles after its operands; a pair can be
-    accepted in every cycle. No register is reset.
+    accepted in every cycle. Registers have no reset.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class FloatAdder(wiring.Component):
 
     @property
     def format(self):
-        """Format of both operands and of the result."""
+        """Format of the operands and the result."""
         return self._format
 
     def elaborate(self, platform):
@@ -48,11 +48,11 @@ class FloatAdder(wiring.Component):
         format = self._format
         layout = format.layout
 
-        # 1: compare the magnitudes. With the larger operand first, a difference never has to be negated.
+        # 1: compare the magnitudes; with the larger operand first, a difference never has to be negated.
         ordered = register(m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1])
 
         # 2: order the operands and subtract their exponents. A subnormal number has the exponent of the smallest
-        # normal number, so its field is one too small, unless both are subnormal.
+        # normal number, so its exponent field is one too small, unless both operands are subnormal.
         large = Signal(layout)
         small = Signal(layout)
         large_normal = Signal()
@@ -90,7 +90,7 @@ class FloatAdder(wiring.Component):
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
         # 4: add or subtract. The sticky bit represents bits below the sum: subtracting them decrements the sum and
-        # leaves a sticky bit again. The extra position below the sum generates the carry-in.
+        # leaves a sticky bit again. The extra bit position below the sum generates the carry-in.
         sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
                  Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]

@@ -13,9 +13,9 @@ __all__ = ["FloatComparator", "MagnitudeLimiter"]
 class FloatComparator(wiring.Component):
     """Compare two floating-point numbers.
 
-    Negative and positive zero are equal, and a NaN is unordered with every number, including itself. The relation is
-    on the outputs :attr:`latency` cycle after the operands; a pair can be accepted in every cycle. If no output is
-    high, ``a`` is greater. No register is reset.
+    Negative and positive zero are equal, and a NaN is unordered with every number, including itself. The outputs are
+    valid :attr:`latency` cycle after the operands; a pair can be accepted in every cycle. If no output is high, ``a``
+    is greater. Registers have no reset.
 
     Parameters
     ----------
@@ -65,18 +65,18 @@ class FloatComparator(wiring.Component):
 
 
 class MagnitudeLimiter(wiring.Component):
-    """Limit the magnitude of a floating-point number.
+    """Clamp the magnitude of a floating-point number.
 
-    A number with a magnitude above ``limit`` becomes ``limit`` with the number's sign; any other number passes
-    unchanged. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
+    A number with a magnitude above ``limit`` becomes ``limit`` with the number's sign; other numbers are unchanged.
+    A NaN becomes :attr:`FloatFormat.canonical_nan`. If the limit is infinity or NaN, every number is unchanged.
 
-    The result is on ``o`` :attr:`latency` cycles after the inputs; a pair can be accepted in every cycle. No register
-    is reset.
+    The result is on ``o`` :attr:`latency` cycles after the inputs; a pair can be accepted in every cycle. Registers
+    have no reset.
 
     Parameters
     ----------
     format : FloatFormat
-        Format of number, limit and result.
+        Format of the number, the limit and the result.
 
     Members
     -------
@@ -103,7 +103,7 @@ class MagnitudeLimiter(wiring.Component):
         m = Module()
         format = self._format
         i = data.View(format.layout, self.i)
-        # The encoding of a NaN is greater than the encodings of all numbers.
+        # The encoding of a NaN exceeds the encoding of every number.
         compared = register(
             m, "compared",
             magnitude=self.i[:-1], sign=i.sign, limit=self.limit[:-1], above=self.limit[:-1] < self.i[:-1],

@@ -1,4 +1,4 @@
-"""Conversions between floating-point formats, and to and from integers."""
+"""Conversions between floating-point formats, and between floating-point numbers and integers."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -11,19 +11,19 @@ __all__ = ["FloatConverter", "FloatToInteger", "IntegerToFloat", "shorten"]
 
 
 class FloatConverter(wiring.Component):
-    """Convert from one floating-point format to another, rounding to nearest even.
+    """Convert numbers from one floating-point format to another, rounding to nearest even.
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754. A number too large for the target becomes
     infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If the target's exponent and fraction are at
     least as wide as the source's, every number keeps its value.
 
-    The result is on ``o`` :attr:`latency` cycles after the number; a number can be accepted in every cycle. No
-    register is reset.
+    The result is on ``o`` :attr:`latency` cycles after the number; one number can be accepted per cycle. No register
+    is reset.
 
     Parameters
     ----------
     source, target : FloatFormat
-        Formats of number and result.
+        Formats of the input and of the result.
 
     Members
     -------
@@ -52,7 +52,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a number to its result: 1 for equal exponent widths, otherwise 2 or 3."""
+        """Latency in cycles: 1 for equal exponent widths, otherwise 2 or 3."""
         if self._source.exponent_bits == self._target.exponent_bits:
             return 1
         exact = self._source.exponent_bits < self._target.exponent_bits and self._lost <= 0
@@ -60,7 +60,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def _lost(self):
-        """Number of fraction bits that the conversion drops; negative if the target has more fraction bits."""
+        """Number of fraction bits that the conversion drops, which is negative if the target has more."""
         return self._source.fraction_bits - self._target.fraction_bits
 
     def elaborate(self, platform):
@@ -101,7 +101,7 @@ class FloatConverter(wiring.Component):
             infinite=special, nan=special & i.fraction.any())
 
         shifted = Signal(len(significand))
-        # The exponent field minus one, unless the result is subnormal or zero.
+        # Exponent field minus one, unless the result is subnormal or zero.
         exponent = Signal(target.exponent_bits)
         m.d.comb += [
             shifted.eq(shift_left(m, counted.significand, counted.amount)),
@@ -150,7 +150,7 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Shift to hidden bit, fraction and guard bit of the result. A number shifted out of all bits rounds to zero.
+        # Shift to the result's hidden bit, fraction and guard bit. Numbers shifted out completely round to zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -172,7 +172,7 @@ class FloatConverter(wiring.Component):
 class FloatToInteger(wiring.Component):
     """Convert a floating-point number to a signed integer, rounding to nearest even.
 
-    A number out of range becomes the nearest integer, and NaN becomes zero. The result is on the outputs
+    Numbers out of range saturate to the nearest integer, and NaN becomes zero. The result is on the outputs
     :attr:`latency` cycles after the number; a number can be accepted in every cycle. No register is reset.
 
     Parameters
@@ -187,7 +187,7 @@ class FloatToInteger(wiring.Component):
     i : In(format.width)
     o : Out(signed(width))
     invalid : Out(1)
-        The number is a NaN, or out of range after rounding.
+        Whether the number is a NaN or out of range after rounding.
     """
 
     latency = 4
@@ -212,7 +212,7 @@ class FloatToInteger(wiring.Component):
         m = Module()
         format, width = self._format, self._width
 
-        # 1: unpack the number and find the distance of its leading one from the integer's highest magnitude bit.
+        # Stage 1: unpack, and count the leading zeros relative to the integer's highest magnitude bit.
         i = data.View(format.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
@@ -260,7 +260,7 @@ class FloatToInteger(wiring.Component):
 class IntegerToFloat(wiring.Component):
     """Convert a signed integer to a floating-point number, rounding to nearest even.
 
-    An integer too large for the format becomes infinity. The result is on ``o`` :attr:`latency` cycles after the
+    Integers too large for the format become infinity. The result is on ``o`` :attr:`latency` cycles after the
     integer; an integer can be accepted in every cycle. No register is reset.
 
     Parameters
@@ -337,7 +337,7 @@ def _check(format, width):
 
 
 def shorten(m, value, *, source, target):
-    """Round to nearest even, to a format with fewer fraction bits and the same exponent width.
+    """Round to a format with fewer fraction bits and the same exponent width, to nearest even.
 
     The logic is one addition without a register. A number that rounds to more than the target's largest number
     becomes infinity, and every NaN becomes canonical.

@@ -21,7 +21,7 @@ class FloatDivider(wiring.Component):
 
     With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
     is folded: a quotient passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. A pair
-    enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while pairs are in
+    enters in each cycle with ``load``, which must be high every ``interval`` cycles, at least while pairs are in
     flight.
 
     Parameters
@@ -29,7 +29,7 @@ class FloatDivider(wiring.Component):
     format : FloatFormat
         Format of both operands and of the result.
     interval : int
-        Cycles per pair: 1, 2, 4 or 8.
+        Number of cycles per pair: 1, 2, 4 or 8.
 
     Members
     -------
@@ -71,11 +71,11 @@ class FloatDivider(wiring.Component):
 
     @property
     def _exponent_bits(self):
-        """Width of the exponent from the subtraction of exponents to the rounding.
+        """Width of the exponent between the subtraction of the exponents and the rounding.
 
-        The exponent is the exponent field of a quotient below 1, minus two, so that its inverted bits are the
-        distance of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum
-        reaches, encodes infinity, and the lower half of the negative numbers encodes zero.
+        The exponent is the exponent field of a quotient below 1, minus two, so its inverted bits are the distance of
+        a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
+        encodes infinity; the lower half of the negative numbers encodes zero.
         """
         format = self._format
         width = format.fraction_bits + 1
@@ -134,7 +134,7 @@ class FloatDivider(wiring.Component):
         return normal, passing
 
     def _open_in_turns(self, m):
-        """Normalise both operands: first the divisor, and one cycle later the dividend, with the same logic."""
+        """Normalise both operands with the same logic: first the divisor, then, one cycle later, the dividend."""
         format = self._format
         stages = normalising_steps(format.fraction_bits + 1)
         dividend = Signal(format.layout, reset_less=True)
@@ -143,7 +143,7 @@ class FloatDivider(wiring.Component):
         i = Signal(format.layout)
         m.d.comb += i.eq(Mux(self.load, self.b, dividend))
 
-        # Subnormal numbers have the exponent of the smallest normal number.
+        # Subnormal numbers have the same exponent as the smallest normal number.
         i_normal = i.exponent.any()
         significand, count = normalise(m, Cat(i.fraction, i_normal), stages[0])
         a = register(
@@ -170,7 +170,7 @@ class FloatDivider(wiring.Component):
         return {**passing, "count": count}
 
     def _locate(self, m, passing):
-        """Add the difference of the shift counts to the exponent, and encode infinity and zero in it."""
+        """Add the difference of the shift counts to the exponent, and make it encode infinity and zero."""
         exponent = Signal(self._exponent_bits)
         m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
         infinite, zero = passing["infinite"], passing["zero"]
@@ -179,7 +179,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Use restoring division: each quotient passes several times through a ring with few subtractors."""
+        """Restoring division: each quotient passes several times through a ring of few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -194,14 +194,14 @@ class FloatDivider(wiring.Component):
                 dividend = Signal(width + 1, name=f"dividend{stage}_{row}")
                 total = Signal(width + 2, name=f"total{stage}_{row}")
                 m.d.comb += [dividend.eq(remainder), total.eq(dividend - divisor)]
-                # Restore the remainder if it is below zero, and double it.
+                # Restore the remainder if it is negative, and double it.
                 remainder = Cat(C(0, 1), Mux(total[-1], dividend, total)[:width])
                 quotient = Cat(~total[-1], quotient)[:trials]
             turn = register(m, f"turn{stage}", remainder=remainder, divisor=divisor, quotient=quotient)
             remainder, divisor, quotient = turn.remainder, turn.divisor, turn.quotient
         m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
 
-        # Values that do not circulate in the ring of subtractors advance when a new pair enters it.
+        # Values that do not circulate in the subtractor ring advance when a new pair enters it.
         passing = self._difference(m, passing)
         for number in range(len(stages)):
             later = {}
@@ -215,7 +215,7 @@ class FloatDivider(wiring.Component):
         return SimpleNamespace(quotient=end.quotient[beyond:], **passing), exact
 
     def _divide(self, m, normal, passing):
-        """Divide by non-restoring trials, with a subtractor for each."""
+        """Non-restoring division, with a separate subtractor for each trial."""
         width = self._format.fraction_bits + 1
 
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not restored: its
@@ -228,7 +228,7 @@ class FloatDivider(wiring.Component):
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still the operand of the previous trial.
+                # The operand is still that of the previous trial.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:

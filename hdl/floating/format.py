@@ -12,7 +12,7 @@ class FloatFormat:
     """A binary interchange format that follows the rules of IEEE 754.
 
     From the most significant bit, an encoding consists of sign, biased exponent and fraction. An exponent of zero
-    encodes zeros and subnormal numbers; all ones encode infinities (fraction zero) and NaNs (other fractions).
+    encodes zeros and subnormal numbers; all ones encode infinities (zero fraction) and NaNs (nonzero fraction).
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class FloatFormat:
 
     @property
     def canonical_nan(self):
-        """Encoding of the only NaN that units produce: positive and quiet, without payload."""
+        """Encoding of the only NaN that units produce: positive, quiet and without payload."""
         return self.infinity | 1 << (self.fraction_bits - 1)
 
     @property
     def layout(self):
-        """Layout of an encoding: a structure of ``fraction``, ``exponent`` and ``sign``."""
+        """Structure layout of an encoding: ``fraction``, ``exponent`` and ``sign``."""
         return data.StructLayout({"fraction": self.fraction_bits, "exponent": self.exponent_bits, "sign": 1})
 
 

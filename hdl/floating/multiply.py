@@ -14,14 +14,13 @@ __all__ = ["FloatMultiplier"]
 class FloatMultiplier(wiring.Component):
     """Multiply two floating-point numbers, rounding to nearest even.
 
-    Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
-    :attr:`FloatFormat.canonical_nan`. The result is on ``o`` :attr:`latency` cycles after its operands; a pair can be
-    accepted in every cycle. No register is reset.
+    Subnormals, signed zeros and infinities are as in IEEE 754. Every NaN result is :attr:`FloatFormat.canonical_nan`.
+    Latency is :attr:`latency` cycles, throughput is one pair per cycle. No register is reset.
 
     Parameters
     ----------
     format : FloatFormat
-        Format of both operands and of the result; at most 35 bits of fraction.
+        Format of the operands and the result; its fraction may have at most 35 bits.
     dsps : int
         Maximum number of 18 by 18 multiplier blocks: 4, 2 or 1. The rest of the product is computed with logic.
 
@@ -44,7 +43,7 @@ class FloatMultiplier(wiring.Component):
 
     @property
     def format(self):
-        """Format of both operands and of the result."""
+        """Format of the operands and the result."""
         return self._format
 
     @property
@@ -66,7 +65,7 @@ class FloatMultiplier(wiring.Component):
         a = data.View(format.layout, self.a)
         b = data.View(format.layout, self.b)
 
-        # Unpack the operands. Subnormal numbers have the exponent of the smallest normal number.
+        # Unpack the operands. Subnormals have the exponent of the smallest normal number.
         a_normal = a.exponent.any()
         b_normal = b.exponent.any()
         opened = register(
@@ -91,7 +90,7 @@ class FloatMultiplier(wiring.Component):
         for _ in range(multiplier.latency - 2):
             passing = register(m, "passing", **vars(passing))
 
-        # `unbias` is the bias plus one, a power of two, since one was added to the exponent above.
+        # `unbias` is the bias plus one, which is a power of two, since one was added to the exponent above.
         places = width + 1
         index_bits = (places - 1).bit_length()
         unbias = 1 << (format.exponent_bits - 1)
@@ -113,7 +112,7 @@ class FloatMultiplier(wiring.Component):
             negative=negative, missing=Mux(negative, missing, 0), rows=Mux(negative, 0, mark.rows),
             columns=mark.columns, lowest=lowest, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
 
-        # Find the start of the window, counted from its lowest possible position; 0 if the exponent is negative.
+        # Find the start of the window, relative to its lowest possible position; 0 if the exponent is negative.
         marked = Mux(located.negative, 0, multiplier.o[-places:]) | mark.place(located.rows, located.columns)
         zeros, none = leading_zeros(m, Cat(marked, C(0, (1 << index_bits) - places)))
         index = ~zeros
@@ -126,7 +125,7 @@ class FloatMultiplier(wiring.Component):
             right=index | located.missing, index=index, none=none, lowest=located.lowest,
             sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # Shift right so that the window begins at bit 0. The window's position also gives the exponent.
+        # Shift right to move the start of the window to bit 0. The window's position also gives the exponent.
         window, lost = shift_right(m, Cat(counted.low, counted.high), counted.right, width=places)
         base = Signal(counted.lowest.shape())
         m.d.comb += base.eq(counted.lowest + counted.index)

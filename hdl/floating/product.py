@@ -1,4 +1,4 @@
-"""Product of two significands, computed with multiplier blocks and logic."""
+"""Multiply two significands using multiplier blocks and logic."""
 
 from amaranth.hdl import C, Cat, Module, Mux
 from amaranth.lib import wiring
@@ -12,21 +12,21 @@ BLOCK_WIDTH = 18
 
 
 def latency(*, width, dsps):
-    """Cycles from the operands of a :class:`Product` to their product."""
+    """Latency of a :class:`Product` in cycles."""
     return 2 if width <= BLOCK_WIDTH or dsps == 4 else 3
 
 
 class Product(wiring.Component):
     """Multiply two unsigned integers.
 
-    Operands wider than a multiplier block are split into a low part as wide as the block and a high part. Partial
-    products without a block are sums of shifted rows. The product is on ``o`` :attr:`latency` cycles after its
-    operands: 2 if every partial product has its own block, otherwise 3.
+    Operands wider than a multiplier block are split into a low part, as wide as the block, and a high part. Partial
+    products without a block are computed as sums of shifted rows. Latency is :attr:`latency` cycles: 2 if every
+    partial product has its own block, otherwise 3.
 
     Parameters
     ----------
     width : int
-        Width of an operand; at most 36.
+        Width of an operand in bits; at most 36.
     dsps : int
         Maximum number of multiplier blocks: 4, 2 or 1.
 
@@ -56,9 +56,9 @@ class Product(wiring.Component):
         b_low, b_high = self.b[:BLOCK_WIDTH], self.b[BLOCK_WIDTH:]
 
         def total(terms):
-            """Sum terms with one carry chain per addition.
+            """Add terms, using one carry chain per addition.
 
-            The extra lowest bit keeps Yosys from merging all terms into one tree of full adders of twice the size.
+            The extra lowest bit keeps Yosys from merging all terms into a full-adder tree of twice the size.
             """
             result, *rest = terms
             for term in rest:
@@ -66,7 +66,7 @@ class Product(wiring.Component):
             return result
 
         def rows(value, digits):
-            """Partial products of ``value``: one term for each pair of digits, which is the sum of two rows."""
+            """Partial products of ``value``: one term per pair of digits, as the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
             pairs = range(0, len(digits), 2)
             return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]
@@ -77,7 +77,7 @@ class Product(wiring.Component):
             m.d.comb += self.o.eq(product.o)
             return m
 
-        # All partial products except the product of the low parts are multiples of 2 ** BLOCK_WIDTH.
+        # Every partial product except the product of the low parts is a multiple of 2 ** BLOCK_WIDTH.
         blocks = {"low": a_low * b_low}
         if self._dsps == 4:
             blocks = register(m, "blocks", **blocks, left=a_high * b_low, right=a_low * b_high, high=a_high * b_high)

@@ -9,16 +9,16 @@ from .stages import check_interval, fold, normalise, normalising_steps, register
 
 __all__ = ["FloatSquareRoot"]
 
-#: Number of the last trial that shares a stage with another trial.
+#: Index of the last trial that shares a stage with another.
 IN_PAIRS = 16
 
 
 class FloatSquareRoot(wiring.Component):
     """Extract the square root of a floating-point number, rounding to nearest even.
 
-    The root of a negative zero is a negative zero. The root of any other negative number is
-    :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result is on ``o`` :attr:`latency` cycles after its
-    operand; an operand can be accepted every ``interval`` cycles. No register is reset.
+    The square root of negative zero is negative zero. The root of any other negative number is
+    :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result is on ``o`` :attr:`latency` cycles after the
+    operand; one operand can be accepted every ``interval`` cycles. No register is reset.
 
     With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
     is folded: a root passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. An operand
@@ -28,7 +28,7 @@ class FloatSquareRoot(wiring.Component):
     Parameters
     ----------
     format : FloatFormat
-        Format of the operand and of the result.
+        Format of the operand and result.
     interval : int
         Cycles per operand: 1, 2, 4 or 8.
 
@@ -70,12 +70,12 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends with this trial. The first trials are narrow, so two of them fit into one stage."""
+        """Whether a stage ends after this trial; the first trials are narrow, so two fit in one stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
-        """Whether roots can be subnormal: the width of the format's fraction is at least its bias."""
+        """Whether a root can be subnormal: the format's fraction width is at least its bias."""
         return self._format.bias <= self._format.fraction_bits
 
     def elaborate(self, platform):
@@ -87,7 +87,7 @@ class FloatSquareRoot(wiring.Component):
         a = data.View(format.layout, self.a)
         stages = normalising_steps(width)
 
-        # Unpack the operand, and begin to normalise it. Subnormal numbers have the smallest normal number's exponent.
+        # Unpack the operand and begin to normalise it. Subnormals use the exponent of the smallest normal number.
         a_normal = a.exponent.any()
         a_special = a.exponent.all()
         a_fraction = a.fraction.any()
@@ -106,8 +106,8 @@ class FloatSquareRoot(wiring.Component):
             passing = {name: getattr(normal, name) for name in passing}
 
         # Halve the exponent; if it is odd, double the significand, so that the radicand is between 1 and 4. The sum
-        # is twice the exponent of the root, plus one if the significand is doubled. Zero and infinity continue as a
-        # radicand with root 1, and NaN as a radicand with root 1.5, so that roots have the fractions of the results.
+        # is twice the root's exponent, plus one if the significand was doubled. Zero and infinity use a radicand with
+        # root 1, NaN one with root 1.5, so that roots have the fractions of the results.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
         m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
@@ -128,13 +128,13 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Compute roots by restoring trials; each root passes several times through a few subtractors."""
+        """Compute the root by restoring trials; each root passes through a few subtractors several times."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
         load = wait(m, "load", self.load, len(normalising_steps(width)))
 
-        # The first bit of the root is a one. The subtrahend is four times the root so far, plus one.
+        # The first bit of the root is one. The subtrahend is four times the partial root, plus one.
         places = len(aligned["radicand"]) - 2
         first = aligned["radicand"][places:]
         enters = dict(radicand=aligned["radicand"][:places], remainder=Cat(~first[0], first.all()), root=C(1, 1))
@@ -159,7 +159,7 @@ class FloatSquareRoot(wiring.Component):
             m.d.sync += [entry[name].eq(value) for name, value in enters.items()]
         with m.Else():
             m.d.sync += [entry["radicand"].eq(radicand), entry["remainder"].eq(remainder), entry["root"].eq(root)]
-        # Drop the bits of any trials after the last bit of the root.
+        # Drop the bits of trials after the last bit of the root.
         ended = register(m, "ended", root=root[trials - width:])
 
         # Values that do not circulate in the ring advance when a new operand enters the ring.
@@ -174,22 +174,22 @@ class FloatSquareRoot(wiring.Component):
         return list(ended.root), passing
 
     def _extract(self, m, aligned):
-        """Extract the root by non-restoring trials, with one subtractor for each trial."""
+        """Compute the root by non-restoring trials, with one subtractor per trial."""
         width = self._format.fraction_bits + 1
         pairs = len(aligned["radicand"]) // 2
         aligned = register(m, "aligned", **aligned)
 
-        # Each bit of the root, except the first, which is a one, needs one trial. A trial that ends below zero is not
+        # Each root bit except the first, which is one, needs one trial. A trial with a negative result is not
         # restored: its root bit is zero, and the next trial adds instead of subtracting. The subtrahend is four times
-        # the root so far, plus one; the addend is two more, so adding means subtracting the complement of the root
+        # the partial root, plus one; the addend is two more, so adding means subtracting the complement of the root
         # with the same one below it.
         passing = dict(exponent=aligned.exponent, sign=aligned.sign)
         radicand = aligned.radicand[:-2]
         remainder = Cat(~aligned.radicand[-2], aligned.radicand[-2:].all())
         root = [C(1, 1)]
         for index in range(1, width + 1):
-            # The sign of the remainder is inverted in the minuend and in the difference, so that it is the root's new
-            # bit. If the complement of the root is subtracted, its lowest and its highest bit are known.
+            # The sign of the remainder is inverted in the minuend and the difference, so that it equals the new root
+            # bit. If the complement of the root is subtracted, its lowest and highest bits are known.
             positive = root[0]
             subtrahend = Cat(C(1, 1), *(~(bit ^ positive) for bit in root[1:-1]), *[positive] * min(index, 2))
             total = Signal(index + 3, name=f"total{index}")
@@ -230,7 +230,7 @@ class FloatSquareRoot(wiring.Component):
                 m, "shifted", root=window, exponent=Mux(subnormal, 0, passing["exponent"]), sign=passing["sign"])
             root, passing = shifted.root, vars(shifted)
 
-        # A root is never halfway between two numbers: only the guard bit decides. No root is rounded up to a power
+        # A root is never halfway between two numbers, so the guard bit decides. No root is rounded up to a power
         # of two, unless it is subnormal.
         result = Signal(format.layout, name="result", reset_less=True)
         m.d.sync += result.sign.eq(passing["sign"])

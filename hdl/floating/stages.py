@@ -12,9 +12,9 @@ __all__ = [
 
 
 def register(m, stage, **values):
-    """Register values at the end of a pipeline stage.
+    """Add registers for values at the end of a pipeline stage.
 
-    The registers have no reset: a pipeline without handshakes has no state other than the numbers in flight.
+    The registers are not reset: a pipeline without handshakes has no state except the numbers in flight.
 
     Returns
     -------
@@ -36,9 +36,9 @@ def wait(m, name, value, cycles):
 
 
 def substitute(unit, platform):
-    """Get a platform's replacement for a unit's gateware, with the same ports, results and latency.
+    """Return a platform's replacement for a unit's gateware, with the same ports, results and latency.
 
-    Only a platform for simulation may have a method ``get_floating_unit``.
+    Only simulation platforms may have a method ``get_floating_unit``.
 
     Returns
     -------
@@ -56,10 +56,10 @@ def check_interval(interval):
 
 
 def fold(trials, interval):
-    """Trials in each stage of a ring that every number passes through ``interval`` times.
+    """Distribute trials over the stages of a ring that each number passes through ``interval`` times.
 
-    A number enters every ``interval`` cycles. No number in flight may pass the entry in the same cycle, so the number
-    of stages and the interval must be coprime. Therefore the number of stages is odd, and the last stage may have two
+    A number enters every ``interval`` cycles. No number in flight may pass the entry in that cycle, so the number of
+    stages and the interval must be coprime. Therefore the number of stages is odd, and the last stage may have two
     trials.
     """
     rows = -(-trials // interval)
@@ -74,13 +74,13 @@ def leading_zeros(m, value):
     count : Value
         Number of leading zeros; all ones if ``value`` is zero.
     none : Value
-        Whether ``value`` is zero.
+        1 if ``value`` is zero.
     """
     if len(value) == 1:
         return C(0, 0), ~value[0]
-    if len(value) == 2:  # avoids the zero-width multiplexer of two single bits, which Verilog cannot express
+    if len(value) == 2:  # avoids a zero-width multiplexer of two single bits, which Verilog cannot express
         return ~value[1], ~value.any()
-    # In Verilog, each slice of an expression repeats the whole expression, here once per bit.
+    # In Verilog, slicing an expression repeats the whole expression, here once per bit.
     bits = Signal(len(value), name=f"bits{len(value)}")
     m.d.comb += bits.eq(value)
     value = bits
@@ -96,7 +96,7 @@ def leading_zeros(m, value):
 
 
 class Mark:
-    """One-hot mark that is ``number`` positions below the highest position; no mark if it is too large.
+    """One-hot mark, ``number`` positions below the highest position; no mark if ``number`` is too large.
 
     Normalisation must stop at exponent zero, where the subnormal numbers begin: the leading-zero count of a number
     ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next stage
@@ -116,7 +116,7 @@ class Mark:
         self.columns = Cat(number[:3] == column for column in range(8))
 
     def place(self, rows, columns):
-        """Build the mark from registered rows and columns."""
+        """Assemble the mark from registered rows and columns."""
         return Cat(row & column for row in rows for column in columns)[:self._width][::-1]
 
 
@@ -130,19 +130,19 @@ def shift_left(m, value, amount):
 
 
 def normalising_steps(width):
-    """Steps of :func:`normalise` that shift any non-zero number to the top: one list per pipeline stage.
+    """Steps with which :func:`normalise` shifts any non-zero number to the top: one list per pipeline stage.
 
-    The first stage, which also unpacks an operand, has room for one step, and each other stage has room for two.
+    The first stage also unpacks an operand and has room for one step; all other stages have room for two.
     """
     steps = [1 << bit for bit in reversed(range(ceil_log2(width)))]
     return [steps[:1], *(steps[index:index + 2] for index in range(1, len(steps), 2))]
 
 
 def normalise(m, value, steps):
-    """Shift left within the width of ``value``, by each of several steps that shifts out only zeros.
+    """Shift left within the width of ``value``, skipping any step that would shift out a one.
 
-    Coarse steps come first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can be split into several
-    stages, and every step yields its own bit of the count.
+    Coarse steps come first. Unlike :func:`leading_zeros` followed by :func:`shift_left`, this can be split into
+    several stages, and each step yields one bit of the count.
 
     Returns
     -------
@@ -164,14 +164,14 @@ def normalise(m, value, steps):
 
 
 def shift_right(m, value, amount, *, width):
-    """Shift right, coarse steps first, and detect ones that are shifted out at the bottom.
+    """Shift right, coarse steps first, and detect ones that are shifted out.
 
     Returns
     -------
     window : Value
         The lowest ``width`` bits of the result. Higher bits are dropped.
     lost : Value
-        One bit per step: the step shifted a one out. Reduce these bits in the next stage, to keep this stage short.
+        One bit per step, set if it shifted out a one. OR these bits in the next stage, to keep this stage short.
     """
     lost = []
     for bit in reversed(range(len(amount))):
@@ -187,8 +187,8 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
     """Round to nearest even and assemble the result, in the last stage of a pipeline.
 
     The exponent counts from the hidden bit: the exponent field is ``exponent + 1`` for a normal number, and 0, with
-    an ``exponent`` of 0, for a subnormal number. So one addition combines the hidden bit, the rounding carry and the
-    exponent, and a subnormal number that is rounded up to the smallest normal number is not a special case.
+    an ``exponent`` of 0, for a subnormal number. So a single addition combines hidden bit, rounding carry and
+    exponent, and rounding a subnormal number up to the smallest normal number is not a special case.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
     """
     result = Signal(format.layout, name="result", reset_less=True)
     lowest, hidden = significand[1], significand[-1]
-    # The lowest position of this sum only generates the carry: guard and (sticky or odd).
+    # The lowest bit of this sum only generates the carry: guard and (sticky or odd).
     rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
     m.d.comb += rounded.eq(
         Cat(significand[:-1], exponent) + Cat(sticky | lowest, C(0, format.fraction_bits), hidden))

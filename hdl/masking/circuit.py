@@ -1,4 +1,4 @@
-"""Mask circuit: in a stream of matrices, replaces the elements that the mask does not keep."""
+"""Mask circuit that replaces the elements of a stream of matrices that the mask does not keep."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import enum, stream, wiring
@@ -20,51 +20,51 @@ class _State(enum.Enum):
 
 
 class MaskCircuit(wiring.Component):
-    """Mask batches of matrices according to jobs, which give the shape and the mask.
+    """Mask batches of matrices according to jobs, which give their shape and mask.
 
-    A job's data is one packet: the rows of its matrices one after another, each starting in a new beat, with ``last``
-    on the very last beat. Output beats have the job's ``keep``. The ``keep`` of the data is ignored, as are elements
-    beyond the end of a row, which are output as the alternative.
+    A job's data is one packet: the rows of its matrices in order, each starting in a new beat, with ``last`` on the
+    final beat. Output beats have the job's ``keep``. The ``keep`` of the data is ignored, as are elements beyond the
+    end of a row, which are output as the alternative.
 
-    The first beat of a job can leave :attr:`latency` cycles after the job was taken, and then one beat in every
-    cycle, even between jobs. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it
-    was taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
+    The first beat of a job can leave :attr:`latency` cycles after the job was accepted, followed by one beat per
+    cycle, even between jobs. A data beat waits for its mask, and is offered :attr:`data_latency` cycle after it was
+    accepted. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
     registers.
 
-    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals the error was
-    taken. Later jobs are not affected:
+    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals this was
+    accepted. Later jobs are not affected:
 
     - if ``last`` comes too early, its beat leaves with ``last``; the job's remaining mask beats are discarded, one
       per cycle, and with them the remaining words of an external mask;
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; data is discarded up to and including
       the next beat with ``last``.
 
-    So each packet belongs to one job, regardless of lengths, and every output packet has exactly one ``last``.
+    Each packet therefore belongs to one job whatever its length, and every output packet has exactly one ``last``.
 
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements per beat: 1, 2, 4, 8 or 16.
     width : int
-        Bits of an element.
+        Width of an element in bits.
     index_bits : int
         Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
 
     Members
     -------
     alternative : In(width)
-        Replacement for elements that are not kept; taken with each beat of data.
+        Replacement for elements that are not kept; sampled with each data beat.
     jobs : In(stream of job_layout(index_bits))
     i : In(stream of beat_layout(lanes, width))
     words : In(stream of 32)
         Bits of external masks; see :class:`hdl.masking.source.MaskSource`.
     o : Out(stream of beat_layout(lanes, width))
     fetched : Out(1)
-        A word was taken in the last cycle.
+        A word was accepted in the last cycle.
     masked : Out(range(lanes + 1))
-        Number of elements replaced in the beat that was taken in the last cycle; 0 if no beat was taken.
+        Number of elements replaced in the beat accepted in the last cycle; 0 if there was none.
     error : Out(1)
-        The beat of data taken in the last cycle ends its packet too early, or does not end it with the job.
+        The data beat accepted in the last cycle ended its packet too early, or failed to end it with the job.
     """
 
     data_latency = MaskMultiplexer.latency
@@ -104,7 +104,7 @@ class MaskCircuit(wiring.Component):
         m = Module()
         m.submodules.generator = generator = MaskGenerator(lanes=self._lanes, index_bits=self._index_bits)
         m.submodules.source = source = MaskSource(lanes=self._lanes)
-        # Skid buffers separate the handshakes of jobs, words and data, so that their ready signals are independent.
+        # Skid buffers decouple the handshakes of jobs, words and data, so that their ready signals are independent.
         m.submodules.generated = generated = SkidBuffer(shape=generator.o.payload.shape())
         m.submodules.masks = masks = SkidBuffer(shape=source.o.payload.shape())
         m.submodules.multiplexer = multiplexer = MaskMultiplexer(lanes=self._lanes, width=self._width)

@@ -11,7 +11,7 @@ __all__ = ["MaskComparator", "position_layout"]
 
 
 def position_layout(lanes, index_bits):
-    """Payload of a position: ``lanes`` consecutive elements of a row from column ``beat`` · ``lanes`` on.
+    """Payload of a position: ``lanes`` consecutive row elements, starting in column ``beat`` · ``lanes``.
 
     For the other fields, see :func:`~hdl.masking.mask.mask_beat_layout`.
     """
@@ -20,18 +20,18 @@ def position_layout(lanes, index_bits):
 
 
 class MaskComparator(wiring.Component):
-    """Generate the mask bits of the elements at a position, for all kinds of mask except ``external``.
+    """Generate the mask bits for the elements at a position, for every kind of mask except ``external``.
 
     Latency is :attr:`latency` cycles, throughput one position per cycle, in any order. ``i.ready`` depends
     combinationally on ``o.ready``.
 
-    Bounds are compared only once per position, with its first column; in the beat that contains a bound, the low bits
+    Each bound is compared once per position, with the first column; in the beat that contains a bound, the low bits
     of the bound select the lanes.
 
     Parameters
     ----------
     lanes : int
-        Elements at a position: 1, 2, 4, 8 or 16.
+        Number of elements at a position: 1, 2, 4, 8 or 16.
     index_bits : int
         Width of an index, 5 to 16.
 
@@ -71,7 +71,7 @@ class MaskComparator(wiring.Component):
         current, mask = self.i.payload, self.mask
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
 
-        # First stage: the column bounds of this row. The diagonal and the band's end are the last kept columns, which
+        # First stage: the column bounds of this row. The diagonal and the band end are the last kept columns, which
         # saves an increment; all other upper bounds are the first columns that are not kept.
         bounded = Signal(data.StructLayout({
             "beat": bits - lane_bits, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
@@ -99,7 +99,7 @@ class MaskComparator(wiring.Component):
                 bounded.keep.eq(current.keep),
             ]
 
-        # Second stage: compare the beat with each bound. The beat is below the bound, or contains it at `lane`.
+        # Second stage: compare the beat with each bound; either it is below the bound or contains it at `lane`.
         names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
         position = data.StructLayout({"below": 1, "around": 1, "lane": max(lane_bits, 1)})
         compared = Signal(data.StructLayout({
@@ -109,7 +109,7 @@ class MaskComparator(wiring.Component):
         compared_valid = Signal()
 
         def locate(name, enable=None, disabled=0):
-            """Compare the beat with a bound; if the bound's mask is not enabled, `below` is ``disabled``."""
+            """Compare the beat with a bound; `below` is ``disabled`` if the mask of the bound is not enabled."""
             bound = bounded[name]
             target = compared[name]
             around = bound[lane_bits:].as_signed() if bound.shape().signed else bound[lane_bits:]
@@ -135,7 +135,7 @@ class MaskComparator(wiring.Component):
             locate("end_column")
 
         def reaches(name, lane, *, inclusive=False):
-            """Whether a lane is below a bound or, with ``inclusive``, at the bound."""
+            """Return whether a lane is below a bound or, if ``inclusive``, equal to it."""
             bound = compared[name]
             in_beat = lane <= bound.lane if inclusive else lane < bound.lane
             return bound.below | (bound.around & in_beat)

@@ -1,4 +1,4 @@
-"""Datapath of MASK and SPARSIFY, between the gradient memory and the weight memory."""
+"""Datapath of MASK and SPARSIFY between the gradient memory and the weight memory."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -19,11 +19,11 @@ __all__ = ["MaskDataflow", "setup_layout"]
 
 
 def setup_layout(config):
-    """Layout of a command's parameters for the datapath, which are stable while the command runs.
+    """Layout of the command parameters used by the datapath; they are stable while the command runs.
 
-    ``jobs_row`` and ``jobs_count`` give the job list of MASK, up to the end of the memory; ``weight_row`` and
-    ``weight_count`` give the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
-    the alternative of MASK or the threshold of SPARSIFY.
+    ``jobs_row`` and ``jobs_count`` give the range of MASK's job list, which extends to the end of the memory;
+    ``weight_row`` and ``weight_count`` give the range of external mask words, also up to the end, or of SPARSIFY's
+    errors. ``parameter`` is MASK's alternative or SPARSIFY's threshold.
     """
     return data.StructLayout({
         "sparsify": 1,
@@ -38,11 +38,11 @@ def setup_layout(config):
 
 
 class MaskDataflow(wiring.Component):
-    """Datapath of MASK and SPARSIFY; it executes one command after each reset.
+    """Datapath of MASK and SPARSIFY; executes one command after each reset.
 
-    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a range of rows, to the data reader,
-    so that the next job is read while the current job's data passes. A single job of the writer covers all results,
-    and ends with the mask job that completes the length.
+    MASK: a reader fetches jobs from the list. Each job is sent to the circuit and, as a range of rows, to the data
+    reader, so the next job is read while the data of the current one passes. A single writer job covers all results;
+    it ends with the mask job that completes the length.
 
     SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to their addresses.
 
@@ -98,13 +98,13 @@ class MaskDataflow(wiring.Component):
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
         m.submodules.writer = writer = RowWriter(**gradients)
-        # The skid buffer separates the reader's queue from the handshakes of the following units.
+        # The skid buffer decouples the reader's queue from the handshakes of the units after it.
         m.submodules.data = rows = SkidBuffer(shape=beat_layout(config.lanes))
         connect_stream(m, reader.o, rows.i)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
-        # Readers and writers take a job immediately after reset.
+        # Readers and writers accept a job immediately after reset.
         m.d.comb += [
             writer.job.valid.eq(self.start),
             writer.job.payload.row.eq(setup.gradient_row),
@@ -117,7 +117,7 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Both units are offered data; the circuit needs a job to accept it, the magnitude mask a beat of errors.
+            # Data is offered to both units; the circuit accepts it only with a job, the magnitude mask with errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m
@@ -139,7 +139,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.memories.gradient // lanes))
-        under_way = Signal(range(16))  # jobs in flight: their last beat has not been taken yet
+        under_way = Signal(range(16))  # jobs in flight: their last beat has not been taken
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()
@@ -176,7 +176,7 @@ class MaskDataflow(wiring.Component):
         with m.If(mask):
             connect_stream(m, weight_reader.o, serializer.i)
             m.d.comb += [
-                # Mask words are read once the first external job arrives, and reach the source with its first beat.
+                # Mask words are read once the first external job arrives; they reach the source with its first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
                 reader.job.valid.eq(to_reader.valid),
                 reader.job.payload.row.eq(row),

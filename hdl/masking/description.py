@@ -9,10 +9,10 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without masking.
+    """Return the mask engine's :class:`~hdl.control.engine.EngineDescription`, or None without masking.
 
-    MASK reads its list of jobs at ``weight_base``, and the words of external masks at ``state_base``, both in the
-    weight memory; SPARSIFY stores its errors at ``weight_base``.
+    MASK reads its job list at ``weight_base`` and the words of external masks at ``state_base``, both in the weight
+    memory; SPARSIFY stores its errors at ``weight_base``.
     """
     gradients = Extent(base="gradient_base", memory="gradients")
     operations = []

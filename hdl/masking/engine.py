@@ -1,4 +1,4 @@
-"""Masking commands of a node: mask matrices in the gradient memory in place, and sparsify gradients."""
+"""Masking commands of a node: mask matrices in place in the gradient memory, and sparsify gradients."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,42 +17,42 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Cycles from the acceptance of a command's last beat until it is certain that memory contains the beat.
+#: Latency in cycles from accepting a command's last beat until it is certain that memory contains the beat.
 _ENDING = 1 + RowWriter.latency
 
 
 def mask_cycles(jobs, *, lanes):
-    """Number of cycles of a MASK command if the host does not access the memories.
+    """Number of cycles of a MASK command, assuming no host accesses to the memories.
 
     Parameters
     ----------
     jobs : list of (int, int, int)
-        Rows, columns and number of matrices of each job; at least one.
+        Number of rows, columns and matrices of each job; at least one.
     lanes : int
     """
     beats = [count * rows * -(-columns // lanes) for rows, columns, count in jobs]
-    # Cycles from when one job is taken until the next one is offered.
+    # Latency in cycles from taking one job until the next one is offered.
     ahead = [JobReader.latency(rows, columns, lanes=lanes) + 1 for rows, columns, _ in jobs]
     first = RowReader.latency + ahead[0] + MaskCircuit.latency
     return first + sum(map(max, beats, [*ahead[1:], 0])) + _ENDING
 
 
 def sparsify_cycles(length, *, lanes):
-    """Number of cycles of a SPARSIFY command if the host does not access the memories."""
+    """Number of cycles of a SPARSIFY command, assuming no host accesses to the memories."""
     return 1 + RowReader.latency + SkidBuffer.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
 
 
 def counts_layout():
-    """Increments of the counters per cycle, by register name."""
+    """Counter increments per cycle, keyed by register name."""
     return data.StructLayout({"mask_words_fetched": 1, "elements_masked": 4, "command_cycles": 1, "stall_memory": 1})
 
 
 class MaskEngine(wiring.Component):
-    """Run MASK and SPARSIFY on the memories of a node, one command after another.
+    """Run MASK and SPARSIFY commands on a node's memories, one after another.
 
     The :class:`MaskDataflow`, which is held in reset between commands, runs each command; one event reports its end.
-    Alternative and threshold are sampled when the command is taken. docs/protocol.md describes the operations and the
-    job list. A command without length ends with OK immediately.
+    The alternative and the threshold are sampled when the command is taken. docs/protocol.md describes the operations
+    and the job list. A command of length 0 ends with OK immediately.
 
     Only the jobs that precede an invalid one are executed, and only their elements are written.
 

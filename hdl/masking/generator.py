@@ -12,16 +12,16 @@ __all__ = ["MaskGenerator"]
 
 
 class MaskGenerator(wiring.Component):
-    """Generate the mask bits of a job's matrices, row by row, for all kinds of mask except ``external``.
+    """Generate the mask bits of a job's matrices row by row, for every kind of mask except ``external``.
 
     The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
-    cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices generates no
-    beats. ``jobs.ready`` depends combinationally on ``o.ready``.
+    cycle, also across rows, matrices and jobs. A job without rows, columns or matrices generates no beats.
+    ``jobs.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements in a beat: 1, 2, 4, 8 or 16.
     index_bits : int
         Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
 
@@ -108,7 +108,7 @@ class MaskGenerator(wiring.Component):
                 matrix_last.eq(job.count == 1),
             ]
 
-        # The other stages compare the position with the bounds of the mask.
+        # The other stages compare the position with the mask bounds.
         m.submodules.comparator = comparator = MaskComparator(lanes=lanes, index_bits=bits)
         position = comparator.i.payload
         connect_stream(m, comparator.o, self.o)

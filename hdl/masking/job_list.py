@@ -1,4 +1,4 @@
-"""Job list of MASK: the layout of a job in memory, and a reader that checks each job."""
+"""Job list of MASK: memory layout of a job, and a reader that checks each job."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -17,11 +17,11 @@ _FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_colum
 
 
 def mask_job_layout():
-    """Layout of a MASK job in eight words: a batch of matrices in memory, and their mask.
+    """Layout of a MASK job in eight words: a batch of matrices in memory and their mask.
 
-    ``kinds`` has one bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`; that module explains
-    the other fields. ``elements`` is the number of memory elements that the job occupies: every row of a matrix
-    begins in a new memory row, so it equals count * rows * ceil(columns / lanes) * lanes.
+    ``kinds`` has one bit per kind of mask, in the order of :data:`hdl.masking.mask.KINDS`; see that module for the
+    other fields. ``elements`` is the number of memory elements that the job occupies: every row of a matrix begins in
+    a new memory row, so it equals count * rows * ceil(columns / lanes) * lanes.
     """
     return data.StructLayout({
         "kinds": 7, "reserved": 9, "count": 16,
@@ -36,7 +36,7 @@ def mask_job_layout():
 
 
 def checked_job_layout(elements):
-    """Layout of a checked job: the mask circuit's job, and its number of elements, at most ``elements``."""
+    """Layout of a checked job: the mask circuit's job, and its number of elements (at most ``elements``)."""
     return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
 
 
@@ -47,11 +47,11 @@ class JobReader(wiring.Component):
 
     - if it has no rows, columns or matrices, or if a field has more bits than the circuit's indices;
     - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed the rest of ``length``;
-    - if it is external, and needs more than the rest of ``words``;
+    - if it is external and needs more than the rest of ``words``;
     - if the list ends before the job.
 
-    Reserved bits are ignored, and fields of kinds that are not enabled are checked only for their width. Products are
-    computed by shifting and adding, for as long as a factor has bits left.
+    Reserved bits are ignored, and fields of disabled kinds are checked only for their width. Products are computed by
+    shifting and adding for as long as a factor has bits left.
 
     A job is offered :meth:`latency` cycles after its first beat, and the reader begins the next job one cycle later.
     ``i.ready`` depends only on registers, and ``o`` consists of registers.
@@ -59,7 +59,7 @@ class JobReader(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     elements, words : int
         Maximum number of data elements, and of words of external masks.
 
@@ -109,7 +109,7 @@ class JobReader(wiring.Component):
         m = Module()
         lanes = self._lanes
         lane_bits = exact_log2(lanes)
-        # Every valid number in the following code fits into this width.
+        # All valid numbers in the following code fit in this width.
         width = max(COUNT_BITS, bits_for(self._elements))
 
         job = Signal(mask_job_layout())

@@ -1,4 +1,4 @@
-"""Magnitude mask with error feedback: sends large sums, and keeps small sums for the next step."""
+"""Magnitude mask with error feedback: sends large sums and keeps small ones for the next step."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,17 +14,17 @@ __all__ = ["MagnitudeMask"]
 
 
 class MagnitudeMask(wiring.Component):
-    """Add gradients to the errors of earlier steps, and separate the sums by magnitude.
+    """Add gradients to the errors of earlier steps, and split the sums by magnitude.
 
-    Each lane has a binary32 sum, rounded to nearest even. Its magnitude is the integer of its bits without the sign:
-    if this is at least the magnitude of ``threshold``, ``kept`` is the sum and ``dropped`` is +0.0; otherwise
-    ``kept`` is +0.0 and ``dropped`` is the sum. So infinities are above all numbers, and NaNs, which are canonical,
-    are above infinities; a threshold of zero keeps all sums, including -0.0.
+    Each lane has a binary32 sum, rounded to nearest even. Its magnitude is its bit pattern without the sign, read as
+    an integer: if this is at least the magnitude of ``threshold``, ``kept`` is the sum and ``dropped`` is +0.0;
+    otherwise ``kept`` is +0.0 and ``dropped`` is the sum. So infinities rank above all numbers, and NaNs, which are
+    canonical, above infinities; a threshold of zero keeps all sums, including -0.0.
 
-    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, which should have the same
+    Beats are taken in pairs, the n-th beat of ``gradients`` with the n-th of ``errors``. Both should have the same
     framing: ``keep`` and ``last`` of the results come from the gradients, and are ignored in the errors. Packets of
     different lengths cause neither a hang nor an error: the rest of the longer packet is paired with the packet that
-    follows the shorter one. Elements with a clear keep bit are also computed, but do not count as replaced.
+    follows the shorter one. Elements with a clear keep bit are computed too, but not counted as replaced.
 
     If both queues are empty, the results of a pair are offered :attr:`latency` cycles after it was taken; throughput
     is one beat per cycle. The arithmetic has no handshake: a pair is taken when both result queues, of :attr:`depth`
@@ -35,7 +35,7 @@ class MagnitudeMask(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements in a beat: 1, 2, 4, 8 or 16.
 
     Members
     -------
@@ -51,7 +51,7 @@ class MagnitudeMask(wiring.Component):
 
     threshold_latency = FloatAdder.latency
     latency = threshold_latency + 1 + MaskMultiplexer.latency + 1
-    #: Capacity of a queue in beats: enough for the beats in flight at full rate, rounded up to fill LUT memory.
+    #: Capacity of each queue in beats: enough for the beats in flight at full rate, rounded up to fill LUT memory.
     depth = 17
 
     def __init__(self, *, lanes):
@@ -82,7 +82,7 @@ class MagnitudeMask(wiring.Component):
             taken.eq(self.gradients.valid & self.errors.valid & room.all()),
         ]
 
-        # `valid` must be defined from reset on, so it passes through flip-flops with a reset instead of a delay line.
+        # `valid` must be defined from reset on, so it uses flip-flops with a reset instead of a delay line.
         valid = taken
         for cycle in range(self.threshold_latency + 1):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -119,7 +119,7 @@ class MagnitudeMask(wiring.Component):
                 multiplexer.i.payload.keep.eq(frame.o.keep),
                 multiplexer.i.payload.last.eq(frame.o.last),
             ]
-            # Each pair reserves its slots in both queues when it is accepted.
+            # Each pair reserves a slot in both queues when it is accepted.
             places = Signal(range(self.depth + 1), init=self.depth, name=f"{name}_places")
             m.d.comb += room[index].eq(places != 0)
             m.d.sync += places.eq(places - taken + (sink.valid & sink.ready))

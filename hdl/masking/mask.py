@@ -1,6 +1,6 @@
-"""Layouts of masks, of the jobs of a mask circuit, and of beats of mask bits.
+"""Layouts of masks, mask jobs and beats of mask bits.
 
-Elements have a row i and a column j, both counted from zero. Each kind of mask that a job enables keeps some of them:
+Elements have a row i and a column j, counted from zero. Each enabled kind of mask keeps some elements:
 
 - ``triangle``: j <= i + diagonal, the lower triangle and the causal mask; ``triangle_inverse``: j > i + diagonal;
 - ``padding``: i < length_rows and j < length_columns;
@@ -9,7 +9,7 @@ Elements have a row i and a column j, both counted from zero. Each kind of mask 
 - ``external``: the elements with a bit set in a stream of words.
 
 An element is kept if all enabled kinds keep it; if no kind is enabled, all elements are kept. Kinds that share
-parameters may both be enabled.
+parameters can be enabled together.
 """
 
 from amaranth.hdl import signed, unsigned
@@ -20,16 +20,16 @@ from hdl.streams.stream import check_lanes
 __all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MAX_LANES", "check_index_bits", "job_layout",
            "mask_beat_layout", "mask_layout"]
 
-#: Names of a mask's enable bits, in the order of the layout.
+#: Names of a mask's enable bits, in layout order.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 
 #: Kinds that depend only on indices.
 GENERATED = KINDS[:-1]
 
-#: Width of an index in a node: its matrices have at most 4,095 rows and columns.
+#: Width of an index in a node; matrices have at most 4,095 rows and columns.
 INDEX_BITS = 12
 
-#: Width of the number of matrices in a job.
+#: Width of a job's number of matrices.
 COUNT_BITS = 16
 
 #: Maximum number of lanes in a mask beat.
@@ -43,12 +43,12 @@ def check_index_bits(index_bits):
 
 
 def mask_layout(index_bits):
-    """Layout of a mask: an enable bit for each kind, and the parameters; see this module's docstring.
+    """Layout of a mask: an enable bit per kind, and the parameters in this module's docstring.
 
     Parameters
     ----------
     index_bits : int
-        Width of an index, a length or a bound; ``diagonal`` is signed and one bit wider.
+        Width of indices, lengths and bounds; ``diagonal`` is signed and one bit wider.
     """
     check_index_bits(index_bits)
     return data.StructLayout({
@@ -65,28 +65,28 @@ def mask_layout(index_bits):
 
 
 def job_layout(index_bits):
-    """Layout of a job: ``count`` matrices of ``rows`` rows and ``columns`` columns, with the same mask.
+    """Layout of a job: ``count`` matrices of shape ``rows`` x ``columns`` with the same mask.
 
     Parameters
     ----------
     index_bits : int
-        Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
+        Width of an index, 5 to 16; a matrix has at most 2 ** index_bits - 1 rows and columns.
     """
     mask = mask_layout(index_bits)
     return data.StructLayout({"rows": index_bits, "columns": index_bits, "count": COUNT_BITS, "mask": mask})
 
 
 def mask_beat_layout(lanes):
-    """Layout of a mask beat: the mask bits of consecutive elements of one row.
+    """Layout of a mask beat: the mask bits of consecutive elements in a row.
 
-    ``keep`` marks the lanes that hold an element: all lanes, except in the last beat of a row, which is marked
-    ``row_end``, where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that
-    the bits must still be combined with the external words. ``last`` marks the end of a job.
+    ``keep`` marks the lanes with an element: all lanes, except in the last beat of a row (marked ``row_end``), where
+    they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that the bits must
+    still be combined with the external words. ``last`` marks the end of a job.
 
     Parameters
     ----------
     lanes : int
-        Elements in one beat: 1, 2, 4, 8 or 16.
+        Number of elements per beat: 1, 2, 4, 8 or 16.
     """
     check_lanes(lanes, most=MAX_LANES)
     return data.StructLayout({"mask": lanes, "keep": lanes, "row_end": 1, "external": 1, "last": 1})

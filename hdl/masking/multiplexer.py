@@ -1,4 +1,4 @@
-"""Mask multiplexer: each element passes unchanged or is replaced with an alternative."""
+"""Mask multiplexer: passes each element unchanged or replaces it with an alternative value."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
@@ -11,14 +11,14 @@ __all__ = ["MaskMultiplexer", "masked_beat_layout"]
 
 
 def masked_beat_layout(lanes, width=32):
-    """Layout of a beat of elements with their mask bits.
+    """Layout of a beat of elements and their mask bits.
 
     Parameters
     ----------
     lanes : int
-        Elements in one beat: 1, 2, 4, 8 or 16.
+        Number of elements in a beat: 1, 2, 4, 8 or 16.
     width : int
-        Bits of one element; at least 1.
+        Width of an element in bits; at least 1.
     """
     check_lanes(lanes, most=MAX_LANES)
     beat = beat_layout(lanes, width)
@@ -26,7 +26,7 @@ def masked_beat_layout(lanes, width=32):
 
 
 class MaskMultiplexer(wiring.Component):
-    """Pass the elements that have their mask bit set, and replace the rest with an alternative.
+    """Pass the elements with a set mask bit and replace the rest with an alternative value.
 
     Latency is :attr:`latency` cycle, one register; throughput is one beat per cycle. ``i.ready`` depends
     combinationally on ``o.ready``.
@@ -34,14 +34,14 @@ class MaskMultiplexer(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements in a beat: 1, 2, 4, 8 or 16.
     width : int
-        Bits of an element.
+        Width of an element in bits.
 
     Members
     -------
     alternative : In(width)
-        Replacement for masked elements, taken with each beat.
+        Replacement for masked elements, sampled with each beat.
     i : In(stream of masked_beat_layout(lanes, width))
     o : Out(stream of beat_layout(lanes, width))
     """

@@ -13,12 +13,12 @@ _WORD = 32
 
 
 class MaskSource(wiring.Component):
-    """Split words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
+    """Distribute words to the lanes of mask beats, and AND their bits into all beats marked ``external``.
 
-    The bits of a job are stored without gaps, row after row and matrix after matrix, from bit 0 of the first word; a
-    row may begin within a word. Each job begins with a new word, and the rest of its last word is ignored. A word is
-    taken together with the first beat that needs one of its bits, and never earlier. A beat that is not external
-    passes unchanged.
+    A job's bits are stored without gaps, row by row and matrix by matrix, starting at bit 0 of the first word; a row
+    may start within a word. Each job starts with a new word, and the rest of its last word is ignored. A word is
+    accepted together with the first beat that needs one of its bits, never earlier. Beats that are not external pass
+    unchanged.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle. ``i.ready`` depends combinationally on
     ``o.ready`` and ``words.valid``, and ``words.ready`` on ``o.ready`` and ``i``.
@@ -26,14 +26,14 @@ class MaskSource(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4, 8 or 16.
+        Number of elements per beat: 1, 2, 4, 8 or 16.
 
     Members
     -------
     i : In(stream of mask_beat_layout(lanes))
     words : In(stream of 32)
     o : Out(stream of mask_beat_layout(lanes))
-        The same beats, but with ``external`` cleared.
+        The same beats, with ``external`` cleared.
     """
 
     latency = 1
@@ -54,11 +54,11 @@ class MaskSource(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         beat = self.i.payload
-        # Position of the last bit that was used in the most recent word.
+        # Position of the last bit used from the current word.
         used = Signal(range(_WORD), init=_WORD - 1)
-        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0; bit 0 is used when the word is taken
+        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is accepted
 
-        # The kept lanes are contiguous from lane 0, so their number follows from the end of `keep`.
+        # The kept lanes are contiguous from lane 0, so the end of `keep` gives their number.
         ends = beat.keep & ~(beat.keep >> 1)
         count = Signal(range(self._lanes + 1))
         following = Signal(range(2 * _WORD))

@@ -1,6 +1,6 @@
-# amaranth: UnusedElaboratable=no
-# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Optimizer that processes bursts: gradients in, new weights out to memory and to every worker."""
+# amaranth: UnusedElaboratable=no The constructor creates the arithmetic because its latencies are needed even without
+# elaboration.
+"""Optimizer that works in bursts: gradients in, new weights out to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -24,22 +24,22 @@ _QUEUE_LATENCY = 3  # latency of block memory
 
 
 class StreamedOptimizer(wiring.Component):
-    """Sum the gradients of all workers, update weights and state, and send out new weights, in bursts.
+    """Sum gradients over workers, update weights and state, and output the new weights, in bursts.
 
     A command gives the number of elements in a burst and the workers that send gradients for it; the gradients of all
-    other workers are +0.0. The gradients of each worker, the weights and the state of a burst are separate streams,
-    ended by ``last``. They are buffered first, at any rate and even ahead of their command; beats beyond the
-    command's count are ignored. When all operands are complete, the burst runs: ``ceil(count / update_lanes)`` beats,
-    one every ``update_interval`` cycles, and every new weight goes to memory and to every broadcast port. Gradients
-    are discarded as they are drained; no copy is kept.
+    other workers are +0.0. Each worker's gradients, the weights and the state are separate streams, ended by
+    ``last``. They are buffered first, at any rate and even ahead of their command; beats beyond the command's count
+    are ignored. When all operands are complete, the burst runs: ``ceil(count / update_lanes)`` beats, one every
+    ``update_interval`` cycles, and every new weight goes to memory and to every broadcast port. Gradients are
+    discarded as they are drained; no copy is kept.
 
     Timing
     ------
-    A burst of T beats that finds its operands buffered, its command taken and its queues empty takes exactly ``T +
-    reducer_latency + update_latency`` cycles, from its first beat to and including the cycle with its last row. The
-    first beat enters in the cycle after the last of these conditions is met. Bursts of ``depth`` elements follow each
-    other every ``depth / update_lanes`` cycles, without gaps, as long as streams and queues keep pace. Both latencies
-    depend on the arithmetic for ``rules``, ``format`` and ``update_interval``, and not on the rule in use.
+    If its operands are buffered, its command accepted and its queues empty, a burst of T beats takes exactly ``T +
+    reducer_latency + update_latency`` cycles, from its first beat to its last row, inclusive. The first beat enters
+    in the cycle after the last of these conditions is met. Bursts of ``depth`` elements follow each other every
+    ``depth / update_lanes`` cycles, without gaps, as long as streams and queues keep pace. Both latencies depend on
+    ``rules``, ``format`` and ``update_interval``, but not on the rule in use.
 
     With an ``update_interval`` of i, beats enter only in every i-th cycle, counted from reset, if all operands were
     available in the preceding cycle. So the first beat is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 +
@@ -47,23 +47,23 @@ class StreamedOptimizer(wiring.Component):
     depth / update_lanes`` cycles.
 
     No ready signal passes through the arithmetic: a beat enters when a row has been reserved for it in every result
-    queue. A port that stalls delays only later beats, never beats in flight. Each queue holds a whole burst, so that
-    no port has to wait for another port within a burst. All ``ready`` inputs and outputs connect only to registers.
+    queue. A stalled port delays only later beats, never beats in flight. Each queue holds a whole burst, so within a
+    burst no port waits for another. All ``ready`` inputs and outputs connect to registers only.
 
     ``settings`` must hold the values for the commands, and be stable, from the cycle before a command's transfer
-    until ``idle``. If a rule uses only some of the planes, the other planes are neither awaited nor written.
+    until ``idle``. Planes that a rule does not use are neither awaited nor written.
 
     Parameters
     ----------
     workers : int
         Number of gradient streams, 1 to 8.
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     depth : int
-        Elements in the longest burst; a positive multiple of ``lanes``.
+        Maximum number of elements in a burst; a positive multiple of ``lanes``.
     update_lanes : int or None
-        Elements that enter the arithmetic per cycle, which is the number of update lanes: 1, 2, 4 or 8, at most
-        ``lanes``, which is the default.
+        Number of update lanes, which is the number of elements that enter the arithmetic per cycle: 1, 2, 4 or 8, at
+        most ``lanes`` (the default).
     update_interval : int
         Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one cycle, operations share adders
         and multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`), and beats are as narrow as the arithmetic:
@@ -72,16 +72,16 @@ class StreamedOptimizer(wiring.Component):
     broadcasts : int
         Number of ports that repeat the new weights; at least 1.
     rules : tuple of Rule or None
-        Rules that a command may use. They determine the number of state planes. Default: all rules of the format.
+        Rules that a command may use, which determine the number of state planes. Default: all rules of the format.
     format : FloatFormat or FixedFormat
         Format of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
-        DSP blocks that each floating-point multiplier may use: 4, 2 or 1.
+        DSP blocks per floating-point multiplier: 4, 2 or 1.
     primitive : bool
         Whether the fixed-point multipliers are instances of the ECP5 block, which simulators do not support; see
         :class:`~hdl.optimizer.fixed_point.MultiplierBlock`.
     throttled : bool
-        Whether beats enter only in ``rate`` of every 65,536 possible cycles, or in all cycles if ``rate`` is 0.
+        Whether beats enter only in ``rate`` of every 65,536 possible cycles (in all of them if ``rate`` is 0).
 
     Members
     -------
@@ -96,12 +96,12 @@ class StreamedOptimizer(wiring.Component):
     rate : In(16)
         Present if ``throttled``.
     nonfinite : Out(1)
-        Pulse: a reduced gradient of a burst is infinite or not a number. It comes no later than that burst's pulse of
-        ``bursts``, and never in fixed point.
+        Pulse: a reduced gradient of a burst is infinite or not a number. It occurs no later than that burst's pulse
+        of ``bursts``, and never in fixed point.
     bursts : Out(1)
         Pulse: the last new weights of a burst entered their queues.
     idle : Out(1)
-        No command is held, and all results have been taken.
+        No command is held, and all results have been accepted.
     """
 
     def __init__(
@@ -192,22 +192,22 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def adder_latency(self):
-        """Latency in cycles of one level of the reducer's tree; only defined for an interval of 1."""
+        """Latency in cycles of one level of the reducer tree; defined only for an interval of 1."""
         return self._reducers[0].adder_latency
 
     @property
     def reducer_latency(self):
-        """Cycles from a beat's gradients to their sum."""
+        """Latency in cycles from a beat's gradients to their sum."""
         return self._reducers[0].latency if self._interval == 1 else self.lane.reducer_latency
 
     @property
     def update_latency(self):
-        """Cycles from the entry of a beat until its new weights are offered, without :attr:`reducer_latency`."""
+        """Latency in cycles from a beat's entry to its new weights, excluding :attr:`reducer_latency`."""
         return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
 
     @property
     def latency(self):
-        """Cycles from the entry of a beat until its new weights are offered."""
+        """Latency in cycles from a beat's entry until its new weights are offered."""
         return self.reducer_latency + self.update_latency
 
     @property
@@ -217,17 +217,17 @@ class StreamedOptimizer(wiring.Component):
         return max(self._depth // self._lanes, rows_under_way)
 
     def _banks(self, delay):
-        """Number of banks of a buffer that is drained ``delay`` cycles after its burst begins."""
+        """Return the number of banks for a buffer that is drained ``delay`` cycles after its burst begins."""
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
-        # Filling a bank takes less time than its burst, and the rest of the burst's time covers most delays.
+        # Filling a bank takes less time than its burst, and the remaining time covers most delays.
         return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
         m = Module()
         lanes, update_lanes, width = self._lanes, self._update_lanes, self._width
-        # Delay of a beat's other operands after its gradients, so that they meet the intermediate results.
+        # Delay a beat's other operands relative to its gradients, so that they meet the intermediate results.
         weight_delay = self.reducer_latency + self.lane.weight_offset
         state_delays = [self.reducer_latency + offset for offset in self.lane.state_offsets]
 
@@ -237,15 +237,15 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # Cycles since the last cycle when beats could enter, modulo the interval, one-hot. The controller has its own
-        # copy, since the other registers have a large fan-out.
+        # One-hot count of cycles, modulo the interval, since beats could last enter. The controller has its own copy
+        # because the other registers have a large fan-out.
         phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]
         else:
             phase = turn = C(1, 1)
 
-        # Results of a beat, each with its delay after the beat's entry.
+        # Results of a beat, each delayed by a number of cycles after the beat's entry.
         summed = GradientBuffer.latency + self.reducer_latency
         remembered = [summed + latency for latency in self.lane.state_latencies]
         updated = summed + self.lane.latency
@@ -256,7 +256,7 @@ class StreamedOptimizer(wiring.Component):
         m.d.sync += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
         def buffer(name, source, *, used, delay=0):
-            """Buffer a stream of operands; they are output with the beat that entered ``delay`` cycles earlier."""
+            """Buffer an operand stream that is output with the beat that entered ``delay`` cycles earlier."""
             m.submodules[name] = banks = GradientBuffer(
                 lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay), width=width
             )
@@ -319,7 +319,7 @@ class StreamedOptimizer(wiring.Component):
         rooms, empties = [], []
 
         def queue(name, rows, sink, *, used=1):
-            """Queue rows for a port. A beat that ends a row reserves a slot in the queue when it enters."""
+            """Queue rows for a port. A beat that ends a row reserves a queue slot when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
             level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows that are present or reserved
@@ -353,10 +353,10 @@ class StreamedOptimizer(wiring.Component):
         return m
 
     def _delay_tags(self, m, beat, phase, ages):
-        """Delay tags: for each age, the tag of the beat that entered that number of cycles ago.
+        """Delay tags, to obtain for each age the tag of the beat that entered that many cycles ago.
 
-        The valid bit must be defined from reset on, and passes through flip-flops; the rest passes through delay
-        lines. Both advance when beats may enter. A tag is held for ``update_interval`` cycles but used in only one.
+        The valid bit must be defined after reset, so it uses flip-flops; the other fields use delay lines. Both
+        advance when beats may enter. A tag is held for ``update_interval`` cycles but used in only one.
         """
         contents = tag_layout(self._lanes, self._update_lanes)
         valid, tag, age = beat.valid, beat, 0

@@ -1,4 +1,4 @@
-"""Control of bursts: selects the beat that enters the arithmetic in each cycle."""
+"""Burst control: selects the beat that enters the arithmetic in each cycle."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,15 +11,15 @@ __all__ = ["BurstController", "command_layout", "tag_layout"]
 
 
 def command_layout(workers, depth):
-    """Payload of a command: the number of elements in a burst, 1 to ``depth``, and the workers that send."""
+    """Command payload: the number of elements in a burst, 1 to ``depth``, and which workers send it."""
     return data.StructLayout({"count": range(depth + 1), "active": workers})
 
 
 def tag_layout(lanes, update_lanes):
-    """Layout of the tag that travels with a beat of a burst.
+    """Layout of the tag that accompanies each beat of a burst.
 
-    ``keep`` marks the beat's elements, ``part`` is its position in a row of ``lanes`` elements, ``row_end`` marks the
-    end of that row, and ``last`` marks the end of the burst.
+    ``keep`` marks the valid elements of the beat, ``part`` is the beat's position in a row of ``lanes`` elements,
+    ``row_end`` marks the end of that row, and ``last`` marks the end of the burst.
     """
     return data.StructLayout(
         {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes + 1), "row_end": 1, "last": 1}
@@ -27,15 +27,15 @@ def tag_layout(lanes, update_lanes):
 
 
 class BurstController(wiring.Component):
-    """Decide, cycle by cycle, whether a beat of a burst enters the arithmetic.
+    """Decide in each cycle whether a beat of a burst enters the arithmetic.
 
     A burst begins when all of its operands are buffered. Its beats enter in consecutive cycles, except in cycles
     without ``room`` for a result. The next burst begins in the cycle after the last beat if its operands are buffered
     by then. The controller holds up to two commands; ``command.ready`` depends only on registers, and a command takes
     effect in the cycle after it is accepted.
 
-    A ``paced`` controller decides one cycle ahead and registers the decision, since its inputs are spread over the
-    chip: a beat enters in its ``turn`` if operands and room were available in the preceding cycle.
+    A ``paced`` controller decides one cycle ahead and registers the decision, because its inputs are spread across
+    the chip: a beat enters in its ``turn`` if operands and room were available in the preceding cycle.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Fixed-point arithmetic of the optimizer, for small FPGAs: sum over workers, and datapath of a lane."""
+# The constructor builds the arithmetic because its latencies are needed even without elaboration.
+"""Fixed-point optimizer arithmetic for small FPGAs: sum over workers, and the datapath of a lane."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from hdl.optimizer.rules import RULES, Rule, check_rules
 __all__ = ["FRACTION_BITS", "INT16", "INT18", "SCALAR_WIDTH", "FixedFormat", "FixedLane", "FixedReducer",
            "MultiplierBlock", "fixed_settings_layout"]
 
-#: Width of a scalar, and of each operand of a multiplier block.
+#: Width of a scalar and of each multiplier block operand.
 SCALAR_WIDTH = 18
-#: Fraction bits of a scalar; its range is [-2, 2).
+#: Number of fraction bits of a scalar; its range is [-2, 2).
 FRACTION_BITS = 16
 
 _ADDER_LATENCY = 1
@@ -26,14 +26,14 @@ _SATURATION_LATENCY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FixedFormat:
-    """Format of elements as signed integers in two's complement.
+    """Element format: signed two's complement integers.
 
-    The host chooses the binary point: an update is linear in gradients, weights and state.
+    The host chooses the binary point, since an update is linear in gradients, weights and state.
 
     Parameters
     ----------
     width : int
-        Bits per element, 8 to 18.
+        Number of bits per element, 8 to 18.
     """
 
     width: int
@@ -54,9 +54,9 @@ def fixed_settings_layout():
 
 
 class MultiplierBlock(wiring.Component):
-    """Multiply two signed integers in one ECP5 block, with registers before, within and after it.
+    """Multiply two signed integers in one ECP5 DSP block with registers before, within and after it.
 
-    The product is on ``o`` :attr:`latency` cycles after its operands. Nothing is reset.
+    The product is on ``o`` :attr:`latency` cycles after its operands. Registers have no reset.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ class MultiplierBlock(wiring.Component):
 
 
 class FixedReducer(wiring.Component):
-    """Add one element from each worker in a balanced tree over the worker index.
+    """Add one element from each worker in a balanced tree indexed by worker.
 
-    Each level adds one bit, so that nothing saturates and the order does not matter. With one worker, its element
-    passes unchanged. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no
-    handshake, and nothing is reset.
+    Each level adds one bit, so nothing saturates and the order does not matter. A single worker's element passes
+    unchanged. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no
+    handshake, and registers have no reset.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ class FixedLane(wiring.Component):
 
     @property
     def planes(self):
-        """Number of state planes that the rules need."""
+        """Number of state planes required by the rules."""
         return max(RULES[rule].planes for rule in self._rules)
 
     @property
@@ -253,17 +253,17 @@ class FixedLane(wiring.Component):
 
     @property
     def _step_latency(self):
-        """Cycles from the sum to d: product, an addition for rounding, one for momentum, and saturation."""
+        """Latency in cycles from the sum to d: product, rounding addition, momentum addition, and saturation."""
         return self.multiplier_latency + (self.planes + 1) * _ADDER_LATENCY + _SATURATION_LATENCY
 
     @property
     def state_offsets(self):
-        """Cycles from the sum to the state of each plane."""
+        """Cycle, counted from the sum, when the state of each plane is needed."""
         return (0,) * self.planes
 
     @property
     def state_latencies(self):
-        """Cycles from the sum to the new state of each plane."""
+        """Latency in cycles from the sum to the new state of each plane."""
         return (self._step_latency,) * self.planes
 
     @property
@@ -273,7 +273,7 @@ class FixedLane(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the sum to the new weight."""
+        """Latency in cycles from the sum to the new weight."""
         return self.weight_offset + _ADDER_LATENCY + _SATURATION_LATENCY
 
     def elaborate(self, platform):
@@ -283,8 +283,8 @@ class FixedLane(wiring.Component):
         width = self._format.width
         scalars = self.settings
 
-        # A sum of up to 18 bits fits into the block. The block takes the low 18 bits of a wider sum, signed; the
-        # upper bits, as Booth digits of -2 to 2, are multiplied outside it. The rounding addition adds both.
+        # A sum of up to 18 bits fits in the block. For a wider sum, the block takes the low 18 bits, signed; the
+        # bits are multiplied outside, as Booth digits from -2 to 2. The rounding addition adds both products.
         low = self.total[:SCALAR_WIDTH].as_signed()
         m.d.comb += [scale.a.eq(scalars.gradient_scale), scale.b.eq(low)]
         product = scale.o
@@ -302,7 +302,7 @@ class FixedLane(wiring.Component):
         else:
             half = C(1, signed(2))
 
-        # A product can reach 2 ** total_width. If a second product is as large, the sum needs one more bit.
+        # A product can reach 2 ** total_width. If a second product is equally large, the sum needs one more bit.
         step_width = self._total_width + 2 + (self.planes and self._total_width == width)
         rounded = Signal(signed(step_width + 1))
         m.d.comb += rounded.eq(product[FRACTION_BITS - 1:].as_signed() + half)
@@ -310,7 +310,7 @@ class FixedLane(wiring.Component):
         if self.planes:
             m.d.comb += self.new_state[0].eq(step)
 
-        # Subtracting an odd number of halves from twice the weight borrows from the weight: this rounds half up.
+        # Subtracting an odd number of halves from twice the weight borrows from the weight, which rounds half up.
         difference = Signal(signed(width + 3))
         m.d.comb += [
             rate.a.eq(scalars.learning_rate),
@@ -322,10 +322,10 @@ class FixedLane(wiring.Component):
 
 
 def _saturate(m, stage, value, width):
-    """Saturate to ``width`` bits, within two cycles.
+    """Saturate to ``width`` bits within two cycles.
 
-    Reset and set of flip-flops produce the two ends of the range, without LUTs. Yosys infers them if the flip-flops'
-    initial value equals that of the reset or of the set.
+    The reset and set inputs of flip-flops produce the two ends of the range, without LUTs. Yosys infers them if the
+    flip-flops' initial value equals that of the reset or set.
     """
     sign = value[-1]
     beyond = Signal(name=f"{stage}_beyond")
@@ -339,8 +339,8 @@ def _saturate(m, stage, value, width):
 def _times_digits(m, factor, digits, latency):
     """Multiply ``factor`` by ``floor((digits + 1) / 2)``, within ``latency`` cycles.
 
-    The number is recoded into radix-4 Booth digits of -2 to 2, each from two bits and the next lower bit. The
-    multiples that the digits select are added from the top.
+    The number is recoded into radix-4 Booth digits from -2 to 2, each based on two bits and the next lower bit. The
+    multiples selected by the digits are added from the top.
     """
     digits = Cat(digits, digits[-1])
     count = (len(digits) - 1) // 2
@@ -356,7 +356,7 @@ def _times_digits(m, factor, digits, latency):
     for done, row in enumerate(reversed(rows)):
         for _ in range(done):
             row = register(m, "row", **vars(row))
-        # The extra low-order position generates the carry-in that completes the negation of a multiple.
+        # The extra low-order bit generates the carry-in that completes the negation of a multiple.
         result = register(m, "multiples", sum=(
             Cat(row.negative, C(0, 2), result).as_signed() + Cat(row.negative, row.multiple).as_signed())[1:]
         ).sum.as_signed()

@@ -1,4 +1,4 @@
-"""Banked buffer for operands of bursts: a stream fills a bank, and a burst drains it once."""
+"""Banked buffer for burst operands: a stream fills a bank, and a burst drains it once."""
 
 import functools
 import operator
@@ -15,16 +15,16 @@ __all__ = ["GradientBuffer"]
 
 
 class GradientBuffer(wiring.Component):
-    """Ring of banks; each bank holds one burst's elements from one stream.
+    """Ring of banks that each hold one burst's elements from one stream.
 
     A fill ends at the beat with ``last``; elements beyond the size of a bank are accepted and ignored. A filled bank
     is first claimed, when the burst that will drain it begins, and then drained by ``take``, one slice of
-    ``read_lanes`` elements per cycle. The ``take`` with ``finish`` discards the bank: it cannot be read again, and
-    can be filled from the next cycle on. Elements missing from the fill read as +0.0.
+    ``read_lanes`` elements per cycle. A ``take`` with ``finish`` discards the bank, which can be filled again from
+    the next cycle on. Elements missing from the fill read as +0.0.
 
     Gradients are claimed and taken in the same cycle, and two banks keep their stream and the burst busy in every
-    cycle. Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: this requires
-    ``2 + ceil(delay / (depth / read_lanes))`` banks, but no delay line.
+    cycle. Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them, which
+    requires ``2 + ceil(delay / (depth / read_lanes))`` banks, but no delay line.
 
     Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
     cycle out. ``i.ready`` depends only on registers.
@@ -32,13 +32,13 @@ class GradientBuffer(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat of the fill: 1, 2, 4 or 8.
+        Number of elements per beat of the fill: 1, 2, 4 or 8.
     depth : int
-        Elements in a bank; a positive multiple of ``lanes``.
+        Number of elements per bank; a positive multiple of ``lanes``.
     banks : int
         Number of banks; at least 2.
     read_lanes : int or None
-        Elements in a slice: 1, 2, 4 or 8, at most ``lanes``, which is the default.
+        Number of elements per slice: 1, 2, 4 or 8, at most ``lanes``, which is the default.
     width : int
         Bits per element.
 
@@ -46,13 +46,13 @@ class GradientBuffer(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes, width))
     filled : Out(1)
-        There is a filled bank that no burst has claimed.
+        A filled bank is waiting to be claimed.
     claim : In(1)
-        Claim the oldest unclaimed bank. Only while ``filled``.
+        Claim the oldest unclaimed bank; only while ``filled``.
     take : In(1)
-        Drain the next slice of the oldest bank. Only while that bank is claimed, or in the cycle that claims it.
+        Drain the next slice of the oldest bank; only while that bank is claimed, or in the cycle that claims it.
     finish : In(1)
-        With ``take``: this slice is the burst's last.
+        With ``take``: this is the burst's last slice.
     o : Out(ArrayLayout(width, read_lanes))
         The slice taken :attr:`latency` cycles ago, or zeros if no slice was taken.
     """
@@ -98,14 +98,14 @@ class GradientBuffer(wiring.Component):
         r_bank = Signal(range(banks))
         r_row = Signal(range(rows + 1))
         r_slice = Signal(range(max(slices, 2)))
-        # The last filled row of each bank, and the keep bits of its elements.
+        # The last filled row of each bank and the keep bits of its elements.
         final_rows = Array(Signal(range(max(rows, 2)), name=f"final_row_{bank}") for bank in range(banks))
         final_keeps = Array(Signal(self._lanes, name=f"final_keep_{bank}") for bank in range(banks))
         passed = Signal()  # the following slices are beyond the last filled row
-        occupied = Signal(range(banks + 1))  # banks that are filled and not yet discarded
+        occupied = Signal(range(banks + 1))  # number of banks that are filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
 
-        # An address is the concatenation of bank and row, so that no multiplier is needed for any depth. Each slice
+        # An address is the concatenation of bank and row, so no multiplier is needed for any depth. Each slice
         # of the rows is a separate memory, with an extra row of zeros: the memories that are not addressed read that
         # row, so that an OR gate can replace the multiplexer.
         row_bits = ceil_log2(rows)
@@ -113,7 +113,7 @@ class GradientBuffer(wiring.Component):
         slice_shape = data.ArrayLayout(self._width, self._read_lanes)
         writes, reads = [], []
         for part in range(slices):
-            # A bank is never filled while it is drained, so that no read collides with a write to its address.
+            # A bank is never filled while it is drained, so a read never collides with a write to its address.
             m.submodules[f"memory_{part}"] = memory = Memory(
                 shape=slice_shape, depth=zeros + (slices > 1), init=[], attrs={"no_rw_check": 1}
             )
@@ -170,7 +170,7 @@ class GradientBuffer(wiring.Component):
         with m.If(filling_ends ^ self.claim):
             m.d.sync += self.filled.eq(filling_ends | (unclaimed != 1))
 
-        # The pipeline has one cycle for the memory, which has a slow output, one for the OR of the slices, and one
+        # The pipeline has one cycle for the memory and its slow output, one for the OR of the slices, and one
         # for the zeros of missing elements.
         present = Signal(self._read_lanes)
         present_slice = Signal(self._read_lanes)

@@ -1,4 +1,4 @@
-"""Conversion of moments between memory, as fp32 or pairs of bf16, and the optimizer's arithmetic."""
+"""Conversion of moments between memory (fp32 or pairs of bf16) and the optimizer's arithmetic."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -16,16 +16,16 @@ class MomentUnpacker(wiring.Component):
 
     With ``packed_state``, each word of a row holds two bf16 moments, the even element in its low half: a row of
     ``lanes`` words becomes two beats of ``lanes`` elements, with zeros in the low 16 bits. A word's keep bit applies
-    to both of its elements. A row with ``last`` and without any kept word in its upper half becomes one beat. Without
+    to both of its elements. A row with ``last`` and no kept word in its upper half becomes one beat. Without
     ``packed_state``, a row is a beat.
 
-    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is taken together with its
-    last beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
+    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is accepted together with
+    its last beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
 
     Parameters
     ----------
     lanes : int
-        Words in a row, and elements in a beat: 1, 2, 4 or 8.
+        Number of words per row, and of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -59,7 +59,7 @@ class MomentUnpacker(wiring.Component):
         row = self.i.payload
         moments = Signal.like(self.o.payload, name="moments", reset_less=True)
         m.d.comb += self.o.payload.eq(moments)
-        upper = Signal()  # the lower half of the offered row has been taken
+        upper = Signal()  # the offered row's lower half has been accepted
         more = Signal()  # the upper half of the row follows
         m.d.comb += more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last))
         with m.If(self.o.ready | ~self.o.valid):
@@ -83,10 +83,10 @@ class MomentUnpacker(wiring.Component):
 class MomentPacker(wiring.Component):
     """Pack beats of fp32 moments into rows of memory.
 
-    With ``packed_state``, each element is rounded to bf16, to nearest even and with 0x7fc0 for every NaN; two beats
-    form a row of words with two elements each, the even one in the low half. A beat with ``last`` that would be the
-    first of two forms a row on its own. A word is kept if either element is. Half of a word is zero if its element is
-    not kept, and so is the upper half of a row with only one beat. Without ``packed_state``, a beat is a row.
+    With ``packed_state``, each element is rounded to bf16 (to nearest even, every NaN to 0x7fc0), and two beats form
+    a row of words with two elements each, the even one in the low half. If the first of two beats has ``last``, it
+    forms a row on its own. A word is kept if either element is. Half words of elements that are not kept are zero,
+    and so is the upper half of a row with only one beat. Without ``packed_state``, a beat is a row.
 
     Latency is :attr:`latency` cycles from the beat that completes a row; throughput is one beat per cycle in either
     mode. ``i.ready`` depends combinationally on ``o.ready``. No path runs from ``i`` to ``o``.
@@ -94,7 +94,7 @@ class MomentPacker(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat, and words in a row: 1, 2, 4 or 8.
+        Number of elements per beat, and of words per row: 1, 2, 4 or 8.
 
     Members
     -------
@@ -132,7 +132,7 @@ class MomentPacker(wiring.Component):
             short = shorten(m, incoming.elements[n], source=FP32, target=BF16)
             m.d.comb += rounded[16 * n:][:16].eq(Mux(incoming.keep[n], short, 0))
 
-        # A beat, or with `packed_state` half a row: rounded elements fill its lower half; its upper half is ignored.
+        # A beat or, if `packed_state`, half a row: rounded elements fill the lower half; the upper half is ignored.
         beat = Signal.like(incoming, reset_less=True)
         beat_valid = Signal()
         advance = Signal()
@@ -142,7 +142,7 @@ class MomentPacker(wiring.Component):
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        # The spare register is the lower half of a row. It copies every beat, except while it waits for an upper
+        # The spare register holds the lower half of a row. It copies every beat, except while it waits for an upper
         # half.
         lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
         spare = Signal(half, reset_less=True)

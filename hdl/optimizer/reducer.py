@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no
-# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no Arithmetic units are created in the constructor, since their latencies are needed
+# even without elaboration.
 """Floating-point sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal
@@ -14,10 +14,10 @@ __all__ = ["Reducer"]
 
 
 class Reducer(wiring.Component):
-    """Add one element from each worker in a balanced tree over the worker index.
+    """Add one element from each worker, in a balanced tree over the worker indices.
 
-    A level adds neighbours, (0, 1), (2, 3) and so on, and an unpaired last element waits for the next level: the
-    order of additions, and hence every rounding, is part of the contract. A single worker's element passes unchanged.
+    Each level adds neighbours, (0, 1), (2, 3) and so on; an unpaired last element waits for the next level. The order
+    of additions, and hence every rounding, is part of the contract. The element of a single worker passes unchanged.
 
     Latency is :attr:`latency` cycles, the adder's latency times ceil(log2(workers)); throughput is one sum per cycle.
     There is no handshake.
@@ -39,7 +39,7 @@ class Reducer(wiring.Component):
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
         self._workers = workers
         self._format = format
-        # A binary tree with n leaves has n - 1 inner nodes, however it is balanced.
+        # A binary tree with n leaves has n - 1 inner nodes, regardless of how it is balanced.
         self._adders = [FloatAdder(format=format) for _ in range(workers - 1)]
         super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
 

@@ -1,4 +1,4 @@
-"""Collects the results of the arithmetic, which arrive in slices, into rows of memory."""
+"""Collects the results of the arithmetic, which arrive in slices, into memory rows."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,16 +12,16 @@ __all__ = ["RowCollector"]
 
 
 class RowCollector(wiring.Component):
-    """Collect slices into rows. A row is complete in the cycle of the slice that ends it.
+    """Collect slices into rows; a row is complete in the same cycle as its last slice.
 
     Parameters
     ----------
     lanes : int
-        Elements in a row.
+        Number of elements in a row.
     update_lanes : int
-        Elements in a slice.
+        Number of elements in a slice.
     width : int
-        Bits per element.
+        Number of bits per element.
 
     Members
     -------

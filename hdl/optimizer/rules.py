@@ -1,6 +1,6 @@
-# amaranth: UnusedElaboratable=no
-# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Update rules, their settings, and the floating-point datapath of one lane."""
+# amaranth: UnusedElaboratable=no The constructor creates the arithmetic because its latencies are needed even without
+# elaboration.
+"""Update rules, their settings, and one lane of the floating-point datapath."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Rule(enum.IntEnum, shape=unsigned(4)):
-    """Update rule in register OPTIMIZER: how a new weight is computed from its gradient."""
+    """Update rule selected in register OPTIMIZER, which computes new weights from gradients."""
 
     SGD = 0
     MOMENTUM = 1
@@ -38,16 +38,16 @@ class Rule(enum.IntEnum, shape=unsigned(4)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits of a rule, for the burst and the datapath.
+    """Properties of a rule that the burst and the datapath depend on.
 
     Parameters
     ----------
     planes : int
-        State planes that the rule reads and writes, from plane 0.
+        Number of state planes that the rule reads and writes, starting with plane 0.
     adaptive : bool
-        The step is divided by the square root of the second plane.
+        Whether the step is divided by the square root of the second plane.
     decoupled : bool
-        Weight decay acts on the weight instead of on the gradient.
+        Whether weight decay acts on the weight instead of the gradient.
     """
 
     planes: int
@@ -63,24 +63,24 @@ RULES = {
 }
 
 
-#: Maximum number of state planes of a rule.
+#: Maximum number of state planes of any rule.
 MAX_PLANES = max(traits.planes for traits in RULES.values())
 
 
 def planes_used(rule, planes):
-    """Bit mask of the state planes that a rule uses, out of the first ``planes``."""
+    """Return a bit mask of the state planes, out of ``planes``, that a rule uses."""
     return Cat(
         Cat(rule == each for each, traits in RULES.items() if traits.planes > plane).any() for plane in range(planes)
     )
 
 
 def has_rule(rule, planes):
-    """Whether a node with ``planes`` state planes supports a rule; False for numbers that are not rules."""
+    """Return whether a node with ``planes`` state planes supports a rule; False for invalid rule numbers."""
     return Cat(rule == each for each, traits in RULES.items() if traits.planes <= planes).any()
 
 
 def check_rules(rules):
-    """Raise ValueError unless ``rules`` is a tuple of one or more different rules."""
+    """Raise ValueError unless ``rules`` is a nonempty tuple of distinct rules."""
     if (
         not isinstance(rules, tuple)
         or not rules
@@ -91,7 +91,7 @@ def check_rules(rules):
 
 
 def settings_layout():
-    """Layout of an update's settings, with floats as bits; docs/optimizer/rules.md has the equations."""
+    """Layout of the settings of an update, with floats as bits; see docs/optimizer/rules.md for the equations."""
     return data.StructLayout(
         {
             "rule": Rule,
@@ -109,7 +109,7 @@ def settings_layout():
     )
 
 
-#: Encodings of 1.0 and of -0.0. For -0.0, only the sign bit is set.
+#: Encodings of 1.0 and -0.0; -0.0 has only the sign bit set.
 ONE = FP32.bias << FP32.fraction_bits
 SIGN = 1 << FP32.width - 1
 
@@ -118,7 +118,7 @@ class UpdateLane(wiring.Component):
     """Compute one new weight per cycle from the sum of its gradients.
 
     The gradient is g = limit(gradient_scale * sum), plus weight_factor * weight unless weight decay is off or
-    decoupled. The rule computes a step d from it:
+    decoupled. From g, the rule computes a step d:
 
     - :attr:`Rule.SGD` has d = g;
     - :attr:`Rule.MOMENTUM` has m' = first_decay * m + first_gain * g and d = m', or with ``nesterov`` d =
@@ -128,21 +128,21 @@ class UpdateLane(wiring.Component):
 
     The new weight is weight - learning_rate * d, where ADAMW replaces weight by weight_factor * weight.
 
-    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic and have the same latency:
-    an operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which leaves every number
-    unchanged. The result is unspecified for a rule that the lane does not support.
+    Each operation rounds once, to nearest even. All rules of a lane share its arithmetic and have the same latency:
+    an operation that a rule does not need adds -0.0, or multiplies or divides by 1.0, which changes no number.
+    Results are undefined for a rule that the lane does not support.
 
-    Operands are taken, and results appear, when the arithmetic needs or produces them: all the following properties
-    are counted from the cycle of ``total``. There is no handshake. ``settings`` must not change while any operand is
-    in flight, nor in the preceding cycle.
+    There is no handshake: operands are sampled when the arithmetic needs them, and results appear when it produces
+    them. All properties below are counted from the cycle of ``total``. ``settings`` must be stable while any operand
+    is in flight and in the cycle before.
 
     Parameters
     ----------
     rules : tuple of Rule
-        Rules that the lane can compute. SGD needs three multipliers and two adders; momentum needs six and four (with
-        one of each for Nesterov's step); Adam and AdamW need eight and five, a square root and a divider.
+        Supported rules. SGD needs three multipliers and two adders; momentum six and four (including one of each for
+        Nesterov's step); Adam and AdamW eight and five, a square root and a divider.
     dsps : int
-        DSP blocks that each multiplier may use: 4, 2 or 1.
+        DSP blocks per multiplier: 4, 2 or 1.
 
     Members
     -------
@@ -162,7 +162,7 @@ class UpdateLane(wiring.Component):
         self._adaptive = any(RULES[rule].adaptive for rule in rules)
         self._decoupled = any(RULES[rule].decoupled for rule in rules)
         self._dsps = dsps
-        # One unit of each kind, only to find its latency.
+        # One unit of each kind, used only to read its latency.
         self._multiplier = FloatMultiplier(dsps=dsps)
         self._adder = FloatAdder()
         self._limiter = MagnitudeLimiter()
@@ -185,7 +185,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def planes(self):
-        """Number of state planes that the rules need."""
+        """Number of state planes that the lane's rules need."""
         return self._planes
 
     @property
@@ -215,7 +215,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def _gradient(self):
-        """Cycles from the sum to the gradient with weight decay."""
+        """Latency in cycles from the sum to the gradient after weight decay."""
         return self.multiplier_latency + self.limiter_latency + self.adder_latency
 
     @property
@@ -224,12 +224,12 @@ class UpdateLane(wiring.Component):
 
     @property
     def state_offsets(self):
-        """Cycles from the sum to the state of each plane."""
+        """For each plane, cycles from ``total`` until its state must be supplied."""
         return tuple(self._gradient + plane * self._multiply_add for plane in range(self._planes))
 
     @property
     def state_latencies(self):
-        """Cycles from the sum to the new state of each plane."""
+        """Latency in cycles from the sum to each plane's new state."""
         return tuple(offset + self._multiply_add for offset in self.state_offsets)
 
     @property
@@ -241,7 +241,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the sum to the new weight."""
+        """Latency in cycles from the sum to the new weight."""
         return self._step + self._multiply_add
 
     def elaborate(self, platform):
@@ -265,7 +265,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Return a register that shows whether the command's rule, which is stable meanwhile, has a trait."""
+            """Return a register that is set if the command's rule, which is stable by then, has a trait."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -277,7 +277,7 @@ class UpdateLane(wiring.Component):
         couples = Signal()
         m.d.sync += couples.eq(~decoupled & settings.weight_factor[:-1].any())
 
-        # The gradient is scaled, clipped and subjected to weight decay. Both kinds of decay use the decayed weight.
+        # Scale and clip the gradient and apply weight decay. Both kinds of decay use the decayed weight.
         scaled = multiply("scale", settings.gradient_scale, self.total)
         m.submodules.limiter = limiter = MagnitudeLimiter()
         m.d.comb += [limiter.i.eq(scaled), limiter.limit.eq(settings.clip)]
@@ -287,7 +287,7 @@ class UpdateLane(wiring.Component):
         start = Mux(decoupled, decayed, weight) if self._decoupled else weight
         start = delay("start_line", start, self._step - self.limiter_latency)
 
-        # Compute the step. The second multiplier and adder compute Adam's second moment, or Nesterov's look-ahead.
+        # Compute the step. The second multiplier and adder give Adam's second moment or Nesterov's look-ahead.
         step = gradient
         if self._planes:
             kept = multiply("first_decay", settings.first_decay, self.state[0])

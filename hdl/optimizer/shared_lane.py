@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Update lane that shares arithmetic units between operations."""
+# The arithmetic is created in the constructor because its latencies are needed even without elaboration.
+"""Update lane with arithmetic units that operations share."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -18,22 +18,22 @@ from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 
-#: Minimum delay, in parameters, for which a memory is smaller than a chain of registers.
+#: Minimum delay in parameters for which a memory is smaller than a chain of registers.
 _MEMORY = 8
 
 
 def operations(rules, workers):
-    """Operations of an update, in order of slot assignment, and the name of the sum of all gradients.
+    """Operations of an update, in the order of slot assignment, and the name of the total gradient.
 
-    The external inputs are named ``gradient_0`` and so on, ``weight``, ``state_0`` and ``state_1``, the settings, and
-    the numbers 0 and 1. :class:`SharedLane` defines the conditions.
+    The external inputs are ``gradient_0`` and so on, ``weight``, ``state_0``, ``state_1``, the settings, and the
+    numbers 0 and 1. :class:`SharedLane` defines the conditions.
     """
     adaptive = {RULES[rule].adaptive for rule in rules}
     decoupled = {RULES[rule].decoupled for rule in rules}
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Select ``value`` if the rule has a trait, else ``default``; at run time only if rules differ."""
+        """Return ``value`` if the rule has a trait, otherwise ``default``; a run-time choice only if rules differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}
@@ -54,7 +54,7 @@ def operations(rules, workers):
         Operation("gradient", "add", {"decayed": "couples", "-0": "not_couples"}, "limited"),
     ]
     def choose(name, traits, trait, value, default):
-        """Name of a value that equals ``value`` if the rule has a trait, and ``default`` otherwise."""
+        """Return the name of a value that is ``value`` if the rule has a trait and ``default`` otherwise."""
         choice = either(traits, trait, value, default)
         if isinstance(choice, dict):
             listed.append(Operation(name, "choose", choice))
@@ -84,7 +84,7 @@ def operations(rules, workers):
             step = "quotient"
             again, second, added = "kept_second", "state_1", "square"
             if False in adaptive:
-                # The arithmetic of the second plane computes Nesterov's step.
+                # The second plane's arithmetic computes Nesterov's step.
                 again = {"kept_second": "keeps", "-0": "straight"}
                 second = {"state_1": "adaptive", "first": "not_adaptive"}
                 added = {"square": "adaptive", "gradient": "looks", "first": "straight"}
@@ -112,40 +112,40 @@ def operations(rules, workers):
 class SharedLane(wiring.Component):
     """Compute one new weight every ``interval`` cycles from the gradients of all workers.
 
-    Equations are as in :class:`~hdl.optimizer.reducer.Reducer` and :class:`~hdl.optimizer.rules.UpdateLane`, and
-    results are bit-exact, but the operations share their units: :attr:`timetable` assigns a slot to each operation: a
-    unit, and one cycle in every ``interval``. Square root and divider perform one operation each, and take
-    ``interval`` cycles for it.
+    Equations and results are bit-identical to :class:`~hdl.optimizer.reducer.Reducer` and
+    :class:`~hdl.optimizer.rules.UpdateLane`, but the operations share units: :attr:`timetable` assigns each operation
+    a slot, that is, a unit and one cycle in every ``interval``. The square root and the divider perform one operation
+    each, which takes ``interval`` cycles.
 
-    At the input of a unit there is a register for each operand of each operation. It is loaded in the preceding slot
-    and zero in all other slots; the unit's input is the OR of these registers. Until then a value waits in registers
+    Each operand of each operation has a register at the input of its unit. It is loaded in the preceding slot and
+    zero in all other slots; the unit's input is the OR of these registers. Until then, a value waits in registers
     that are loaded once per parameter, or in a memory.
 
-    All gradients of a parameter are taken in one cycle of ``phase[0]``. The following properties are as in
-    :class:`~hdl.optimizer.rules.UpdateLane`, but count from the cycle of the sum, :attr:`reducer_latency` later.
-    There is no handshake. ``settings`` must not change while a parameter is in flight, nor a cycle earlier.
+    All gradients of a parameter are accepted in one cycle of ``phase[0]``. The following properties are as in
+    :class:`~hdl.optimizer.rules.UpdateLane`, but count from the cycle of the sum, :attr:`reducer_latency` cycles
+    later. There is no handshake. ``settings`` must not change while a parameter is in flight, nor a cycle earlier.
 
     Parameters
     ----------
     interval : int
-        Cycles per parameter: 2, 4 or 8.
+        Number of cycles per parameter: 2, 4 or 8.
     workers : int
         Number of gradients per parameter, 1 to 8.
     rules : tuple of Rule
         See :class:`~hdl.optimizer.rules.UpdateLane`.
     dsps : int
-        DSP blocks that each multiplier may use: 4, 2 or 1.
+        Number of DSP blocks that each multiplier may use: 4, 2 or 1.
 
     Members
     -------
     settings : In(settings_layout())
     phase : In(interval)
-        One-hot: bit n is high if gradients were taken n cycles ago, modulo the interval.
+        One-hot: bit n is high if gradients were accepted n cycles ago, modulo the interval.
     gradients : In(32).array(workers)
     weight : In(32)
     state : In(32).array(planes)
     total : Out(32)
-        The sum of the gradients.
+        Sum of the gradients.
     new_state : Out(32).array(planes)
     new_weight : Out(32)
     """
@@ -200,7 +200,7 @@ class SharedLane(wiring.Component):
 
     @property
     def planes(self):
-        """Number of state planes that the rules need."""
+        """Number of state planes that the rules require."""
         return self._planes
 
     @property
@@ -219,19 +219,19 @@ class SharedLane(wiring.Component):
 
     @property
     def state_offsets(self):
-        """Cycles from the sum to the state of each plane."""
+        """Latency in cycles from the sum to reading the state of each plane."""
         taken = (self._timetable.uses(f"state_{plane}")[0] for plane in range(self._planes))
         return tuple(cycle - self.reducer_latency for cycle in taken)
 
     @property
     def state_latencies(self):
-        """Cycles from the sum to the new state of each plane."""
+        """Latency in cycles from the sum to the new state of each plane."""
         names = ("first", "second")[:self._planes]
         return tuple(self._timetable.ready(name) - self.reducer_latency for name in names)
 
     @property
     def latency(self):
-        """Cycles from the sum to the new weight."""
+        """Latency in cycles from the sum to the new weight."""
         return self._timetable.ready("new_weight") - self.reducer_latency
 
     def elaborate(self, platform):
@@ -245,7 +245,7 @@ class SharedLane(wiring.Component):
                 results[operation.name] = Signal(FP32.width, name=operation.name)
             else:
                 results[operation.name] = self._units[operation.kind, table.slots[operation.name].unit].o
-        # Inputs and results, each with the first cycle when it is available, or None if it is always available.
+        # Inputs and results with the first cycle when each is available, or None if it is always available.
         sources = {f"gradient_{worker}": (self.gradients[worker], 0) for worker in range(self._workers)}
         sources["weight"] = self.weight, min(table.uses("weight"))
         for plane in range(self._planes):
@@ -296,7 +296,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """Conditions that select operands; registers are used, since settings are stable during a command."""
+        """Conditions that select operands, from registers, since settings are stable during a command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):
@@ -324,9 +324,9 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Hold a value, which is available for only one cycle, until all operations have used it.
+        """Hold a value that is available for only one cycle until all operations have used it.
 
-        Return a function that maps a cycle to the register that then holds the value, and its delay in parameters.
+        Return a function that maps a cycle to the register with the value in that cycle, and its delay in parameters.
         """
         if ready is None:
             return lambda cycle: (value, 0)
@@ -334,7 +334,7 @@ class SharedLane(wiring.Component):
         held = {0: value}
         for parameters in sorted({-(-(cycle - ready) // interval) for cycle in self._timetable.uses(name)} - {0}):
             before = max(held)
-            # Long delays are implemented by a memory, and short delays by a chain of registers.
+            # Long delays use a memory, and short ones a chain of registers.
             steps = [parameters] if parameters - before >= _MEMORY else range(before + 1, parameters + 1)
             for step in steps:
                 before = max(held)

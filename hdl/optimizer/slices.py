@@ -1,4 +1,4 @@
-"""Conversion between rows of memory and the slices that enter the arithmetic."""
+"""Conversion between memory rows and the slices that enter the arithmetic."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["RowJoiner", "RowSplitter"]
 
 
 def _signatures(lanes, slice_lanes, width):
-    """Check both lane counts, and return the stream signatures of rows and of slices."""
+    """Check both lane counts; return the stream signatures of rows and slices."""
     check_lanes(lanes)
     if slice_lanes not in (1, 2, 4, 8) or slice_lanes > lanes:
         raise ValueError(f"Slice lane count must be 1, 2, 4 or 8 and at most {lanes}, not {slice_lanes!r}")
@@ -20,11 +20,11 @@ def _signatures(lanes, slice_lanes, width):
 class RowSplitter(wiring.Component):
     """Split rows into slices, lowest lane first.
 
-    Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``; elements that are not kept are zero.
-    Therefore ``i.ready`` depends combinationally only on ``o.ready``.
+    Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``, so ``i.ready`` depends combinationally
+    on ``o.ready`` only. Elements that are not kept are zero.
 
-    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The source holds the row, and this unit does
-    not store it: the row is taken with its last slice.
+    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The row is accepted together with its last
+    slice, so this unit need not store it.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class RowSplitter(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes, width))
     o : Out(stream of beat_layout(slice_lanes, width))
-        ``last`` marks the last slice of the row with ``last``, whether any of its elements is kept or not.
+        ``last`` marks the last slice of a row with ``last``, even if none of its elements is kept.
     """
 
     latency = 0
@@ -55,7 +55,7 @@ class RowSplitter(wiring.Component):
         m = Module()
         row, parts = self.i.payload, self._lanes // self._slice_lanes
         part = Signal(range(max(parts, 2)))
-        final = Signal(init=parts == 1)  # the part is the last one of its row
+        final = Signal(init=parts == 1)  # whether the current slice is the last of its row
         m.d.comb += [
             self.o.valid.eq(self.i.valid),
             self.i.ready.eq(self.o.ready & final),
@@ -80,7 +80,7 @@ class RowJoiner(wiring.Component):
     """Join slices into rows, the first slice in the lowest lanes.
 
     Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, except
-    while a row waits to be taken, which is at least one cycle per row: ``i.ready`` is a register.
+    while a row waits to be accepted, at least one cycle per row, because ``i.ready`` is a register.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class RowJoiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         incoming, parts = self.i.payload, self._parts
-        # Elements that are not kept are meaningless, and therefore not reset.
+        # Elements that are not kept do not matter, so they are not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
         here = Signal(parts, init=1)  # the next part, one-hot
@@ -122,7 +122,7 @@ class RowJoiner(wiring.Component):
                 with m.If(here[part]):
                     m.d.sync += row.elements.as_value().word_select(part, len(incoming.elements.as_value())).eq(
                         incoming.elements)
-                # The first slice of a new row clears the keep bits of all other slices.
+                # The first slice of a row clears the keep bits of all later slices.
                 with m.If(here[part] | here[0]):
                     m.d.sync += row.keep.word_select(part, len(incoming.keep)).eq(Mux(here[part], incoming.keep, 0))
         return m

@@ -1,4 +1,4 @@
-"""Timetable of an update: the cycle and the shared unit of each operation."""
+"""Timetable of an update: the cycle and shared unit of each operation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ __all__ = ["Operation", "Slot", "Timetable", "plan"]
 
 
 class Operation:
-    """Operation of an update, which runs once for each parameter.
+    """Operation of an update, executed once per parameter.
 
     Parameters
     ----------
     name : str
         Name of the operation and of its result.
     kind : str
-        Kind of unit that it needs.
+        Kind of unit that the operation needs.
     operands : str or dict
         Name of each operand: the result of an operation or, with any other name, an external input. An operand that
         depends on the rule is a dict that maps each possible name to its condition. A leading minus inverts the sign.
     beside : str or None
-        Operation before which this one must not run, although its external inputs are always available.
+        Another operation: this one is not scheduled before it, although its external inputs are always available.
     """
 
     def __init__(self, name, kind, *operands, beside=None):
@@ -36,7 +36,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Slot of an operation: the number of a unit of its kind, and the cycle when its operands arrive."""
+    """Slot of an operation: the index of a unit of its kind, and the cycle when its operands arrive."""
 
     unit: int
     cycle: int
@@ -44,9 +44,9 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """Slots of all operations, chosen so that a new parameter can start every ``interval`` cycles.
+    """Slots of all operations, such that a new parameter can start every ``interval`` cycles.
 
-    Operands pass through a register at the input of a unit, which takes one cycle.
+    Operands pass through an input register of the unit, which takes one cycle.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Collective engine: runs commands one after another on the ring, with an orderly abort on errors."""
+"""Collective engine: runs one command at a time on the ring, and aborts cleanly on errors."""
 
 import functools
 import operator
@@ -29,7 +29,7 @@ __all__ = ["CollectiveEngine", "counts_layout"]
 
 
 def counts_layout(config):
-    """Increments of the counters per cycle, by register name, in a node of this configuration."""
+    """Layout of the counters' per-cycle increments for a configuration, keyed by register name."""
     counts = {
         "words_sent": 1,
         "words_received": 2,
@@ -59,36 +59,36 @@ def counts_layout(config):
 
 
 class CollectiveEngine(wiring.Component):
-    """Run collective operations between the memories of a node and its ring.
+    """Run collective operations between a node's memories and its ring.
 
     Each command is planned (:class:`~hdl.ring.order.Planner`), run by the :class:`~hdl.ring.datapath.Datapath`, and
     reported by one event (:class:`~hdl.ring.control.CollectiveControl`). The settings are sampled when the command is
     accepted, so that they never change while it runs.
 
-    Packets carry the number of their collective, so that a node rejects packets of a different collective. A
-    collective with the same number as the previous one ends with ``REPEATED``, since their packets could be confused.
-    The previous number is cleared while ``link_reset`` is held.
+    Packets carry the number of their collective, so that a node rejects packets of any other one. A collective with
+    the same number as the previous one ends with ``REPEATED``, since their packets could be confused. The previous
+    number is cleared while ``link_reset`` is held.
 
-    An unexpected packet, a peer that aborts, a ring without progress for ``timeout`` cycles or a held ``link_reset``
-    ends the command early. The engine then resets the datapath, ends the packet in progress so that no node considers
-    it complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived.
-    After that, no packet of this epoch is left on the ring, all credits have been returned, and the next command, in
-    a new epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
+    An unexpected packet, an abort by a peer, ``timeout`` cycles without progress on the ring, or ``link_reset`` ends
+    the command early. The engine then resets the datapath, ends the packet in progress so that no node considers it
+    complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived. After
+    that, no packet of this epoch is left on the ring, all credits have been returned, and the next command, in a new
+    epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
 
-    PUSH, for layer streaming, is a chain: the sum of the vector, as one block, starts at the successor of ``root``,
-    which is a server, and passes from worker to worker to the server's optimizer. There is no gather.
+    PUSH, for layer streaming, is a chain: the vector is summed as one block, which starts at the successor of
+    ``root`` (a server) and passes from worker to worker to the server's optimizer. There is no gather.
 
     With ``root_reduce``, a FUSED_UPDATE or ALL_REDUCE also moves the vector as one block: the sum passes along a
     chain to ``root``, which may be any node, and the root's result continues from node to node. A segment is gathered
-    :data:`~hdl.ring.order.LAG` segments after its sum. So the link from the root carries only gathers.
+    :data:`~hdl.ring.order.LAG` segments after its sum, so the link from the root carries only gathers.
 
     With two ports, SWITCH sets the use of each port if the links are idle, and otherwise ends with ``BUSY``; a
-    command runs on the ring given by its field ``port``. A packet is taken only when it is expected, since the next
-    packet may belong to the other ring. So an ABORT that arrives after all packets of a command stays in the link
-    until the command must be aborted, too.
+    command runs on the ring given by its field ``port``. A packet is accepted only when it is expected, since the
+    next packet may belong to the other ring. An ABORT that arrives after all packets of a command therefore stays in
+    the link until the command has to be aborted.
 
-    On a server, where the far memory may stop responding, a memory access counts as progress like a word on the ring,
-    and commands can time out even on a ring of one node.
+    On a server, the far memory may stop responding. A memory access therefore counts as progress, like a word on the
+    ring, and commands can time out even on a ring of one node.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class CollectiveEngine(wiring.Component):
         self._config = config
         super().__init__(
             {
-                # Commands that have already been checked: see :class:`~hdl.control.command_checker.CommandChecker`.
+                # Commands that have already been checked by :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
                 # One event per command. After a time-out, its detail is the number of packets sent (low half) and
                 # received (high half).
@@ -108,9 +108,9 @@ class CollectiveEngine(wiring.Component):
                 "settings": In(settings_layout()),
                 # A word of state holds two elements.
                 "packed_state": In(1),
-                # Cycles without a word on the ring after which a command is aborted.
+                # Number of cycles without a word on the ring after which a command is aborted.
                 "timeout": In(32),
-                # While held, links drop their words and all credits are restored.
+                # While held, links drop all words and credits are restored.
                 "link_reset": In(1),
                 # Number of commands that have changed weights since reset.
                 "weight_version": Out(32),
@@ -121,11 +121,11 @@ class CollectiveEngine(wiring.Component):
                 # Ports for features.
                 **{name: member for extension in extensions(config)
                    for name, member in extension.members().items()},
-                # Outstanding reads of slow memories are abandoned, since the datapath is in reset.
+                # Outstanding reads of slow memories are abandoned because the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
-                # Links from the predecessor and to the successor, at each port.
+                # Links from the predecessor and to the successor at each port.
                 **port_members(config, config.topology.ports),
-                # Memory ports, in the same arrays as in the datapath.
+                # Memory ports, in the same arrays as on the datapath.
                 **memory_ports(config, parts(config)),
             }
         )
@@ -141,7 +141,7 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        # A broadcast moves weights unchanged or, if workers support formats, in one of these formats.
+        # A broadcast sends weights unchanged or, if workers support broadcast formats, in one of these formats.
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
@@ -160,7 +160,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
-        # The depacketizer's ready signal is slow, and much of the receiver depends on it.
+        # The depacketizer's ready signal arrives late, and much of the receiver depends on it.
         arriving = link.o
         if not getattr(link, "buffered", False):
             m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
@@ -176,8 +176,8 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(nodes_max))  # steps of a node that takes part in an entire phase
-        # A broadcast moves the whole vector as one block. So does a chain, which updates weights only at its end.
+        steps = Signal(sizes(nodes_max))  # steps of a node that takes part in a whole phase
+        # A broadcast moves the vector as one block. So does a chain, which updates weights only at its end.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
             whole = is_broadcast | setup.root_reduce
@@ -199,10 +199,10 @@ class CollectiveEngine(wiring.Component):
             planner.stride.eq(command.stride),
         ]
 
-        # All inputs for a command are sampled when it is accepted.
+        # All inputs of a command are sampled when it is accepted.
         offer = self.command.payload
         latest = Signal.like(offer.collective)
-        known = Signal()  # there has been a collective since the links were reset
+        known = Signal()  # a collective has run since the link reset
         repeated = Signal()
         immediate = (Operation.QUIESCE, *(code for extension in added for code in extension.immediate()))
         with m.If(self.command.valid & self.command.ready & ~_among(offer.operation, immediate)):
@@ -250,7 +250,7 @@ class CollectiveEngine(wiring.Component):
             for extension in added:
                 extension.take(m, units, offer)
 
-        # The blocks that this node sends, receives, encodes and owns, and where they start.
+        # The blocks that this node sends, receives, encodes and owns, and their start addresses.
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
         sends = receives = scatters
@@ -258,21 +258,21 @@ class CollectiveEngine(wiring.Component):
         passes, sums, updates = gathers, command.size, setup.fused
         if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
-        if config.role.root_reduce:  # each phase has one step or none at a node
+        if config.role.root_reduce:  # each phase has at most one step per node
             lone = setup.root_reduce
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
             sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone
         gives = has_gather & ~has_scatter
-        if not config.weights.has_master:  # a ring of one sends weights to no node, but passes them through a codec
+        if not config.weights.has_master:  # a single node sends no weights, but passes them through a codec
             gives &= ~setup.alone
         planned = PlannedCommand(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
             following=planner.following, sends=sends, receives=receives, passes=passes, gathers=gathers, sums=sums,
             updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
-        # Planned paths are copied in every cycle of planning; only the last cycle counts.
-        leaving, coming = Signal(4), Signal(4)  # packets in the datapath that are not complete yet
+        # Planned paths are copied in every planning cycle; only the last cycle counts.
+        leaving, coming = Signal(4), Signal(4)  # incomplete packets in the datapath
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.valid & arriving.ready
         m.d.sync += [
@@ -287,7 +287,7 @@ class CollectiveEngine(wiring.Component):
                 setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
-                # If sums are decoded, the last sums of a reduce-scatter are scheduled in place of a gather.
+                # If sums are decoded, the last sums of a reduce-scatter are scheduled in place of the gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in paths(config).items():
                 path = make(planned)
@@ -295,7 +295,7 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         moves, alone = link.sent.word | word_taken | alive, setup.alone
-        if config.is_server:  # its far memory may stop responding, even in a ring of one node
+        if config.is_server:  # the server's far memory may stop responding, even on a ring of one
             m.d.comb += self.abandons.eq(~control.active)
             moves |= Cat(port.valid & port.ready for name in memory_ports(config, parts(config))
                          for port in getattr(datapath, name)).any()

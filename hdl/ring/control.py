@@ -1,4 +1,4 @@
-"""Control of the collective engine: handles a command from its acceptance to its event."""
+"""Control of the collective engine: handles a command from acceptance to its event."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -9,41 +9,37 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: Maximum number of cycles without a word on the ring for a command that must end, whatever its time-out.
+#: Maximum number of cycles without a word on the ring for a command being cut short, whatever its time-out.
 CUT_TIMEOUT = 256
 
 
 def kind_layout():
-    """Properties of a command that affect its control.
+    """Command properties that affect its control.
 
-    ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: a
-    collective that has the same number as the previous one, and must not run. ``alone``: the ring has only one node,
-    so no word has to move on it. ``updates``: if the command ends with OK, it has changed weights.
+    ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: the
+    collective has the same number as the previous one and must not run. ``alone``: the ring has only one node, so no
+    words are transferred. ``updates``: if the command ends with OK, it has changed weights.
     """
     return data.StructLayout({"immediate": 1, "busy": 1, "repeated": 1, "alone": 1, "updates": 1})
 
 
 def fault_layout():
-    """Reason to abort a command, valid if ``found``: the event's ``status`` and ``detail``."""
+    """Reason to abort a command, valid if ``found``: ``status`` and ``detail`` of the event."""
     return data.StructLayout({"found": 1, "status": 8, "detail": 32})
 
 
 class CollectiveControl(wiring.Component):
-    """Control each command: planning, execution, abort if necessary, and report.
+    """Control each command: plan, execute, abort if necessary, and report.
 
-    ======= ==========================================================================================
-    Idle    takes a command
-    Plan    starts the planner, unless the command is ``immediate`` or ``repeated`` or ``link_reset`` is high
-    Deal    waits for the planner, and sets the paths of all sequences
-    Launch  starts the datapath
-    Settle  waits until the datapath is busy
-    Run     waits until the command has finished, or must be aborted
-    Abort   sends an ABORT, and waits for the predecessor's
-    Report  offers the event
-    ======= ==========================================================================================
+    ======= ========================================================================================== Idle    accepts
+    a command Plan    starts the planner, unless the command is ``immediate`` or ``repeated`` or ``link_reset`` is
+    high Deal    waits for the planner, and sets the paths of all sequences Launch  starts the datapath Settle  waits
+    until the datapath is busy Run     waits until the command has finished, or must be aborted Abort   sends an
+    ABORT, and waits for the predecessor's Report  offers the event =======
+    ==========================================================================================
 
-    ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not needed: they hold
-    these units in reset, so that no state of a command is left for the next one, however it ended.
+    ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not needed. This holds
+    the units in reset, so that no state is left for the next command, however the previous one ended.
 
     While ``link_reset`` is high, a command reaches Report within :attr:`reset_cycles` cycles, whatever the other
     inputs do. Otherwise, a command is in Abort for ``timeout`` + 1 cycles at most.
@@ -56,7 +52,7 @@ class CollectiveControl(wiring.Component):
         Whether a command can be cut short.
     """
 
-    #: Cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
+    #: Latency in cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
     reset_cycles = 4
 
     def __init__(self, *, settable=False, cuttable=False):
@@ -64,16 +60,16 @@ class CollectiveControl(wiring.Component):
         super().__init__({
             # Commands; one runs at a time.
             "command": In(stream.Signature(command_layout())),
-            # One event per command. Its detail after a time-out or a reset is the number of packets sent in this
-            # command (low half) and received (high half).
+            # One event per command. After a time-out or a reset, its detail is the number of packets that this
+            # command has sent (low half) and received (high half).
             "event": Out(stream.Signature(event_layout())),
-            # Cycles without a word on the ring after which the command is aborted.
+            # Number of cycles without a word on the ring after which the command is aborted.
             "timeout": In(32),
             # Ends every command immediately.
             "link_reset": In(1),
             # Number of commands that have changed weights since reset.
             "weight_version": Out(32),
-            # Whether a command is in progress, so that this cycle counts for it.
+            # Whether a command is in progress, so that this cycle is counted for it.
             "busy": Out(1),
             # Properties of the latest command; stable until the next command is accepted.
             "kind": In(kind_layout()),
@@ -89,11 +85,11 @@ class CollectiveControl(wiring.Component):
             "launch": Out(1),
             # Whether packets are accepted.
             "running": Out(1),
-            # Whether the datapath is idle, and no packet is in flight.
+            # Whether the datapath is idle and no packet is in flight.
             "finished": In(1),
-            # Reason to abort the command, used while ``running``.
+            # Reason to abort the command; used while ``running``.
             "fault": In(fault_layout()),
-            # Packets sent in this command (low half) and received (high half): the default detail of a fault.
+            # Number of packets sent (low half) and received (high half) in this command: a fault's default detail.
             "packets": Out(32),
             # Pulse: a word is sent or received.
             "moved": In(1),
@@ -104,24 +100,24 @@ class CollectiveControl(wiring.Component):
             # Conditions for the flags of the event.
             "local_nan": In(1),
             "not_finite": In(1),
-            # Whether the packet in progress must end, and an ABORT must be sent.
+            # Whether the packet in progress must end and an ABORT must be sent.
             "give_up": Out(1),
             # Pulse: the ABORT was sent.
             "abort_sent": In(1),
-            # Whether all incoming words are dropped. Depends combinationally on ``abort_received``.
+            # Whether all incoming words are dropped; depends combinationally on ``abort_received``.
             "drain": Out(1),
             # Pulse: the predecessor's ABORT has arrived.
             "abort_received": In(1),
-            # Pulse: the ABORT could not be sent, or the predecessor's ABORT did not arrive.
+            # Pulse: the ABORT could not be sent, or no ABORT arrived from the predecessor.
             "stranded": Out(1),
-            # With ``settable``: sets ``weight_version``, which continues from there; no command may be in progress.
+            # With ``settable``: sets ``weight_version``, which counts on from there; no command may be in progress.
             **({"set_version": In(version_layout())} if settable else {}),
-            # With ``cuttable``: CUT_TIMEOUT cycles without a word are sufficient to abort a command.
+            # With ``cuttable``: CUT_TIMEOUT cycles without a word suffice to abort a command.
             **({"cut": In(1)} if cuttable else {}),
         })
 
     def _times_out(self, waited):
-        """Whether a wait of ``waited`` cycles is too long."""
+        """Return whether a wait of ``waited`` cycles is too long."""
         limit = waited >= self.timeout
         return limit | (self.cut & (waited >= CUT_TIMEOUT)) if self._cuttable else limit
 
@@ -201,7 +197,7 @@ class CollectiveControl(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                # A packet that directly follows the ABORT belongs to the next command.
+                # A packet right after the ABORT belongs to the next command.
                 m.d.comb += [self.give_up.eq(~aborted), self.drain.eq(~(abort_seen | self.abort_received))]
                 with m.If(self.abort_sent):
                     m.d.sync += aborted.eq(1)

@@ -1,8 +1,8 @@
 """Datapath of collectives: all units between a node's memories and its two ring ports.
 
-It consists of parts that are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` controls each
-stream of packets with a queue of routes, one per packet, and sends jobs to readers and writers, so that parts are
-independent of each other (:mod:`hdl.ring.parts.part`).
+Its parts are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` controls each packet stream with a
+queue of routes, one per packet, and sends jobs to readers and writers, which keeps the parts independent of each
+other (:mod:`hdl.ring.parts.part`).
 """
 
 from amaranth.hdl import Cat, Module
@@ -21,12 +21,12 @@ __all__ = ["Datapath"]
 
 
 class Datapath(wiring.Component):
-    """Datapath of collectives; docs/ring/collective/theory.md contains the block diagram.
+    """Datapath of collectives. See the block diagram in docs/ring/collective/theory.md.
 
     Parameters
     ----------
     config : NodeConfig
-        Determines the parts (:func:`hdl.ring.parts.registry.parts`).
+        Determines which parts exist (:func:`hdl.ring.parts.registry.parts`).
     """
 
     def __init__(self, *, config):
@@ -43,12 +43,12 @@ class Datapath(wiring.Component):
                 # To the packetizer: headers, and their payloads.
                 "header": Out(stream.Signature(header_layout())),
                 "egress": Out(stream.Signature(word_layout())),
-                # To and from the depacketizer: the expected packets, and their payloads after the header has matched.
+                # To and from the depacketizer: expected packets, and their payloads once the header has matched.
                 "expected": Out(stream.Signature(expected_layout())),
                 "ingress": In(stream.Signature(word_layout())),
                 # Events of a cycle.
                 "pulses": Out(pulses_layout()),
-                # Ports to all memories, in the order of the parts.
+                # Ports to all memories, in part order.
                 **memory_ports(config, self._parts),
             }
         )
@@ -59,9 +59,9 @@ class Datapath(wiring.Component):
         m.submodules.sequencer = sequencer = Sequencer(config=config, parts=self._parts)
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
         m.submodules.received = received = PacketDemux(outputs=len(packet_inputs(self._parts)))
-        # All ingress outputs pass through this buffer, and no combinational ready path continues upstream of it.
+        # All ingress outputs pass through this buffer, so no combinational ready path continues upstream of it.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
-        # A packet to be forwarded can wait here, so that the ingress does not have to wait for the previous one.
+        # A packet to forward can wait here, so that ingress does not have to wait for the previous one.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)
         units = [(part, part.component(config=config, description=part)) for part in self._parts]
         for part, unit in units:
@@ -100,7 +100,7 @@ class Datapath(wiring.Component):
         return m
 
     def _command(self, m, sequencer, units):
-        """Connect each part to the setup of the command and to its instructions."""
+        """Connect each part to the command's setup and to its instructions."""
         for part, unit in units:
             m.d.comb += unit.start.eq(self.start)
             m.d.comb += [unit.setup[name].eq(self.setup[name]) for name in unit.setup.shape().members]
@@ -111,8 +111,8 @@ class Datapath(wiring.Component):
                     m.d.comb += getattr(sequencer, done).eq(getattr(unit, done))
 
     def _exchange(self, m, units, packets, sinks):
-        """Connect outputs of parts to inputs, ``packets`` from the ring to inputs of the same name, and channels
-        toward the ring to ``sinks``."""
+        """Connect the outputs of parts to inputs, ``packets`` from the ring to the inputs of the same name, and
+        channels toward the ring to ``sinks``."""
         sinks = {**sinks, **{port.channel: getattr(unit, port.name) for part, unit in units for port in part.inputs}}
         connect_stream(m, packets["transit"], sinks[Channel.TRANSIT])
         for part, unit in units:
@@ -123,7 +123,7 @@ class Datapath(wiring.Component):
                 self._connect(m, getattr(unit, port.name), sinks[port.channel], port.during)
 
     def _connect(self, m, source, sink, during):
-        """Connect two streams, in all commands or only if ``during`` holds for a command's setup."""
+        """Connect two streams, either for all commands or only while ``during`` holds for the command's setup."""
         if during is None:
             connect_stream(m, source, sink)
         else:
@@ -131,7 +131,7 @@ class Datapath(wiring.Component):
                 connect_stream(m, source, sink)
 
     def _connect_memories(self, m, units):
-        """Connect the memory ports of all parts to the datapath's; return the ports that count stalls."""
+        """Connect all parts' memory ports to the datapath's ports, and return the ones that count stalls."""
         counted = []
         for memory in self._config.memory_map.names:
             for kind in ("read", "write"):

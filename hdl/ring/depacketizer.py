@@ -18,13 +18,13 @@ __all__ = ["Depacketizer"]
 
 
 class Depacketizer(wiring.Component):
-    """Unpack packets, and pass on only the expected ones.
+    """Unpack packets, and let only the expected ones through.
 
     A packet waits, with its first word offered, until an ``expected`` record is available and ``active`` is high. Its
     header is then compared with the record, which is taken with the third word, and payload words are passed on as
     they arrive: latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or
     between packets. The exception is the last payload word, which is held until the CRC has been checked and is
-    offered in the cycle of ``done``. So no downstream unit ever completes on a damaged packet. Words pass through a
+    offered in the cycle of ``done``. So a damaged packet never completes in a downstream unit. Words pass through a
     register at ``i`` and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``,
     ``drain`` and ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
@@ -34,8 +34,8 @@ class Depacketizer(wiring.Component):
 
     **Rejection.** Each packet is accepted or rejected at its end. If it is rejected, ``error`` is high for one cycle
     instead of ``done``, :attr:`latency` cycles after the packet's last word. The CRC is checked first: if it is
-    wrong, the rest of the packet cannot be trusted, and this is the only fault for which an old packet is rejected,
-    too. Next is an ABORT packet or stomped CRC; then the first mismatch, in the order of this list:
+    wrong, the rest of the packet cannot be trusted, and this is the only fault for which even an old packet is
+    rejected. An ABORT packet or stomped CRC comes next, followed by the first mismatch in the order of this list:
 
     =====================  ===========================================  ==============================================
     ``code``               cause                                        ``detail``, high half and low half
@@ -60,14 +60,14 @@ class Depacketizer(wiring.Component):
 
     ``destination`` is ignored. After an error no word is taken until ``drain`` has been high or ``active`` has been
     low. While ``drain`` is high, whole packets are discarded, the word offered at ``payload`` is withdrawn, ``done``
-    and ``error`` stay low, and no records are taken. A packet that has been partly discarded is discarded to its end.
+    and ``error`` stay low, and no records are taken. A partly discarded packet is discarded to its end.
 
     Parameters
     ----------
     codecs : tuple of Codec, optional
-        Codecs of the packets that may be expected.
+        Codecs of packets that may be expected.
     tenants : bool
-        Whether packets belong to the tenant given at input ``tenant``, instead of to tenant 0.
+        Whether packets belong to the tenant at the input ``tenant`` instead of tenant 0.
 
     Members
     -------
@@ -89,14 +89,14 @@ class Depacketizer(wiring.Component):
         The header has matched: high in the cycle before the first payload word is offered, and never while a word of
         an earlier packet is offered.
     done : Out(1)
-        An accepted packet has ended with a correct CRC.
+        An accepted packet ended with a correct CRC.
     error : Out(1)
     code : Out(8)
         Reason for the rejection, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
     detail : Out(32)
         Detail of the rejection; valid with ``error``.
     abort_seen : Out(1)
-        An ABORT packet of this epoch has passed, whether rejected or discarded.
+        An ABORT packet of this epoch has passed, either rejected or discarded.
     starved : Out(1)
         A word is needed, but none is available.
     clear : In(1)
@@ -121,8 +121,8 @@ class Depacketizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
-        # One word waits in a register, already decoded as the first word of a packet or as a mask, since decoding
-        # depends on many bits of the word and drives much logic.
+        # One word waits in a register, already decoded as a packet's first word or as a mask, since decoding depends
+        # on many bits of the word and drives a lot of logic.
         held = Signal(word_layout())
         occupied = Signal()
         fresh = Signal()  # the word arrived at the last clock edge
@@ -136,10 +136,10 @@ class Depacketizer(wiring.Component):
         ready = Signal()
         take = Signal()
         room = Signal()
-        mixed = Signal(32)  # the word, XORed with the CRC of the preceding words
+        mixed = Signal(32)  # the word XORed with the CRC of the preceding words
         begins = Signal()  # the incoming word is the first of a packet
 
-        # State of the packet in progress or, while `finished`, of the packet that has just ended.
+        # State of the current packet or, while `finished`, of the packet that has just ended.
         outdated = Signal()
         by_abort = Signal()  # the packet is an ABORT packet of this epoch
         discarded = Signal()
@@ -154,10 +154,10 @@ class Depacketizer(wiring.Component):
         stomped = Signal()
         halted = Signal()
 
-        # The remaining payload. A record is stable for two cycles before the words of its packet are counted.
+        # Remaining payload. A record is stable for two cycles before the words of its packet are counted.
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
-        counted_by = Signal(len(counters))  # one-hot: the length counter used for the packet in progress
+        counted_by = Signal(len(counters))  # one-hot: length counter used for the current packet
         missing = Signal(LENGTH_BITS)  # units that are still missing
         unit_ends, wrong, final = Signal(), Signal(), Signal()
         in_payload = Signal()
@@ -176,7 +176,7 @@ class Depacketizer(wiring.Component):
             unit_ends.eq(_chosen(counted_by, [counter.ends for counter in counters])),
             wrong.eq(_chosen(counted_by, [counter.wrong for counter in counters])),
         ]
-        kept = Signal()  # the word in the output register waits for the packet's check
+        kept = Signal()  # the word in the output register waits for the packet to be checked
 
         def is_older(word):
             return (data.View(header_layout(), word.replicate(3)).epoch - self.epoch)[7]
@@ -237,7 +237,7 @@ class Depacketizer(wiring.Component):
             ]
 
         def check(*faults):
-            """Reject the packet with its first fault; each is (condition, code, actual value, expected value)."""
+            """Reject the packet for its first fault; each is (condition, code, actual value, expected value)."""
             for number, (fault, *verdict) in enumerate(faults):
                 with m.Elif(fault) if number else m.If(fault):
                     refuse(*verdict)
@@ -247,10 +247,10 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
-        # Registers that are not used before their word is taken are written as soon as the word is available.
+        # Registers that are not read before their word is taken are written as soon as the word is available.
         with m.FSM() as fsm:
             with m.State("Word0"):
-                # After a packet that is damaged, unexpected or aborted, one cycle is reserved for the rejection.
+                # After a damaged, unexpected or aborted packet, one cycle is reserved for the rejection.
                 stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
                 m.d.comb += [
                     first.eq(1),
@@ -309,7 +309,7 @@ class Depacketizer(wiring.Component):
                          EventStatus.WRONG_BLOCK, header.block, expected.block),
                     )
                 with m.If(take):
-                    # A record is available, unless the packet does not need one.
+                    # A record is available or not needed for this packet.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     go_on("Skip")
                     belongs = (header.collective == expected.collective) & (header.block == expected.block)
@@ -354,7 +354,7 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
 
         m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(~self.active):  # the command that was stopped by the error has ended
+        with m.If(~self.active):  # the command that the error stopped has ended
             m.d.sync += halted.eq(0)
         with m.Elif(self.error):
             m.d.sync += halted.eq(1)
@@ -376,5 +376,5 @@ class Depacketizer(wiring.Component):
 
 
 def _chosen(flags, values):
-    """Return the value with its flag set, or 0 if no flag is set."""
+    """Return the value for which the flag is set, or 0 if no flag is set."""
     return functools.reduce(operator.or_, (Mux(flag, value, 0) for flag, value in zip(flags, values, strict=True)))

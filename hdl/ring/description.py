@@ -1,4 +1,4 @@
-"""Description of the collective engine: operations that a ring executes together, and QUIESCE."""
+"""Description of the collective engine, which executes QUIESCE and the operations of the whole ring."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription` for this configuration."""
+    """Return the :class:`~hdl.control.engine.EngineDescription` of the engine in this configuration."""
     gradients = Extent(base="gradient_base", memory="gradients")
     weights = Extent(base="weight_base", memory="weights")
     planes = {f"state_{plane}": plane for plane in range(config.memories.planes)}
@@ -33,7 +33,7 @@ def describe(config):
         return ~has_rule(settings.rule, config.memories.planes), EventStatus.BAD_RULE, settings.rule
 
     def lacks_format(command):
-        """Whether the format does not exist, or has blocks in a command with a root that is not the server."""
+        """Whether the format does not exist, or is a block format in a command rooted outside the server."""
         wrong_root = (command.root == command.rank) != config.is_server
         unknown = command.format >= len(FETCH_FORMATS)
         return unknown | ((command.format != 0) & wrong_root), EventStatus.BAD_FORMAT, command.format
@@ -79,6 +79,6 @@ def describe(config):
 
 
 def _ports(config, kind):
-    """Ports of one kind, by the name of their memory."""
+    """Port names of one kind, keyed by memory."""
     members = memory_ports(config, parts(config))
     return {memory: (f"{memory}_{kind}",) for memory in config.memory_map.names if f"{memory}_{kind}" in members}

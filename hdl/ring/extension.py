@@ -1,8 +1,8 @@
-"""Extensions of the collective engine: additions of features, one object per feature of a node.
+"""Extensions of the collective engine: additions by a node's features, one object per feature.
 
-:class:`~hdl.ring.collective.CollectiveEngine` calls all extensions, in the order of the registry of features. An
-extension overrides the methods that it needs; the defaults add nothing. For example, this extension counts the idle
-cycles of the ring::
+:class:`~hdl.ring.collective.CollectiveEngine` calls all extensions in the order of the feature registry. An extension
+overrides the methods that it needs; the defaults add nothing. For example, this extension counts the idle cycles of
+the ring::
 
     class IdleCount(CollectiveExtension):
         def counts(self):
@@ -26,7 +26,7 @@ __all__ = ["CollectiveExtension", "CollectiveUnits", "extensions", "link_class"]
 
 @dataclasses.dataclass(kw_only=True)
 class CollectiveUnits:
-    """Units and signals of a collective engine, for use by extensions during its elaboration."""
+    """Units and signals of a collective engine that extensions can use during its elaboration."""
 
     #: The engine itself, for its ports.
     engine: Any
@@ -35,22 +35,22 @@ class CollectiveUnits:
     packetizer: Any
     depacketizer: Any
     datapath: Any
-    #: The most recent command and its setup, in registers.
+    #: The most recent command and its setup, from registers.
     command: Any
     setup: Any
     #: Header for ABORT packets.
     abort_header: Any
-    #: Whether the command being offered sums along a chain of nodes.
+    #: Whether the offered command sums along a chain of nodes.
     chained: Any = 0
-    #: Units for control words, in a node that has them; the replay extension creates them.
+    #: Units for control words, created by the replay extension; None if the node has no control words.
     words: Any = None
-    #: Whether the units for control words must restart, and whether the links must restart with a new setting.
+    #: Whether the control word units must restart, and whether the links must restart with a new setting.
     words_reset: Any
     links_reset: Any = 0
 
 
 class CollectiveExtension:
-    """Base of all extensions of a collective engine.
+    """Base class of all extensions of a collective engine.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class CollectiveExtension:
     Members
     -------
     link : type, optional
-        Class of the link ends, instead of :class:`~hdl.ring.link_ends.LinkEnds`; the first extension with a class
-        takes precedence.
+        Class of the link ends, if not :class:`~hdl.ring.link_ends.LinkEnds`; the first extension with a class takes
+        precedence.
     control : mapping
         Options of :class:`~hdl.ring.control.CollectiveControl`.
     inputs, outputs, joins : mapping
@@ -81,7 +81,7 @@ class CollectiveExtension:
         return ()
 
     def immediate(self) -> tuple[int, ...]:
-        """Codes of operations that end immediately, since there is nothing to run."""
+        """Codes of operations that end immediately because there is nothing to run."""
         return ()
 
     def members(self) -> dict[str, Any]:
@@ -89,22 +89,22 @@ class CollectiveExtension:
         return {}
 
     def counts(self) -> dict[str, int]:
-        """Widths in bits of the increments per cycle of additional counters, by register name."""
+        """Increment widths in bits of additional counters, keyed by register name."""
         return {}
 
     def make(self, m: Any, units: CollectiveUnits) -> Any:
-        """Create units; return None, or a signal that is high when another node reports that it is working."""
+        """Create units; return None or a signal that is high when another node reports that it is working."""
         return None
 
     def take(self, m: Any, units: CollectiveUnits, command: Any) -> None:
-        """Add assignments to a command's setup; they take effect in the cycle when the command is accepted."""
+        """Add assignments to a command's setup, which take effect when the command is accepted."""
 
     def connect(self, m: Any, units: CollectiveUnits) -> None:
-        """Connect the ports and units that the extension added."""
+        """Connect the ports and units that this extension has added."""
 
 
 def extensions(config: Any) -> tuple[CollectiveExtension, ...]:
-    """Extensions of the collective engine of a node, in the order of the registry of features."""
+    """Extensions of a node's collective engine, in the order of the feature registry."""
     return objects_of(config, "collective")
 
 

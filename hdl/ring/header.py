@@ -1,7 +1,7 @@
-"""Header of a packet on the ring: three words with the kind of the payload and its position.
+"""Packet header on the ring: three words with the kind of the payload and its position.
 
-A packet consists of its header, the payload words, and the CRC-32 of all preceding words, with ``last``. A sender
-that must abort inside a packet ends it with the bitwise inverse of the correct CRC: the packet is *stomped*.
+A packet consists of the header, the payload words, and the CRC-32 of all preceding words, marked with ``last``. A
+sender that must abort inside a packet ends it with the bitwise inverse of the correct CRC: the packet is *stomped*.
 """
 
 from amaranth.lib import data, enum
@@ -40,8 +40,8 @@ def header_layout():
     """Layout of the header, with the first word in the lowest bits; no field spans two words.
 
     ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is the tenant of the
-    command, 0 in nodes without tenants. ``length`` counts elements; in an ABORT packet, which has no payload, it may
-    hold the reason.
+    command, 0 in nodes without tenants. ``length`` is the number of elements; in an ABORT packet, which has no
+    payload, it may contain the reason.
     """
     return data.StructLayout({
         "type": PacketType, "codec": CODE_BITS, "tenant": 4, "source": 8, "epoch": 8,
@@ -51,7 +51,7 @@ def header_layout():
 
 
 def expected_layout():
-    """Header fields that an accepted DATA packet must match, in addition to the tenant."""
+    """Header fields, other than the tenant, that an accepted DATA packet must match."""
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
@@ -60,7 +60,7 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Words in the longest packet of ``segment`` elements, which is zero-value coded without any zeros."""
+    """Number of words in the longest packet of ``segment`` elements: zero-value coded without any zeros."""
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
     return OVERHEAD_WORDS + segment + (segment + 31) // 32

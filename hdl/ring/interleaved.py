@@ -1,9 +1,9 @@
-"""Interleaved order of a collective: the packets of two segments alternate.
+"""Interleaved order of a collective: packets of two segments alternate.
 
 With SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block (:mod:`hdl.ring.order`), the order
 SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is processed in pairs of segments
-with alternating steps. So data that is passed on was received two packets earlier. A collective with only one phase
-processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0), and follows it.
+with alternating steps. Forwarded data was thus received two packets earlier. A collective with only one phase
+processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0) and comes after it.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -21,9 +21,9 @@ INTERLEAVED_LAG = 2
 class InterleavedGenerator(SequenceGenerator):
     """Emit one record per step, in the interleaved order.
 
-    A record is offered :attr:`pause` cycles after the previous one was taken, or :attr:`pair_pause` cycles when a new
-    pair of segments begins, or at most :attr:`longest_pause` cycles if the sequence has no steps in a phase of the
-    collective. ``o`` is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
+    A record is offered :attr:`pause` cycles after the previous one was accepted, or :attr:`pair_pause` cycles if a
+    new pair of segments starts, or at most :attr:`longest_pause` cycles if the sequence has no steps in a phase of
+    the collective. ``o`` is a register; only ``o.valid`` depends on ``o.ready``.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class InterleavedGenerator(SequenceGenerator):
     Members
     -------
     start, plan, scatter, gather, o, busy
-        See :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is omitted but, if the collective has
-        it, its segments keep their positions in the order: so all sequences of a collective pair the same segments.
+        See :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is omitted, but if the collective has
+        it, its segments keep their positions in the order, so all sequences of a collective pair the same segments.
     both : In(1)
         Whether the collective has both phases, or only the phase with steps of this sequence. Stable like ``plan``.
     """
@@ -48,7 +48,7 @@ class InterleavedGenerator(SequenceGenerator):
         m = Module()
         plan, record = self.plan, self.o.payload
 
-        # Number of segments started in each phase, and the number of segments by which the gather lags.
+        # Number of segments started in each phase, and number of segments by which the gather lags.
         entered = {each: Signal(record.segment.shape(), name=f"entered_{each.name.lower()}") for each in Phase}
         behind = Signal(range(INTERLEAVED_LAG + 2))
         taken = {each: Signal(name=f"taken_{each.name.lower()}") for each in Phase}  # the collective has the phase
@@ -63,7 +63,7 @@ class InterleavedGenerator(SequenceGenerator):
                           Phase.SCATTER, Phase.GATHER)),
         ]
 
-        # The two segments in progress; `turn` selects the one with the current step.
+        # The two segments in progress. `turn` selects the one with the current step.
         turn = Signal()
         lanes = [self._lane(f"lane_{number}") for number in range(2)]
         lane = {name: Mux(turn, *(each[name] for each in reversed(lanes))) for name in lanes[0]}
@@ -75,7 +75,7 @@ class InterleavedGenerator(SequenceGenerator):
         first = {name: Mux(chosen, self.gather.first[name], self.scatter.first[name]) for name in ("group", "place")}
 
         def enter(into):
-            """Enter the next segment, if there is one."""
+            """Advance to the next segment, if there is one."""
             m.d.sync += [
                 into["phase"].eq(onward),
                 into["opening"].eq(1),
@@ -90,7 +90,7 @@ class InterleavedGenerator(SequenceGenerator):
                     m.d.sync += [entered[each].eq(entered[each] + 1), climbs[each].eq(climbs[each] + plan.pitch),
                                  behind.eq(behind + 1 if each == Phase.SCATTER else behind - 1)]
 
-        active, settled = Signal(), Signal()  # settled: the values of the lane have had one cycle to reach the record
+        active, settled = Signal(), Signal()  # settled: the lane's values have had one cycle to reach the record
         wraps, at_end = Signal(), Signal()
         group, at, segment = (Signal.like(lanes[0][name], name=name) for name in ("group", "place", "segment"))
         left = Signal.like(lanes[0]["steps"])
@@ -129,7 +129,7 @@ class InterleavedGenerator(SequenceGenerator):
             with m.State("Steps"):
                 m.d.sync += settled.eq(1)
                 with m.If(left == 0):
-                    # This sequence has no steps in the segment.
+                    # This sequence has no steps in this segment.
                     m.d.sync += [settled.eq(0), turn.eq(~turn)]
                     with m.If(idle):
                         m.next = "First"

@@ -1,7 +1,7 @@
-"""Link between neighbours: words out, credits back.
+"""Link between neighbouring nodes: words forward, credits back.
 
-The wires have no back-pressure for words. Instead, the receiver has room for a fixed number of whole packets. The
-transmitter needs a credit to start a packet; the receiver returns it when a whole packet has left. Data and credits
+Words have no back-pressure on the wires. Instead, the receiver can store a fixed number of packets. The transmitter
+needs a credit to start a packet, and the receiver returns one whenever a whole packet has left it. Data and credits
 are registered at both ends, so a link may have any latency. docs/ring/link.md shows why this cannot deadlock.
 """
 
@@ -20,12 +20,12 @@ class LinkSignature(wiring.Signature):
     Members
     -------
     valid : Out(1)
-        There is a word in this cycle.
+        A word is sent in this cycle.
     data : Out(32)
     last : Out(1)
         The word ends its packet.
     credit : In(1)
-        A pulse of one cycle for each packet that has left the receiver.
+        One-cycle pulse for each packet that has left the receiver.
     """
 
     def __init__(self):
@@ -36,7 +36,7 @@ class LinkSignature(wiring.Signature):
 
 
 def check_sizes(segments, words, role):
-    """Raise ValueError unless these are valid sizes for an end of a link."""
+    """Raise ValueError unless these are valid sizes for a link end."""
     if not isinstance(segments, int) or segments < 2:
         raise ValueError(f"Segment count must be an integer of at least 2, not {segments!r}")
     if not isinstance(words, int) or words < 5:
@@ -44,23 +44,23 @@ def check_sizes(segments, words, role):
 
 
 def levels(segments, packet_words):
-    """Signature members for the fill level of a receiver."""
+    """Signature members for a receiver's fill level."""
     return {"level": Out(range(segments * packet_words + 1)), "packets": Out(range(segments + 1)), "overrun": Out(1)}
 
 
 class LinkTransmitter(wiring.Component):
-    """Send packets while there are credits.
+    """Send packets as long as there are credits.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` and ``may_start`` depend only on registers and ``reset_link``.
 
-    A credit is spent when the first word of a packet enters the queue, so all queued words may be sent. Words stay in
-    the queue's block memory until overwritten: if a whole packet fits, the last packet can be sent again.
+    A credit is spent when a packet's first word enters the queue, so all queued words may be sent. Words stay in the
+    queue's block memory until overwritten, so the last packet can be sent again if a whole packet fits.
 
     Parameters
     ----------
     segments : int
-        Capacity of the receiver at the far end in packets; at least 2.
+        Capacity of the receiver at the far end, in packets; at least 2.
     egress_words : int
         Depth of the queue, in words; at least 5. A whole packet needs :func:`~hdl.ring.header.packet_words`.
     throttled : bool
@@ -71,8 +71,8 @@ class LinkTransmitter(wiring.Component):
     i : In(stream of word_layout())
     ring_o : Out(LinkSignature())
     may_start : Out(1)
-        There is a credit. It applies to a first word that is offered in this cycle or the next, if packets have at
-        least two words; a packet started without a credit breaks the link.
+        There is a credit for a first word that is offered in this cycle or the next, if packets have at least two
+        words. A packet started without a credit breaks the link.
     credits : Out(range(segments + 1))
         Number of packets that may be started.
     reset_link : In(1)
@@ -108,7 +108,7 @@ class LinkTransmitter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        first = Signal(init=1)  # the next word at i starts a packet
+        first = Signal(init=1)  # whether the next word at i starts a packet
         spend = Signal()
 
         m.submodules.queue = queue = ResetInserter(self.reset_link)(
@@ -131,7 +131,7 @@ class LinkTransmitter(wiring.Component):
             m.d.sync += first.eq(queue.i.payload.last)
         with m.If(spend & ~self.ring_o.credit):
             m.d.sync += self.credits.eq(self.credits - 1)
-        # A credit that was never issued would admit packets for which there is no room.
+        # A spurious credit would admit packets for which there is no room.
         with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
             m.d.sync += self.credits.eq(self.credits + 1)
         with m.If(self.reset_link):
@@ -140,7 +140,7 @@ class LinkTransmitter(wiring.Component):
 
 
 class Ingress(wiring.Component):
-    """Buffer for packets at the end of a link, safe against any words from the peer.
+    """Packet buffer at the end of a link; tolerates any words from the peer.
 
     Latency is 3 cycles from a word at ``i`` to ``o``, throughput one word per cycle. ``o`` consists of registers.
 
@@ -157,7 +157,7 @@ class Ingress(wiring.Component):
     level, packets, overrun
         As in :class:`LinkReceiver`.
     leaves : Out(1)
-        The last word of a packet is taken at ``o`` in this cycle.
+        The last word of a packet is accepted at ``o`` in this cycle.
     """
 
     def __init__(self, *, segments, packet_words):
@@ -173,18 +173,18 @@ class Ingress(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        position = Signal(range(self._packet_words))  # position of the link's word in its packet
-        dropping = Signal()  # the rest of the packet on the link is not stored
+        position = Signal(range(self._packet_words))  # position of the incoming word in its packet
+        dropping = Signal()  # the rest of the incoming packet is not stored
         starts = Signal()
         final = Signal()
         word = self.i.payload
 
-        # The number of rows of a block memory is a power of two anyway, so that addresses wrap by themselves.
+        # Block memories have a power of two of rows anyway, so that addresses wrap by themselves.
         rows = 1 << (self._segments * self._packet_words - 1).bit_length()
         m.submodules.queue = queue = Queue(shape=word_layout(), depth=rows, block=True)
         connect_stream(m, queue.o, self.o)
 
-        # The queue is never full: it has room for all words of all packets.
+        # The queue is never full, because it has room for all words of all packets.
         m.d.comb += [
             starts.eq(self.i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
             self.leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
@@ -206,15 +206,15 @@ class Ingress(wiring.Component):
 
 
 class LinkReceiver(wiring.Component):
-    """Keep incoming packets until the node takes them.
+    """Store incoming packets until the node accepts them.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle. A
     word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit is sent in
     the cycle after the last word of a packet has been taken.
 
-    Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with its
-    ``last``: a packet without a credit is dropped as a whole, a packet that is too long is truncated, and ``overrun``
-    reports both. Packets already stored are not affected.
+    Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with
+    ``last``. A packet without a credit is dropped and one that is too long is truncated; ``overrun`` reports both.
+    Packets already stored are not affected.
 
     Parameters
     ----------
@@ -228,9 +228,9 @@ class LinkReceiver(wiring.Component):
     ring_i : In(LinkSignature())
     o : Out(stream of word_layout())
     level : Out(range(segments * packet_words + 1))
-        Number of words held.
+        Number of words stored.
     packets : Out(range(segments + 1))
-        Number of packets held; the last one may be incomplete.
+        Number of packets stored; the last one may be incomplete.
     overrun : Out(1)
         The peer has sent more than its credits allow; sticky until ``reset_link``.
     reset_link : In(1)

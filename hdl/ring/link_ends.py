@@ -1,4 +1,4 @@
-"""Link ends of a node that sends packets on credit: receiver and transmitter."""
+"""Link ends (receiver and transmitter) of a node that uses credits."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import data, stream, wiring
@@ -13,22 +13,22 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["LinkEnds", "Pace", "moves_layout", "pace_of"]
 
 def moves_layout(ports=1):
-    """Packet words transferred in a cycle: ``word`` words, including ``packet`` last words."""
+    """Number of packet words moved in a cycle: ``word`` words, of them ``packet`` last words."""
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
 class Pace:
-    """Pace of a transmitter: one word per cycle, unless a feature of the node defines a slower pace."""
+    """Pace of a transmitter: one word per cycle, unless a feature of the node slows it down."""
 
     #: Whether a transmitter has an input ``enable``.
     throttled = False
 
     def members(self):
-        """Signature members that are added to the link ends."""
+        """Additional signature members for the link ends."""
         return {}
 
     def connect(self, m, links, transmitter):
-        """Connect the transmitter of the link ends, and return the wires to the successor."""
+        """Connect the transmitter of the link ends; return the wires to the successor."""
         return transmitter.ring_o
 
 
@@ -38,7 +38,7 @@ def pace_of(config):
 
 
 class LinkEnds(wiring.Component):
-    """Receiver of the link from the predecessor, and transmitter of the link to the successor.
+    """Receiver for the link from the predecessor and transmitter for the link to the successor.
 
     Streams, latencies and throughput are as in :class:`~hdl.ring.link.LinkTransmitter` and
     :class:`~hdl.ring.link.LinkReceiver`.
@@ -46,7 +46,7 @@ class LinkEnds(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        It determines the capacity of the receiver in packets, and their maximum length.
+        Node configuration, which determines the receiver's capacity in packets and the maximum packet length.
 
     Members
     -------
@@ -56,14 +56,14 @@ class LinkEnds(wiring.Component):
     o : Out(stream of word_layout())
         Packets from the predecessor.
     may_start : Out(1)
-        A packet may be started at ``i``.
+        Whether a packet may start at ``i``.
     overrun : Out(1)
-        The predecessor has sent more than its credits allow.
+        Whether the predecessor has sent more than its credits allow.
     reset_link : In(1)
     sent, received : Out(moves_layout())
-        Words of packets to the successor and from the predecessor. Each word counts once, however often it was sent.
+        Packet words to the successor and from the predecessor. Each word counts once, even if it is sent repeatedly.
     delay : Out(32)
-        Zero, since the link does not measure its latency.
+        Always zero, since this link does not measure its latency.
     throttle, wire_delay
         With throttles only: see :class:`~hdl.features.throttles.pace.ThrottledPace`.
     """

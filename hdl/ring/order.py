@@ -1,17 +1,17 @@
-"""Static order of a collective: the order of its transfers of segments of blocks.
+"""Static order of a collective, which transfers blocks in segments.
 
 A vector of ``length`` elements is partitioned cyclically into ``size`` blocks, in groups of 32 elements: group j
-belongs to block (j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and the block
-has G // size of G groups, and one more if its first group is below G % size. In memory the groups of a vector are
-``stride`` groups apart, and the groups of a block are ``pitch`` = size · stride groups apart. A block moves in
-segments of S elements. Every block has the same number T of segments, so short blocks end in empty segments. With
-SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2),
-AG(1), … AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer. In a late sequence it
-lags by :data:`LAG`, which also hides the latency of the whole ring.
+belongs to block (j + block_offset) % size. The first group of block b is therefore (b - block_offset) % size, and out
+of G groups the block has G // size, plus one if its first group is below G % size. In memory, successive groups of a
+vector are ``stride`` groups apart and successive groups of a block ``pitch`` = size · stride groups apart. A block
+moves in segments of S elements. Every block has the same number T of segments, so short blocks end with empty
+segments. With SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block, the order is SR(0),
+SR(1), AG(0), SR(2), AG(1), … AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer.
+In a late sequence it lags by :data:`LAG`, which also hides the latency of the whole ring.
 
 Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
-own sequence, which has a number of steps in each phase. The block, and with it the first group, decreases by one from
-step to step.
+own sequence, which has a given number of steps in each phase. The block number, and with it the first group,
+decreases by one from step to step.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
@@ -41,19 +41,19 @@ class Phase(enum.Enum, shape=1):
 
 
 def pitches(nodes_max):
-    """Shape of the distance, in groups, between groups of a block, for up to ``nodes_max`` nodes."""
+    """Shape of the distance in groups between a block's groups, for up to ``nodes_max`` nodes."""
     return range(len(ranks(nodes_max)) * STRIDES.stop)
 
 
 def _groups(elements):
-    """Shape of a count of groups, and of a group's position in a memory of ``elements`` elements."""
+    """Shape of a number of groups, and of a group's position, in a memory of ``elements`` elements."""
     return range((elements + GROUP - 1) // GROUP + 1)
 
 
 def plan_layout(elements, nodes_max=SMALL_RING):
     """Partitioning of a vector of up to ``elements`` elements into up to ``nodes_max`` blocks.
 
-    ``quotient`` is the number of groups that every block has, ``remainder`` the number of blocks with one more, and
+    ``quotient`` is the minimum number of groups in a block, ``remainder`` the number of blocks with one more, and
     ``rest`` the number of elements in the vector's last group, modulo 32. ``final`` is the first group of the block
     that contains the last group. ``top`` is the position of group ``size`` - 1. Positions wrap at a power of two.
     """
@@ -75,19 +75,19 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """Number of a block's first group, which is below ``size``, and the position of this group in memory."""
+    """First group of a block: its number, which is below ``size``, and its position in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
 def path_layout(elements, nodes_max=SMALL_RING):
-    """Path of a sequence in a phase: its number of steps, and the first group of the first step's block."""
+    """Path of a sequence through a phase: the number of steps, and the first group of the first block."""
     return data.StructLayout({"steps": sizes(nodes_max), "first": first_layout(elements, nodes_max)})
 
 
 def record_layout(elements, segment, nodes_max=SMALL_RING):
-    """One segment of one block, in the static order.
+    """One segment of a block, as an entry of the static order.
 
-    ``place`` is the position of the segment's first group, in groups from the base. ``length`` is its number of
+    ``place`` is the position of the segment's first group, in groups from the base. ``length`` is the number of
     elements, 0 if the block ends before it. ``first`` and ``last`` mark the first and last step of a phase.
     """
     return data.StructLayout(
@@ -104,16 +104,16 @@ def record_layout(elements, segment, nodes_max=SMALL_RING):
 
 
 class Planner(wiring.Component):
-    """Partition a vector into blocks, without a divider or a multiplier.
+    """Partition a vector into blocks without a divider or multiplier.
 
-    ``done`` follows ``start`` after :attr:`latency` cycles at most. Results are stable until the next start.
+    ``done`` follows ``start`` by at most :attr:`latency` cycles. Results are stable until the next start.
 
     Parameters
     ----------
     elements : int
-        Longest vector; a multiple of 32.
+        Maximum length of a vector; a multiple of 32.
     segment : int
-        Elements in a segment, 32 times a power of two.
+        Number of elements in a segment: 32 times a power of two.
     nodes_max : int
         Maximum number of blocks: the largest ring, up to :data:`~hdl.ring.topology.MAX_NODES`.
 
@@ -122,9 +122,9 @@ class Planner(wiring.Component):
     start : In(1)
         Starts planning; the following inputs must be stable until ``done``.
     length, size, rank : In
-        Elements of the vector; blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
+        Length of the vector; number of blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
     block_offset, stride : In
-        Block of the vector's first group, below ``size``; groups from one group of the vector to the next, from 1 on.
+        Block of the vector's first group, below ``size``; distance between successive groups in groups, at least 1.
     done : Out(1)
         High for one cycle when the results are available.
     plan : Out(plan_layout(elements, nodes_max))
@@ -170,7 +170,7 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
-        # The remainder so far, extended by the next bit of the dividend.
+        # Remainder so far, with the next bit of the dividend appended.
         partial = Signal(range(2 * len(ranks(self._nodes_max))))
         first = Signal(first_layout(self._elements, self._nodes_max))  # the first groups, one after another
         block = Signal(ranks(self._nodes_max))
@@ -179,7 +179,7 @@ class Planner(wiring.Component):
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # the position after the last of the first groups
+            plan.pitch.eq(first.place),  # the position that follows the last first group
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -206,7 +206,7 @@ class Planner(wiring.Component):
                 with m.If(position == 0):
                     m.next = "Deal"
             with m.State("Deal"):
-                # Groups are processed one by one, since each position is the previous one plus a stride.
+                # Process one group at a time, since each position is the previous one plus a stride.
                 with m.If(is_predecessor(block, self.rank, plan.size)):
                     m.d.sync += self.previous.eq(first)
                 with m.If(block == self.rank):
@@ -230,25 +230,25 @@ class Planner(wiring.Component):
 
 
 class SequenceGenerator(wiring.Component):
-    """Emit one record for each step of a sequence, in the static order.
+    """Emit one record per step of a sequence, in the static order.
 
-    A record is offered two cycles after the previous one was taken. ``o`` is a register, and of all registers
-    only ``o.valid`` depends on ``o.ready``, which comes from all consumers of the records.
+    A record is offered two cycles after the previous one was accepted. ``o`` is a register, and of all registers only
+    ``o.valid`` depends on ``o.ready``, which comes from all consumers of the records.
 
     Parameters
     ----------
     elements : int
-        Longest vector; a multiple of 32.
+        Maximum length of a vector; a multiple of 32.
     segment : int
-        Elements in a segment, 32 times a power of two.
+        Number of elements in a segment: 32 times a power of two.
     nodes_max : int
         Maximum number of blocks.
     chained : bool
-        Whether a scatter-reduce may be a chain, where each node has one step.
+        Whether a scatter-reduce may be a chain with one step per node.
     lags : bool
         Whether the gather may lag by :data:`LAG` segments (``late``).
     members : mapping, optional
-        Additional members of a generator with a different order.
+        Additional members, for a subclass with a different order.
 
     Members
     -------
@@ -261,10 +261,10 @@ class SequenceGenerator(wiring.Component):
         Whether the first step of a scatter-reduce is marked ``first``, and the last step ``last``. Present only if
         ``chained``; otherwise they always are.
     late : In(1)
-        The gather lags by :data:`LAG` segments instead of one. Present only if ``lags``.
+        Whether the gather lags by :data:`LAG` segments instead of one. Present only if ``lags``.
     o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
-        High from the cycle after ``start`` until the last record has been taken.
+        High from the cycle after ``start`` until the last record has been accepted.
     """
 
     def __init__(self, *, elements, segment, nodes_max=SMALL_RING, chained=False, lags=False, members=None):
@@ -293,14 +293,14 @@ class SequenceGenerator(wiring.Component):
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
-        steps = Signal(sizes(self._nodes_max))  # remaining steps of the phase, including the current one
+        steps = Signal(sizes(self._nodes_max))  # remaining steps of the phase, counting the current one
         opening = Signal()  # the current step is the first one
         group = Signal(ranks(self._nodes_max))  # first group of the block
         position = Signal.like(plan.pitch)  # position of that group
         wraps = Signal()
-        settled = Signal()  # the record has had one cycle to follow group, position and segment
+        settled = Signal()  # whether the record has had a cycle to follow group, position and segment
 
-        # Signals for the step that follows the last step of a phase.
+        # Conditions for the step that follows a phase's last step.
         both = Signal()
         ending, before_end = Signal(), Signal()  # whether this segment is the last; whether the next one is
         enters = Signal()
@@ -396,24 +396,24 @@ class SequenceGenerator(wiring.Component):
         return m
 
     def _climbs(self, position):
-        """For each phase, distance of its segment from the first segment, in groups, without the lowest bits, which
-        are zero. It is a running sum, which needs no multiplier."""
+        """Distance in groups from the first segment to each phase's segment, without the low zero bits. It is a
+        running sum, so no multiplier is needed."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 
     def _record(self, m, group, position, segment, climb):
-        """Return the block, position and length of the current step's record, one cycle after the inputs: the block's
-        first group, the group's position, the segment, and its distance from the first segment."""
+        """Return the current step's record one cycle after its inputs: the block's first group, the group's position,
+        the segment, and its distance from the first segment."""
         plan = self.plan
         per_segment = self._segment // GROUP
         shift = per_segment.bit_length() - 1
         offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from the segment on, except an odd group
-        odd, final = Signal(), Signal()  # the block has an odd group; the block contains the last group of the vector
+        left = Signal.like(plan.quotient)  # number of groups in the block from this segment on, rounded down to even
+        odd, final = Signal(), Signal()  # whether the block has an odd group, and the vector's last group
         inside = Signal(range(per_segment + 1))  # groups in the segment
-        ends = Signal()  # the block ends in this segment, or before it
-        partial = Signal()  # the segment's last group is the vector's last group, and is not full
+        ends = Signal()  # whether the block ends in or before this segment
+        partial = Signal()  # whether the segment's last group is the vector's last group and is not full
         unwrapped = Signal(range(2 * len(ranks(self._nodes_max))))
         m.d.comb += unwrapped.eq(group + plan.block_offset)
         m.d.sync += [
@@ -431,10 +431,10 @@ class SequenceGenerator(wiring.Component):
         return block, offset, Cat(Mux(partial, plan.rest, 0), inside - partial)
 
     def _next_group(self, group, wraps):
-        """First group of the next lower block, modulo the ring size."""
+        """First group of the preceding block, modulo the ring size."""
         return Mux(wraps, self.plan.size, group) - 1
 
     def _next_place(self, position, wraps):
-        """Position of the group from :meth:`_next_group`: one carry chain, with a carry-in from the lowest bit."""
+        """Position of the group from :meth:`_next_group`, computed by one carry chain with a carry-in."""
         plan = self.plan
         return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

@@ -1,4 +1,4 @@
-"""Packetizer: assembles header, payload and CRC into packets for the link."""
+"""Packetizer: assembles header, payload and CRC into link packets."""
 
 import contextlib
 
@@ -68,7 +68,7 @@ class Packetizer(wiring.Component):
         aborting = Signal()  # the packet in progress is the ABORT packet
         stomp = Signal()
         room = Signal()
-        stage = Signal()  # a word of the header or payload enters the output register
+        stage = Signal()  # a word of the header or payload is loaded into the output register
         ends = Signal()  # the CRC enters the output register
         word = Signal(32)
         fields = Signal(96)

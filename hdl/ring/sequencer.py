@@ -1,12 +1,12 @@
-"""Sequencer: converts a command's static order into headers, routes and jobs, segment by segment.
+"""Sequencer: converts a command's static order to headers, routes and jobs, one segment at a time.
 
-Each participant follows the order of :mod:`hdl.ring.order` with a sequence (:mod:`hdl.ring.sequences`). Two
-participants are implemented here: egress generates the header of each packet that is sent and selects the source of
-its payload, and ingress gives the next expected packet and the destinations of its payload. All other routes and jobs
-are instructions that are described by the parts of the datapath (:mod:`hdl.ring.parts.part`).
+Each participant follows the order of :mod:`hdl.ring.order` with its own sequence (:mod:`hdl.ring.sequences`). Two
+participants are implemented here. Egress generates the header of each packet to send and selects the source of its
+payload; ingress gives the next expected packet and the destinations of its payload. All other routes and jobs are
+instructions described by the parts of the datapath (:mod:`hdl.ring.parts.part`).
 
-All of these go into queues, so that a sequence may run ahead of the data. An empty segment has no payload, so its
-packet is only a header.
+All of them go through queues, so a sequence can run ahead of the data. For an empty segment, the packet consists only
+of a header.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
@@ -27,12 +27,12 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Sent", "Sequencer"]
 
-#: Number of headers, routes or jobs that a sequence may run ahead of the data.
+#: How many headers, routes or jobs a sequence can run ahead of the data.
 _AHEAD = 5
 
 
 class Sent(enum.IntEnum):
-    """Source of the payload of a packet to be sent."""
+    """Source of a sent packet's payload."""
 
     ENCODER = 0
     OWN = 1
@@ -44,7 +44,7 @@ def _is_received(record, setup):
 
 
 def _packet_instructions(parts):
-    """Routes of the packets: from their sources to the ring, and from the ring to the inputs of parts."""
+    """Routes of packets from their sources to the ring, and from the ring to the inputs of parts."""
     encodes_all = any(part.encodes_all for part in parts)
     inputs = packet_inputs(parts)
 
@@ -58,22 +58,22 @@ def _packet_instructions(parts):
     return (
         # Source of each payload.
         Instruction("sent", EGRESS, range(len(Sent)), sent),
-        # Destinations of each payload, one bit for each input.
+        # Destinations of each payload, with one bit per input.
         Instruction("received", INGRESS, len(inputs), received, when=_is_received),
     )
 
 
 class Sequencer(wiring.Component):
-    """Generate the headers, routes and jobs that make the datapath execute a command.
+    """Generate the headers, routes and jobs with which the datapath executes a command.
 
-    Every output stream comes from a queue with registered outputs. ``header`` and ``expected`` add the fields that
-    are constant for the whole command, and the codec, which depends on the phase.
+    Every output stream comes from a queue with registered outputs. ``header`` and ``expected`` are completed with the
+    fields that are constant for the whole command and with the codec, which depends on the phase.
 
     Parameters
     ----------
     config : NodeConfig
     parts : sequence of PartDescription, optional
-        Parts of the datapath; :func:`hdl.ring.parts.registry.parts` by default.
+        Parts of the datapath; by default :func:`hdl.ring.parts.registry.parts`.
     """
 
     def __init__(self, *, config, parts=None):
@@ -84,17 +84,17 @@ class Sequencer(wiring.Component):
             *_packet_instructions(parts), *(instruction for part in parts for instruction in part.instructions))
         super().__init__(
             {
-                # Begins a command; ``setup`` must be stable from then until ``busy`` is low.
+                # Starts a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config, parts)),
-                # High from the cycle after ``start`` until every header and record has been taken and every awaited
+                # High from the cycle after ``start`` until all headers and records have been taken and every awaited
                 # instruction is done.
                 "busy": Out(1),
-                # Whether the most recently taken header, or initially the first header, belongs to a scatter-reduce.
+                # Whether the header taken last (initially, the first header) belongs to a scatter-reduce.
                 "scattering": Out(1),
                 # Headers of the packets to be sent.
                 "header": Out(stream.Signature(header_layout())),
-                # Header fields that the expected packets must have.
+                # Required header fields of the expected packets.
                 "expected": Out(stream.Signature(expected_layout())),
                 # A stream for each instruction; if it is awaited, also ``<name>_done``, high for one cycle when the
                 # part is done.
@@ -105,7 +105,7 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Terms of `busy`: high while any data has not reached a memory or a ring port.
+        # Conditions for `busy`: high while some data has not yet reached a memory or a ring port.
         self._pending = []
         records = {sequence: self._generate(m, sequence) for sequence in sequences_of(self._instructions)}
         self._direct_egress(m, records[EGRESS])
@@ -118,7 +118,7 @@ class Sequencer(wiring.Component):
         return m
 
     def _generate(self, m, sequence):
-        """Create the generator of a sequence's records, without consumers yet."""
+        """Create the generator of a sequence's records; consumers are added later."""
         config, chained, lags = self._config, self._config.has_chains, self._config.role.root_reduce
         shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.topology.max_nodes}
         generator = (InterleavedGenerator(**shape) if config.role.interleaved
@@ -137,7 +137,7 @@ class Sequencer(wiring.Component):
         return _Consumers(generator.o, record_layout(self._elements, config.segment, config.topology.max_nodes))
 
     def _fork(self, m, sequence, consumers):
-        """Send each record of a sequence to the consumers that request it."""
+        """Send each record of a sequence to all consumers that request it."""
         fork = Fork(shape=consumers.layout, outputs=len(consumers.ports))
         m.submodules[f"{sequence.name}_fork"] = fork
         connect_stream(m, consumers.source, fork.i)
@@ -146,13 +146,13 @@ class Sequencer(wiring.Component):
             m.d.comb += [port.valid.eq(inner.valid), inner.ready.eq(port.ready)]
 
     def _queue(self, m, name, port, shape, payload):
-        """Create a queue of payloads that are computed from records."""
+        """Create a queue for payloads computed from records."""
         m.submodules[name] = queue = Queue(shape=shape, depth=_AHEAD)
         m.d.comb += [queue.i.valid.eq(port.valid), port.ready.eq(queue.i.ready), queue.i.payload.eq(payload)]
         return queue
 
     def _follow(self, m, instruction, records):
-        """Implement an instruction: queue its payloads for the records that its condition selects."""
+        """Implement an instruction: queue its payloads for all records that match its condition."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
         port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))
@@ -173,7 +173,7 @@ class Sequencer(wiring.Component):
             self._pending.append(unfinished != 0)
 
     def _select(self, m, instruction, port, record, consumers):
-        """Take the alternative sequence in some commands; each command has records of only one sequence."""
+        """Use the alternative sequence in some commands; each command uses only one of the sequences."""
         alternative = instruction.alternative.during(self.setup)
         other = consumers.add(f"{instruction.name}_alternatives", consumers.record.length != 0)
         selected = stream.Signature(0).create(path=(f"{instruction.name}_selected",))
@@ -187,9 +187,9 @@ class Sequencer(wiring.Component):
         return selected, selected_record
 
     def _packets(self, m, name, port, record, sink):
-        """Drive headers to be sent or expected, except for their source and destination.
+        """Drive the header to send or expect, except for source and destination.
 
-        The queue holds the fields that differ from packet to packet. The phase of the offered packet is returned.
+        The queue holds the fields that differ between packets. Returns the phase of the offered packet.
         """
         setup, header = self.setup, sink.payload
         shape = data.StructLayout({
@@ -224,7 +224,7 @@ class Sequencer(wiring.Component):
         return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 
     def _direct_egress(self, m, consumers):
-        """Generate the header of every packet that is sent, including empty packets."""
+        """Generate the header of every packet to send, including empty packets."""
         setup, header = self.setup, self.header.payload
         phase = self._packets(m, "headers", consumers.add("headed", 1), consumers.record, self.header)
         m.d.comb += [
@@ -238,14 +238,14 @@ class Sequencer(wiring.Component):
             m.d.sync += self.scattering.eq(phase == Phase.SCATTER)
 
     def _direct_ingress(self, m, consumers):
-        """Generate the record of every expected packet; a ring of one node expects none."""
+        """Generate the record of every expected packet. A ring of one node expects none."""
         port = consumers.add("expectations", ~self.setup.alone)
         self._packets(m, "expectations", port, consumers.record, self.expected)
         m.d.comb += self.expected.payload.source.eq(self.setup.predecessor)
 
 
 class _Consumers:
-    """Consumers of a sequence's records; each consumer has a port and requests the offered record."""
+    """Consumers of a sequence's records. Each has a port and requests the records that it needs."""
 
     def __init__(self, source, layout):
         self.source = source
@@ -258,7 +258,7 @@ class _Consumers:
         return self.source.payload
 
     def add(self, name, enable):
-        """Return a port that offers the records that ``enable`` selects."""
+        """Return a port that offers the records selected by ``enable``."""
         port = stream.Signature(0).create(path=(name,))
         self.ports.append((port, enable))
         return port

@@ -1,8 +1,8 @@
-"""Sequences in the order of a collective: the blocks of each participant.
+"""Sequences that follow the order of a collective: the blocks of each participant.
 
-A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values
-computed from a :class:`PlannedCommand`. The four sequences here are for nodes without codecs; parts of the datapath
-may add more (:mod:`hdl.ring.parts.part`).
+A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and computes its path in each phase from a
+:class:`PlannedCommand`. The four sequences here are for nodes without codecs; parts of the datapath may add more
+(:mod:`hdl.ring.parts.part`).
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ __all__ = ["EGRESS", "ENCODE", "INGRESS", "OWN", "Path", "PlannedCommand", "Sequ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Path:
-    """Number of blocks of a sequence in a phase, as values for :func:`hdl.ring.order.path_layout`."""
+    """Path of a sequence in one phase, as values for :func:`hdl.ring.order.path_layout`."""
 
     steps: Any
     first: Any = 0
@@ -23,7 +23,7 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A planned command on this node, as input for the computation of the paths."""
+    """A planned command on this node, from which paths are computed."""
 
     #: View with :func:`hdl.ring.setup.setup_layout`; all fields are valid except the paths.
     setup: Any
@@ -31,27 +31,27 @@ class PlannedCommand:
     size: Any
     #: Rank of the node.
     rank: Any
-    #: First groups of the blocks of the predecessor, of this node and of the successor
-    #: (:func:`hdl.ring.order.first_layout`); in a broadcast all three are the first group of the vector.
+    #: First groups of the blocks of the predecessor, this node and the successor
+    #: (:func:`hdl.ring.order.first_layout`); in a broadcast, all three are the first group of the vector.
     previous: Any
     own: Any
     following: Any
-    #: Steps of this node in the scatter-reduce and in the all-gather, as sender and as receiver; 0 in a phase that
-    #: the command omits.
+    #: Number of steps of this node in the scatter-reduce and in the all-gather, as sender and as receiver; 0 in a
+    #: phase that the command omits.
     sends: Any
     receives: Any
     passes: Any
     gathers: Any
-    #: Number of steps in which this node forms sums, if the command sums; number of steps that update its block.
+    #: Number of steps that form sums on this node, if the command sums; number of steps that update its block.
     sums: Any
     updates: Any
-    #: Whether the vector moves as one block, from a root to all other nodes.
+    #: Whether the vector is sent as one block from a root to all other nodes.
     is_broadcast: Any
     #: Whether this node is the root.
     is_root: Any
-    #: Whether this node forwards a broadcast: its successor is not the root.
+    #: Whether this node forwards a broadcast, which it does unless its successor is the root.
     passes_on: Any
-    #: Number of steps of this node that contribute its block to a gather without a preceding scatter-reduce.
+    #: Number of this node's steps that contribute its block to a gather without a preceding scatter-reduce.
     gives: Any
 
     def gather_path(self, steps, broadcast_steps, first):
@@ -60,18 +60,18 @@ class PlannedCommand:
 
 
 class Sequence:
-    """Number of blocks of one participant of a collective.
+    """Blocks that one participant of a collective processes.
 
     A subclass has a ``name`` and a method ``scatter(command)``, ``gather(command)`` or both, which return the
-    :class:`Path` in the respective phase. A phase without a method is omitted from the sequence.
+    :class:`Path` in that phase. The sequence has no path for a phase without a method.
     """
 
-    #: Name of the sequence in a command's setup, which has its paths ``<name>_scatter`` and ``<name>_gather``.
+    #: Name of the sequence; a command's setup has its paths as ``<name>_scatter`` and ``<name>_gather``.
     name: str
 
     @property
     def paths(self):
-        """Methods that compute the sequence's paths, by name of the phase: ``scatter``, ``gather``."""
+        """Methods that compute the paths of the sequence, keyed by phase: ``scatter``, ``gather``."""
         return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
 
 
@@ -115,15 +115,15 @@ class _Own(Sequence):
 
 #: Packets that are sent.
 EGRESS = _Egress()
-#: Packets that arrive. A ring of one node expects none and uses its own sums.
+#: Incoming packets. A ring of one node receives none and uses its own sums.
 INGRESS = _Ingress()
-#: Local gradients that are encoded, either directly or after they have been summed.
+#: Local gradients to encode, either directly or after summation.
 ENCODE = _Encode()
-#: The node's own block: updated by the optimizer, or sent by a command without an update.
+#: The node's own block, updated by the optimizer or sent by a command without an update.
 OWN = _Own()
 
 
 def sequences_of(instructions):
-    """Sequences of packets, followed by all other sequences that the instructions use."""
+    """Sequences for packets, followed by all other sequences that the instructions use."""
     return tuple(dict.fromkeys((EGRESS, INGRESS, *(
         sequence for instruction in instructions for sequence in instruction.sequences))))

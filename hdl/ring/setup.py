@@ -1,4 +1,4 @@
-"""Setup that configures the datapath for a command."""
+"""Setup of the datapath for a command."""
 
 from amaranth.lib import data
 
@@ -13,13 +13,13 @@ __all__ = ["longest_vector", "paths", "setup_layout"]
 
 
 def longest_vector(config):
-    """Length in elements of the longest vector that a command can name."""
+    """Maximum length, in elements, of a vector in a command."""
     return max(config.memories.gradient, config.memories.weight)
 
 
 def paths(config, parts=None):
-    """Paths of all sequences in instructions of the parts, by name in :func:`setup_layout`: functions that return a
-    :class:`~hdl.ring.sequences.Path`. By default, the parts are from :func:`hdl.ring.parts.registry.parts`."""
+    """Paths of all sequences in the parts' instructions, keyed by name in :func:`setup_layout`: functions that return
+    a :class:`~hdl.ring.sequences.Path`. By default, the parts are from :func:`hdl.ring.parts.registry.parts`."""
     instructions = [instruction for part in (node_parts(config) if parts is None else parts)
                     for instruction in part.instructions]
     return {f"{sequence.name}_{phase}": make for sequence in sequences_of(instructions)
@@ -27,55 +27,55 @@ def paths(config, parts=None):
 
 
 def setup_layout(config, parts=None):
-    """Layout of a command's setup for a datapath with these parts; it is stable while the command runs."""
+    """Layout of a command's setup for a datapath with these parts; stable while the command runs."""
     elements = longest_vector(config)
     return data.StructLayout(
         {
-            # The scatter-reduce ends in the optimizer, and new weights are gathered.
+            # The scatter-reduce ends in the optimizer, and the new weights are gathered.
             "fused": 1,
             # The scatter-reduce ends in the gradient memory. Without `fused` and `sum`, stored weights are gathered.
             "sum": 1,
-            # New weights are gathered, through a codec if the node has one; a broadcast moves weights uncoded.
+            # New weights are gathered, using the node's codec, if any; a broadcast transfers weights uncoded.
             "coded": 1,
-            # The sums are gathered after the scatter-reduce.
+            # After the scatter-reduce, the sums are gathered.
             "gather": 1,
             # The ring has one node.
             "alone": 1,
-            # Even the first step of a gather forwards a packet; this bit and the next one are for broadcasts.
+            # Even the first step of a gather forwards a packet. This bit and the next one are for broadcasts.
             "relay": 1,
             # Even the packets of the last step of a gather are forwarded.
             "pass_on": 1,
             # Each word of state holds two elements.
             "packed_state": 1,
-            # The sum passes along a chain of workers to a server; the node is the first of the chain, or its end.
+            # The sum passes along a chain of workers to a server; this node is the first in the chain, or its end.
             **({"chain": 1} if config.role.streams else {}),
-            # All groups belong to one node, and the sum passes along a chain to that node.
+            # One node owns all groups, and the sum passes along a chain to that node.
             **({"root_reduce": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and the entry of the counts that a server updates.
             **fetch_setup(config),
             # Segments of both phases are interleaved.
             **({"both": 1} if config.role.interleaved else {}),
-            # Ranks of the node, its predecessor and its successor.
+            # Ranks of this node, its predecessor and its successor.
             "rank": 8,
             "predecessor": 8,
             "successor": 8,
             # Fields in the header of every packet.
             "epoch": 8,
             "collective": 16,
-            # First rows of the vector, and of the state of the node's own block.
+            # First rows of the vector, and first row of the state of the node's own block.
             "gradient_row": range(config.memories.gradient // config.lanes),
             "weight_row": range(config.memories.weight // config.lanes),
             "state_row": range(config.memories.state // config.lanes),
             # The partition of the vector into blocks.
             "plan": plan_layout(elements, config.topology.max_nodes),
-            # Distance in memory from one group of a block to the next, in groups.
+            # Distance in memory between successive groups of a block, in groups.
             "pitch": pitches(config.topology.max_nodes),
-            # The path of each sequence in each phase.
+            # Path of each sequence in each phase.
             **dict.fromkeys(paths(config, parts), path_layout(elements, config.topology.max_nodes)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
-            # Rate of the optimizer's throttle, in a node with throttles.
+            # Rate of the optimizer's throttle, in nodes with throttles.
             "pace": RATE_BITS,
         }
     )

@@ -1,8 +1,8 @@
-"""Topology of the nodes: their neighbours, and the owners of blocks.
+"""Topology of the nodes: neighbours and block owners.
 
 :class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` gives the links
 of a grid, where switches select the rings. The functions that follow give neighbours in a ring in gateware, where
-rank and size are signals. No other module computes neighbours: a network of a different shape needs a new class here.
+rank and size are signals. No other module computes neighbours, so another network shape needs a new class here.
 """
 
 import dataclasses
@@ -13,18 +13,18 @@ from amaranth.hdl import Mux
 __all__ = ["MAX_NODES", "MAX_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
            "is_predecessor", "is_successor", "predecessor", "ranks", "sizes", "successor"]
 
-#: Nodes in the largest ring: packets and commands have 8 bits for a rank, a block or a number of nodes.
+#: Number of nodes in the largest ring; packets and commands have 8 bits for a rank, a block or a node count.
 MAX_NODES = 255
 
-#: Nodes in the largest ring with 4-bit ranks, which are used in control words, quorum updates and a board's frames.
+#: Number of nodes in the largest ring with 4-bit ranks (control words, quorum updates, a board's frames).
 SMALL_RING = 16
 
-#: Maximum number of ports of a node to other nodes.
+#: Maximum number of ports that connect a node to other nodes.
 MAX_PORTS = 2
 
 
 class Source(enum.IntEnum):
-    """Source of the words that leave a node through one of its ports."""
+    """Source of the words that a node sends on one of its ports."""
 
     OFF = 0
     """None: the port is idle."""
@@ -37,24 +37,24 @@ class Source(enum.IntEnum):
 
 
 def ranks(nodes_max):
-    """Shape of a rank or a block in gateware for rings of up to ``nodes_max`` nodes: at least 4 bits."""
+    """Shape of a rank or block in gateware, for rings of up to ``nodes_max`` nodes; at least 4 bits."""
     return range(max(nodes_max, SMALL_RING))
 
 
 def sizes(nodes_max):
-    """Shape of a number of nodes, blocks or steps in rings of up to ``nodes_max`` nodes: at least 5 bits."""
+    """Shape of a node, block or step count in rings of up to ``nodes_max`` nodes; at least 5 bits."""
     return range(max(nodes_max, SMALL_RING) + 1)
 
 
 def check_nodes(nodes, *, name="Ring size"):
-    """Raise a ``ValueError`` unless ``nodes`` nodes can form a ring."""
+    """Raise ``ValueError`` unless ``nodes`` nodes can form a ring."""
     if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MAX_NODES:
         raise ValueError(f"{name} must be between 1 and {MAX_NODES} nodes, not {nodes!r}")
 
 
 @dataclasses.dataclass(frozen=True)
 class RingTopology:
-    """Nodes in a ring, numbered by rank. Link k starts at node k.
+    """Nodes in a ring, numbered by rank; link k starts at node k.
 
     Parameters
     ----------
@@ -68,15 +68,15 @@ class RingTopology:
         check_nodes(self.nodes)
 
     def successor(self, rank: int) -> int:
-        """Rank of the next node, which receives the words of this node."""
+        """Rank of the next node, which receives the words that this node sends."""
         return (rank + 1) % self.nodes
 
     def predecessor(self, rank: int) -> int:
-        """Rank of the previous node, which receives the credits from this node."""
+        """Rank of the previous node, which receives the credits that this node sends."""
         return (rank - 1) % self.nodes
 
     def owned_block(self, rank: int) -> int:
-        """Block that is summed last, updated and stored on this node."""
+        """Block that this node sums last, updates and stores."""
         return self.successor(rank)
 
     def owner(self, block: int) -> int:
@@ -85,7 +85,7 @@ class RingTopology:
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """Ranks at both ends of each link: the sender and the receiver of words."""
+        """Ranks at the two ends of each link: the sender and the receiver of its words."""
         return tuple((rank, self.successor(rank)) for rank in range(self.nodes))
 
     @property
@@ -97,7 +97,7 @@ class RingTopology:
 
 @dataclasses.dataclass(frozen=True)
 class GridTopology:
-    """Nodes with two ports, in R rows and C columns. Node (r, c) has the number r · C + c.
+    """Nodes with two ports, in R rows and C columns; node (r, c) has the number r · C + c.
 
     Port 0 of node (r, c) sends to (r, c + 1 mod C), and port 1 to (r + 1 mod R, c). Each link ends at the port with
     the same number.
@@ -105,7 +105,7 @@ class GridTopology:
     Parameters
     ----------
     rows, columns : int
-        1 to :data:`SMALL_RING` each. A row or column with one node has no links.
+        Number of rows and columns, 1 to :data:`SMALL_RING` each. A row or column with one node has no links.
     """
 
     rows: int
@@ -123,7 +123,7 @@ class GridTopology:
 
     @property
     def links(self) -> dict[tuple[int, int], int]:
-        """Receiving node of each link, by the link's sending node and port."""
+        """Receiving node of each link, keyed by the link's sending node and port."""
         ends = {}
         for node in range(self.nodes):
             row, column = divmod(node, self.columns)
@@ -135,7 +135,7 @@ class GridTopology:
 
     @property
     def wiring(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Node and port at both ends of each link: the sender and the receiver of words."""
+        """Node and port at the two ends of each link: the sender and the receiver of its words."""
         return [((node, port), (end, port)) for (node, port), end in self.links.items()]
 
 
@@ -150,10 +150,10 @@ def successor(rank, size):
 
 
 def is_predecessor(block, rank, size):
-    """Whether ``block`` precedes ``rank``, in gateware: cheaper than comparing with the predecessor."""
+    """Whether ``block`` precedes ``rank`` in the ring; cheaper than computing the predecessor."""
     return (block == rank - 1) | ((rank == 0) & (block == size - 1))
 
 
 def is_successor(block, rank, size):
-    """Whether ``block`` follows ``rank`` in the ring; needs less gateware than computing the successor."""
+    """Whether ``block`` follows ``rank`` in the ring; cheaper than computing the successor."""
     return (block == rank + 1) | ((rank == size - 1) & (block == 0))

@@ -1,4 +1,4 @@
-"""Delay line for the words of a link, with the number of cycles taken from a register."""
+"""Delay line for the words of a link, with a delay that can be set at run time."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -12,16 +12,16 @@ DELAY_BITS = 8
 
 
 class WireDelay(wiring.Component):
-    """Delay the words of a link by 0 to 255 cycles, as longer wires would.
+    """Delay the words of a link by 0 to 255 cycles, to emulate longer wires.
 
-    One word can pass per cycle. Words stay in order, and each is delayed by ``delay`` cycles; with a delay of 0,
-    ``o`` is ``i``. Backward wires are not delayed. A new delay takes effect after :attr:`quiet` cycles without a
-    word, so that no change loses or duplicates a word.
+    Throughput is one word per cycle. Words stay in order, and each is delayed by ``delay`` cycles; with a delay of 0,
+    ``o`` equals ``i``. Backward wires are not delayed. A new delay takes effect only after :attr:`quiet` cycles
+    without a word, so a change never loses or duplicates words.
 
     Parameters
     ----------
     signature : wiring.Signature
-        Wires of the link, from the transmitter's point of view; the forward wires include ``valid``.
+        Wires of the link as seen by the transmitter. The forward wires must include ``valid``.
 
     Members
     -------
@@ -31,7 +31,7 @@ class WireDelay(wiring.Component):
     delay : In(8)
     """
 
-    #: Cycles without a word before a new delay takes effect.
+    #: Number of cycles without a word before a new delay takes effect.
     quiet = 1 << DELAY_BITS
 
     def __init__(self, *, signature):
@@ -59,7 +59,7 @@ class WireDelay(wiring.Component):
         with m.Else():
             m.d.comb += following.eq(self.delay)
 
-        # The output of the next cycle was written `delay` cycles before it.
+        # The value to output in the next cycle was written `delay` cycles before it.
         latest = Signal(len(write.data))
         m.d.sync += latest.eq(write.data)
         m.d.comb += [write.en.eq(1), write.addr.eq(address), read.en.eq(1), read.addr.eq(address + 1 - following)]

@@ -1,4 +1,4 @@
-"""Endpoint of one node on the serial link: transfers each word of packets exactly once and in order."""
+"""Endpoint of a node on the serial link: transfers every packet word exactly once and in order."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -18,7 +18,7 @@ _COUNT = 16  # bits of a word's sequence number
 
 
 def check_sizes(nodes, buffer_words, frame_words):
-    """Raise ValueError unless these numbers of nodes, buffer words and frame words are valid for a link."""
+    """Raise ValueError unless the numbers of nodes, buffer words and frame words suit a link."""
     if not isinstance(nodes, int) or not 1 <= nodes <= SMALL_RING:
         raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
     if not isinstance(frame_words, int) or not 1 <= frame_words <= MAX_WORDS:
@@ -32,11 +32,11 @@ def check_sizes(nodes, buffer_words, frame_words):
 class Endpoint(wiring.Component):
     """Buffer received words until the node takes them, and sent words until they are acknowledged.
 
-    The words of each direction are numbered modulo 65,536 from the time when the host opened the link. A frame is
-    accepted if it begins with the next expected word and the buffer has room for the whole frame; therefore a
-    repeated frame has no effect, and a request is executed only once. Sent words stay in the buffer until the host
-    acknowledges them. At the host's request, they are sent again from the first unacknowledged word on; this side has
-    no timer. docs/serial.md describes the whole protocol.
+    The words of each direction are numbered modulo 65,536, starting when the host opens the link. A frame is accepted
+    if it begins with the next expected word and fits in the buffer, so a repeated frame has no effect and a request
+    is executed only once. Sent words stay in the buffer until the host acknowledges them. At the host's request, they
+    are sent again from the first unacknowledged word on; this side has no timer. docs/serial.md describes the whole
+    protocol.
 
     The node's side needs about four cycles per word, which does not reduce throughput as long as a word on the wire
     takes at least 16 cycles.
@@ -46,11 +46,11 @@ class Endpoint(wiring.Component):
     number : int
         Number of the node, 0 to 15.
     nodes : int
-        Number of nodes on the link, which is part of the answer to OPEN.
+        Number of nodes on the link, which is reported in the answer to OPEN.
     buffer_words : int
-        Number of words in the buffer of each direction: a power of two, at least two frames.
+        Number of words in each direction's buffer: a power of two, at least two frames.
     frame_words : int
-        Number of payload words in the longest frame that is sent, 1 to 127.
+        Maximum number of payload words in a sent frame, 1 to 127.
 
     Members
     -------
@@ -75,7 +75,7 @@ class Endpoint(wiring.Component):
     repeated : Out(1)
         A repeated frame has been received.
     gap : Out(1)
-        A frame has been received without its predecessor.
+        A frame has been received, but not its predecessor.
     busy : Out(1)
         The node has a request or is about to receive one, or a frame is waiting to be sent.
     """
@@ -112,29 +112,29 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Sequence numbers of words from the host: the next expected word, and the next word for the node.
+        # Sequence numbers of words from the host: the next one expected, and the next one for the node.
         expected = Signal(count)
         consumed = Signal(count)
-        # Sequence numbers of words from the node: the next word to arrive, to be acknowledged, and to be sent.
+        # Sequence numbers of words from the node: the next to arrive, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)
 
         nonce = Signal(16)
-        opening = Signal()  # no frame is accepted; the node is being prepared for its next request
+        opening = Signal()  # no frame is accepted while the node is being prepared for its next request
         opened = Signal()  # OPEN must be answered
         acknowledge = Signal()
-        missing = Signal()  # a frame is missing, and the host has not been notified yet
-        reported = Signal()  # the gap has been reported, so that later frames do not report it again
+        missing = Signal()  # a frame is missing, but the host has not yet been notified
+        reported = Signal()  # the gap has been reported, so later frames do not report it again
         back = Signal()
         quiet = Signal()
 
-        # Decoded header of the received frame. It is complete long before the frame's end.
+        # Decoded header of the received frame; complete long before the end of the frame.
         settled = Signal(3)  # `started`, delayed until the decoded header is stable
         addressed = Signal()
         accepting = Signal()
         stored = Signal(count)
-        ahead = Signal(count)  # distance of the frame's first word from the expected word
+        ahead = Signal(count)  # offset of the frame's first word from the expected one
         progress = Signal(count)
         valid_progress = Signal()
         has_words = Signal()
@@ -148,7 +148,7 @@ class Endpoint(wiring.Component):
             valid_progress.eq(progress <= unacknowledged),
             has_words.eq(self.header.length != 0),
         ]
-        # Decide only once per frame, since room may become free in the buffer while the frame arrives.
+        # Decide only once per frame, since buffer space may become free while the frame arrives.
         with m.If(settled[-1]):
             m.d.sync += accepting.eq(addressed & has_words & (self.header.kind == FrameKind.DATA) & (ahead == 0)
                                      & (stored + self.header.length <= words))
@@ -218,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet if the packet is short enough: read ahead to determine its length.
+            # The frame ends with the packet if that is short enough: read ahead to find the packet's length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):
@@ -229,7 +229,7 @@ class Endpoint(wiring.Component):
                     m.next = "Offer"
             with m.State("More"):
                 with m.If(cursor != written):
-                    m.next = "Look"  # the word has been fetched in this cycle
+                    m.next = "Look"  # the word is fetched in this cycle
                 with m.Elif(opening | opened | back):
                     m.next = "Idle"
                 with m.Elif(acknowledge):
@@ -259,7 +259,7 @@ class Endpoint(wiring.Component):
                     m.d.sync += position.eq(cursor)
                     m.next = "Idle"
 
-        # The end of a received frame takes precedence over the flags that a sent frame has just cleared.
+        # The end of a received frame takes precedence over flags just cleared by a sent frame.
         with m.If(self.good & addressed):
             with m.If(self.header.kind == FrameKind.OPEN):
                 with m.If(self.header.again):
@@ -287,13 +287,13 @@ class Endpoint(wiring.Component):
         return m
 
     def _receive(self, m, address, accepting, expected, consumed, opening, quiet):
-        """Store accepted words and pass them to the node."""
+        """Store the accepted words and pass them on to the node."""
         m.submodules.stored = stored = Memory(
             shape=word_layout(), depth=self._buffer_words, init=[], attrs={"no_rw_check": 1})
         write = stored.write_port()
         read = stored.read_port()
         inside = Signal()  # the node has received part of a packet
-        requests = Signal(4)  # number of requests that the node has not answered yet
+        requests = Signal(4)  # number of unanswered requests
         idle = Signal()
         took = Signal()
         gave = Signal()
@@ -314,7 +314,7 @@ class Endpoint(wiring.Component):
                 m.d.comb += idle.eq(1)
                 with m.If(opening):
                     with m.If(inside):
-                        # The rest of the packet will not arrive: end it here, so that the node rejects it.
+                        # The rest of the packet will not arrive: end the packet here so that the node rejects it.
                         m.d.sync += [
                             self.to_node.valid.eq(1), self.to_node.payload.data.eq(0),
                             self.to_node.payload.last.eq(1),

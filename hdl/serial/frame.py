@@ -1,8 +1,8 @@
-"""Frames: pieces of packets on a byte stream, delimited by flags; docs/serial.md gives their layout.
+"""Frames that carry pieces of packets over a byte stream; docs/serial.md gives their layout.
 
-A frame is a flag, followed by its header, its payload words and a CRC-32 as little-endian bytes, where a flag or
-escape byte is sent as an escape and the byte with bit 5 inverted. Therefore a flag is always the start of a frame, so
-that the receiver resynchronises after any damage and drops the bytes that precede the flag.
+A frame consists of a flag followed by the header, payload words and CRC-32 as little-endian bytes. Flag and escape
+bytes among these are sent as an escape and the byte with bit 5 inverted. A flag therefore always starts a frame, so
+the receiver can resynchronise after any damage by dropping all bytes before the next flag.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ INVERTED = 0x20
 MAX_WORDS = 127
 """Maximum number of payload words in a header."""
 
-_RESIDUE = 0xDEBB20E3  # value of the CRC register after a correct CRC
+_RESIDUE = 0xDEBB20E3  # residue in the CRC register after a correct CRC
 
 
 class FrameKind(enum.Enum, shape=2):
@@ -42,7 +42,7 @@ class FrameKind(enum.Enum, shape=2):
 
 
 def header_layout():
-    """Layout of the two header words, with the first word lowest; docs/serial.md explains the fields."""
+    """Layout of the two header words, lowest first; docs/serial.md explains the fields."""
     return data.StructLayout({
         "kind": FrameKind, "last": 1, "again": 1, "node": 4,
         "length": 7, "reply": 1,
@@ -52,20 +52,20 @@ def header_layout():
 
 
 class FrameTransmitter(wiring.Component):
-    """Serialize frames into bytes, without gaps as long as the payload arrives in time.
+    """Serialize frames into bytes, without gaps while the payload arrives in time.
 
-    ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered as long as a header is
-    offered. A payload word is taken when all bytes of the previous one have left.
+    ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered while a header is offered.
+    A payload word is accepted once all bytes of the previous word have left.
 
     Members
     -------
     header : In(stream of header_layout())
-        Header of a frame, taken with the flag.
+        Header of a frame, accepted together with the flag.
     payload : In(stream of 32)
-        Payload words; the header gives their number.
+        Payload words; their count is in the header.
     o : Out(stream of 8)
     done : Out(1)
-        The last byte of a frame is taken in this cycle.
+        The last byte of a frame is accepted in this cycle.
     """
 
     header: In(stream.Signature(header_layout()))
@@ -138,7 +138,7 @@ class FrameTransmitter(wiring.Component):
 
 
 class FrameReceiver(wiring.Component):
-    """Parse frames and check their CRC.
+    """Parse frames and check their CRCs.
 
     Payload words are output before their frame has been checked, so a unit that stores them must be able to discard
     them. The end of a frame is marked by ``good``, or by ``bad_crc`` or ``resync`` if the frame is unusable.
@@ -147,20 +147,20 @@ class FrameReceiver(wiring.Component):
     -------
     value : In(8)
     received : In(1)
-        There is a byte in this cycle; at most one byte in three cycles.
+        ``value`` is a byte received in this cycle; at most one byte per three cycles.
     broken : In(1)
-        A byte has been lost: the frame is dropped.
+        A byte was lost, so the frame is dropped.
     header : Out(header_layout())
         Header; valid from ``started`` until the next flag.
     started : Out(1)
         A header has been received.
     word : Out(32)
     index : Out(7)
-        Number of the word in its frame.
+        Index of the word within its frame.
     write : Out(1)
-        There is a payload word in this cycle, some cycles after ``started``.
+        ``word`` is a payload word in this cycle, which comes some cycles after ``started``.
     good : Out(1)
-        The frame has ended with a correct CRC, and is not a reply, such as an echo of a frame sent from here.
+        The frame has ended with a correct CRC and is not a reply (for example an echo of a frame that this end sent).
     bad_crc : Out(1)
         The frame has ended with a wrong CRC.
     resync : Out(1)
@@ -182,7 +182,7 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(8))  # remaining bytes of header, word or CRC, minus one
+        left = Signal(range(8))  # bytes left in the header, word or CRC, minus one
         untouched = Signal()  # no byte has arrived since the flag
         escape = Signal()
         crc = Signal(32)

@@ -1,4 +1,4 @@
-"""Serial link of a board: two wires to the host, which all nodes share."""
+"""Serial link of a board: two wires to the host, shared by all nodes."""
 
 from amaranth.hdl import Array, Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -16,7 +16,7 @@ COUNTERS = ("framing_errors", "crc_errors", "resyncs", "repeats", "gaps", "frame
 
 
 class SerialLink(wiring.Component):
-    """Carry packets of up to 16 nodes over one pair of wires, despite lost, damaged or repeated bytes.
+    """Carry packets of up to 16 nodes over a pair of wires, tolerating lost, damaged or repeated bytes.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class SerialLink(wiring.Component):
     from_node_0, … : In(stream of word_layout())
         Response packets from each node, one for each request.
     receiving, sending : Out(1)
-        A byte is being received from the host, or sent to it.
+        A byte is being received from the host or sent to it.
     busy : Out(1)
         A node has a request, or a frame is waiting to be sent.
     """
@@ -87,7 +87,7 @@ class SerialLink(wiring.Component):
                 for name in ("header", "started", "write", "good", "word", "index")
             ]
 
-        # The endpoints send in round-robin order; the counters of this unit are the last source.
+        # The endpoints send in round-robin order, with this unit's counters as the last source.
         answer = Signal()
         answer_header = Signal(header_layout())
         words = Signal(range(len(COUNTERS) // 2 + 1))
@@ -133,7 +133,7 @@ class SerialLink(wiring.Component):
 
     @staticmethod
     def _count(m, receiver, uart_receiver, endpoints):
-        """Count events, and return the counters as words."""
+        """Count events and return the counters as words."""
         events = {
             "framing_errors": uart_receiver.framing_error,
             "crc_errors": receiver.bad_crc,

@@ -1,4 +1,4 @@
-"""UART: bytes on one wire, each as a start bit, eight data bits, lowest first, and a stop bit."""
+"""UART: sends bytes on one wire as a start bit, eight data bits (lowest first) and a stop bit."""
 
 import math
 
@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["UartReceiver", "UartTransmitter", "check_rates"]
 
-_LEAST = 4  # minimum number of cycles per bit: the majority of three samples must belong to one bit
+_LEAST = 4  # minimum cycles per bit, so that the majority of three samples is within one bit
 
 
 def check_rates(clock, baud):
@@ -22,10 +22,10 @@ def check_rates(clock, baud):
 
 
 class _BitClock:
-    """Bit clock with a fractional number of cycles per bit, which accumulates no rounding errors.
+    """Bit clock with a fractional number of cycles per bit and no accumulated rounding error.
 
-    The phase counts bits in units of 1 / denominator, starting below zero. A bit has passed in the cycle when the
-    sign bit of the phase is clear.
+    The phase counts bits in units of 1 / denominator, starting below zero. A bit ends in the cycle when the sign bit
+    of the phase is clear.
     """
 
     def __init__(self, clock, baud):
@@ -39,9 +39,9 @@ class UartReceiver(wiring.Component):
     """Receive bytes.
 
     The wire passes through a synchroniser and a majority vote over three samples. Each bit is sampled in its middle,
-    counted from the edge that begins the start bit, so that the bit lengths of sender and receiver may differ by 4 %.
-    A start bit that ends before its middle is treated as noise. A byte with a low stop bit is dropped, and the
-    receiver waits until the wire is high again before it expects the next start bit.
+    counted from the leading edge of the start bit, so the bit lengths of sender and receiver may differ by 4 %. A
+    start bit that ends before its middle is treated as noise. A byte with a low stop bit is dropped, and the receiver
+    waits until the wire is high again before it expects the next start bit.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ class UartReceiver(wiring.Component):
     Members
     -------
     rx : In(1)
-        Wire, high when idle, not synchronous to the clock.
+        Wire, high when idle; not synchronous to the clock.
     value : Out(8)
     received : Out(1)
-        There is a byte in this cycle, in the middle of its stop bit.
+        A byte is available in this cycle, in the middle of its stop bit.
     framing_error : Out(1)
         High for one cycle, instead of a byte.
     """
@@ -76,7 +76,7 @@ class UartReceiver(wiring.Component):
         level = Signal(init=1)
         phase = Signal(self._bits.shape)
         middle = Signal()
-        bits = Signal(9)  # shift register; the start bit leaves its lower end after eight more bits
+        bits = Signal(9)  # shift register; eight more bits push the start bit out of its low end
         first = Signal()
 
         m.submodules.synchronizer = FFSynchronizer(self.rx, wire, init=1)
@@ -95,7 +95,7 @@ class UartReceiver(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [first.eq(1), bits.eq(0x1FF)]
                 with m.If(~level):
-                    # The edge was half a cycle ago on average, and the phase lags by one cycle.
+                    # On average the edge was half a cycle ago, and the phase lags by one cycle.
                     m.d.sync += phase.eq(numerator + numerator // 2 - denominator // 2)
                     m.next = "Bits"
             with m.State("Bits"):
@@ -116,7 +116,7 @@ class UartReceiver(wiring.Component):
 
 
 class UartTransmitter(wiring.Component):
-    """Send bytes, without a gap between them.
+    """Send bytes back to back.
 
     ``tx`` is a register. ``i.ready`` depends only on registers.
 
@@ -143,7 +143,7 @@ class UartTransmitter(wiring.Component):
         numerator, denominator = self._bits.numerator, self._bits.denominator
         phase = Signal(self._bits.shape)
         passed = Signal()
-        bits = Signal(9, init=0x1FF)  # remaining bits, after the one on the wire
+        bits = Signal(9, init=0x1FF)  # remaining bits after the one being sent
         left = Signal(range(11))
 
         m.d.comb += [

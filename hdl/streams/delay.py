@@ -1,4 +1,4 @@
-"""Delay line for values that travel in parallel with a pipeline."""
+"""Delay line for values that accompany a pipeline."""
 
 from amaranth.hdl import C, Module, Mux, Shape, Signal
 from amaranth.lib import wiring
@@ -7,19 +7,19 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["DelayLine"]
 
-#: Minimum delay in cycles for which a memory takes less area than flip-flops.
+#: Minimum delay in cycles for which memory is smaller than flip-flops.
 _MEMORY = 4
-#: Minimum delay in cycles for a block memory, since its output is slow and needs a register.
+#: Minimum delay in cycles for block RAM, which has a slow output and thus needs an output register.
 _BLOCK = 17
-#: Minimum number of bits for a block memory: LUT memory of this size needs more LUTs to select between its parts.
+#: Minimum number of bits for block RAM: LUT RAM of this size would need more LUTs to select between its parts.
 _BITS = 512
 
 
 class DelayLine(wiring.Component):
     """Delay ``i`` by ``cycles`` cycles.
 
-    Short delays are chains of flip-flops, and longer ones are circular buffers in memory, since an ECP5 has no shift
-    registers other than flip-flops. There is no reset: ``o`` is unspecified until the first value has passed.
+    Short delays are chains of flip-flops; longer ones are circular buffers in memory, since the only shift registers
+    in an ECP5 are flip-flops. There is no reset, so ``o`` is unspecified until the first value has passed through.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class DelayLine(wiring.Component):
     cycles : int
         Number of cycles; zero or more.
     paced : bool
-        Count only cycles with ``step``; ``o`` advances only in these cycles.
+        Count only cycles with ``step`` high; ``o`` advances only then.
 
     Members
     -------
@@ -63,7 +63,7 @@ class DelayLine(wiring.Component):
             m.d.comb += self.o.eq(value)
             return m
 
-        # The oldest value is at the next address, so no address is read and written in the same cycle.
+        # The oldest value is at the next address, so the same address is never read and written in one cycle.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         attributes = {"no_rw_check": 1}
         if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:

@@ -1,4 +1,4 @@
-"""Forks, which send beats to several sinks, and packet demultiplexers and multiplexers with routes."""
+"""Forks that send beats to several sinks, and packet demultiplexers and multiplexers with routes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["Fork", "PacketDemux", "PacketMux"]
 
 
 class Fork(wiring.Component):
-    """Send each beat to every enabled output, with each output at its own pace.
+    """Send each beat to every enabled output; each output accepts it at its own pace.
 
     Latency is 0 cycles. ``i.ready`` depends combinationally on every ``o.ready`` and on ``enable``, and the outputs'
     ``valid`` on ``i.valid`` and ``enable``.
@@ -59,7 +59,7 @@ class Fork(wiring.Component):
 
 
 class PacketDemux(wiring.Component):
-    """Send each packet to the outputs in its route.
+    """Send each packet to the outputs selected by its route.
 
     Latency is 0 cycles. ``i.ready`` depends combinationally on ``o.ready`` and on ``route``.
 
@@ -107,7 +107,7 @@ class PacketDemux(wiring.Component):
 
 
 class PacketMux(wiring.Component):
-    """Take each packet from the input in its route.
+    """Take each packet from the input selected by its route.
 
     Latency is 0 cycles. ``ready`` of the inputs depends combinationally on ``o.ready`` and on ``route``.
 
@@ -121,7 +121,7 @@ class PacketMux(wiring.Component):
     Members
     -------
     route : In(stream of range(inputs))
-        Input of each packet, taken with the packet's last word.
+        Input to take each packet from; consumed with the packet's last word.
     i : array of In(stream of shape)
     o : Out(stream of shape)
     """
@@ -143,14 +143,14 @@ class PacketMux(wiring.Component):
         for n, port in enumerate(self.i):
             with m.If(self.route.valid & (self.route.payload == n)):
                 m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
-        # The payload matters only while it is valid, so only the bits of the route select it.
+        # The payload matters only while valid, so the bits of the route are sufficient to select it.
         m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
         m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
         return m
 
 
 def _at(index, values):
-    """Select the value at an index; if the index is out of range, the result is any of the values."""
+    """Select the value at an index; for an index out of range, the result is one of the values."""
     while len(values) > 1:
         pairs = [values[start:start + 2] for start in range(0, len(values), 2)]
         values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]

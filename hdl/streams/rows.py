@@ -1,4 +1,4 @@
-"""Conversion between words (one element per cycle) and beats (one row per cycle), and beat buffers."""
+"""Convert between words (one element per cycle) and beats (one row per cycle), and buffer beats."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["BlockBuffer", "RowAssembler", "RowSerializer", "SegmentBuffer"]
 
 
 class RowSerializer(wiring.Component):
-    """Serialize beats into words: the kept elements of each beat, lowest lane first.
+    """Serialize beats into words: the kept elements of each beat, starting with the lowest lane.
 
     Latency is :attr:`latency` cycle; throughput is one word per cycle with no bubble between beats. ``i.ready``
     depends combinationally on ``o.ready``.
@@ -18,12 +18,12 @@ class RowSerializer(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
     i : In(stream of beat_layout(lanes))
-        ``keep`` must be contiguous from lane 0 with at least one lane kept.
+        The kept lanes must be contiguous from lane 0, and there must be at least one.
     o : Out(stream of word_layout())
         ``last`` marks the last kept element of the beat with ``last``.
     """
@@ -44,9 +44,9 @@ class RowSerializer(wiring.Component):
         m = Module()
         lanes = self._lanes
         elements = Signal(data.ArrayLayout(32, lanes))
-        keep = Signal(lanes)  # elements that remain to be sent, lane 0 next
+        keep = Signal(lanes)  # elements still to be sent, next one in lane 0
         last = Signal()
-        final = Signal(init=1)  # the offered element is the last one of its beat
+        final = Signal(init=1)  # the offered element is the last of its beat
         advance = Signal()
         beat_keep = Signal(lanes)
 
@@ -58,7 +58,7 @@ class RowSerializer(wiring.Component):
             self.i.ready.eq(final & advance),
             beat_keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
         ]
-        # One register selects, for every bit of the elements, whether this beat advances or the next one follows.
+        # One register selects, for all bits of the elements, whether this beat advances or the next one is loaded.
         with m.If(advance):
             m.d.sync += [
                 keep.eq(Mux(final, beat_keep, keep >> 1)),
@@ -73,7 +73,7 @@ class RowSerializer(wiring.Component):
 
 
 class RowAssembler(wiring.Component):
-    """Assemble words into beats, the first word in lane 0.
+    """Assemble words into beats, starting with lane 0.
 
     Latency is :attr:`latency` cycle from the word that completes a beat; throughput is one word per cycle.
     ``i.ready`` depends combinationally on ``o.ready``.
@@ -135,10 +135,10 @@ class RowAssembler(wiring.Component):
 
 
 class SegmentBuffer(wiring.Component):
-    """Hold beats until their whole segment has arrived.
+    """Hold beats back until their whole segment has arrived.
 
-    Only complete segments leave the buffer: a segment that was truncated by a corrupt packet stays inside until a
-    reset of the buffer discards it.
+    Only complete segments leave the buffer. A segment truncated by a corrupt packet stays in the buffer until a reset
+    discards it.
 
     Latency is :attr:`latency` cycles from the beat with ``last``; throughput is one beat per cycle. ``i.ready``
     depends only on registers.
@@ -148,7 +148,7 @@ class SegmentBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Capacity of the buffer in beats: at least one whole segment; two if one is to arrive while another leaves.
+        Capacity in beats: at least one whole segment, or two if one should arrive while another leaves.
 
     Members
     -------
@@ -174,7 +174,7 @@ class SegmentBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
-        complete = Signal(range(self._depth + 1))  # number of segments that have their last beat in the queue
+        complete = Signal(range(self._depth + 1))  # number of segments with their last beat in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
@@ -189,7 +189,7 @@ class SegmentBuffer(wiring.Component):
 
 
 class BlockBuffer(wiring.Component):
-    """Hold beats until their whole block has arrived, so that the block leaves without pauses.
+    """Hold beats back until their whole block has arrived, so that blocks leave without pauses.
 
     Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
     ``i.ready`` depends only on registers.
@@ -199,7 +199,7 @@ class BlockBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     beats : int
-        Beats per block, 1 to 32. The last block of a packet may be shorter.
+        Number of beats per block, 1 to 32. The last block of a packet may be shorter.
 
     Members
     -------
@@ -224,13 +224,13 @@ class BlockBuffer(wiring.Component):
 
     @property
     def depth(self):
-        """Capacity of the buffer in beats: two blocks, so that one can arrive while the other leaves."""
+        """Capacity in beats: two blocks, so that one can arrive while the other leaves."""
         return 2 * self._beats + 1
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
-        complete = Signal(range(self.depth + 1))  # number of blocks that have their last beat in the queue
+        complete = Signal(range(self.depth + 1))  # number of blocks with their last beat in the queue
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
             self.o.payload.eq(queue.o.payload),
@@ -239,7 +239,7 @@ class BlockBuffer(wiring.Component):
         ]
 
         def ends(name, port):
-            """Signal that is high when the port transfers the last beat of a block."""
+            """High when the port transfers the last beat of a block."""
             position = Signal(range(max(self._beats, 2)), name=f"{name}_place")
             ending = Signal(name=f"{name}_ending")
             taken = port.valid & port.ready

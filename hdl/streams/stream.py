@@ -28,12 +28,12 @@ __all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream"
 
 
 def word_layout():
-    """Payload of links, compressed streams and host packets: 32-bit words, with ``last`` on the last."""
+    """Layout of words on links, in compressed streams and in host packets: 32 bits, and ``last``."""
     return data.StructLayout({"data": 32, "last": 1})
 
 
 def beat_layout(lanes, width=32):
-    """Payload of uncompressed streams: one row of elements.
+    """Payload layout of uncompressed streams: one row of elements.
 
     Lane 0 is the element with the lowest address. ``keep`` is contiguous from lane 0, and all ones except in the last
     beat; elements with a clear keep bit are ignored.
@@ -41,9 +41,9 @@ def beat_layout(lanes, width=32):
     Parameters
     ----------
     lanes : int
-        Elements in one beat; at least 1.
+        Number of elements per beat; at least 1.
     width : int
-        Bits of one element; at least 1.
+        Width of an element in bits; at least 1.
     """
     if not isinstance(lanes, int) or lanes < 1:
         raise ValueError(f"Lane count must be a positive integer, not {lanes!r}")
@@ -69,7 +69,7 @@ def connect_stream(m, source, sink):
     Parameters
     ----------
     m : Module
-        Module; its ``comb`` domain drives the connection.
+        Module that drives the connection in its ``comb`` domain.
     source : stream interface
         Origin of the beats: a submodule's output, or the component's own input.
     sink : stream interface
@@ -90,10 +90,10 @@ def connect_stream(m, source, sink):
 
 
 class SkidBuffer(wiring.Component):
-    """Skid buffer: register both directions of a stream.
+    """Skid buffer that registers both directions of a stream.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle, capacity :attr:`depth` beats. Every output is a
-    register: no path runs from ``o.ready`` to ``i.ready``, nor from ``i`` to ``o``.
+    register: there is no path from ``o.ready`` to ``i.ready``, or from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class SkidBuffer(wiring.Component):
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
-        # The spare register follows the input while it is free, so that a single bit enables it.
+        # The spare register follows the input while it is free, so a single bit enables it.
         with m.If(self.i.ready):
             m.d.sync += skid.eq(self.i.payload)
         with m.If(self.o.ready | ~self.o.valid):
@@ -141,10 +141,10 @@ class SkidBuffer(wiring.Component):
 class Queue(wiring.Component):
     """FIFO queue with a registered output.
 
-    Throughput is one beat per cycle at any depth. Beat k can be accepted one cycle after beat k - depth has left, and
-    is offered :attr:`latency` cycles after its acceptance, or one cycle after beat k - 1 has left if this is later.
+    Throughput is one beat per cycle at any depth. Beat k can be accepted one cycle after beat k - depth has left. It
+    is offered :attr:`latency` cycles after it is accepted, or one cycle after beat k - 1 has left if that is later.
 
-    A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth
+    A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth,
     ``i.ready`` depends only on registers. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats in
     front of the output register are in LUT memory, and a deeper queue uses block memory, unless ``block`` is set.
 
@@ -164,7 +164,7 @@ class Queue(wiring.Component):
     i : In(stream of shape)
     o : Out(stream of shape)
     level : Out(range(depth + 1))
-        Beats in the queue.
+        Number of beats in the queue.
     """
 
     DISTRIBUTED = 64
@@ -248,7 +248,7 @@ class Queue(wiring.Component):
             leave.eq(load & stored),
             w_next.eq(_following(write.addr, rows)),
             r_next.eq(_following(read.addr, rows)),
-            # Any data may be written to a free row, since a beat is stored only if the address advances.
+            # A free row may be written with any data, since a beat is stored only if the address advances.
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
@@ -269,7 +269,7 @@ class Queue(wiring.Component):
         return m
 
     def _memory(self, m):
-        """Ports of the memory, which is 9-bit-wide block memory if this saves a multiplexer at its output."""
+        """Ports of the memory, which is 9-bit-wide block memory if that saves an output multiplexer."""
         width = Shape.cast(self._shape).width
         step = 9 if 1024 < self._depth <= 2048 else width
         writes, reads = [], []
@@ -283,7 +283,7 @@ class Queue(wiring.Component):
     def _elaborate_block(self):
         m = Module()
         payload = _unreset(m, self.o)
-        # A row is never read while it is written: reads need an occupied row, and writes a free row.
+        # A row is never read while it is written: reads need an occupied row, writes a free row.
         writes, reads = self._memory(m)
         # A beat passes through three stages: the memory, its output latch, and the output register, since the
         # memory's clock-to-output delay leaves little of a cycle.
@@ -316,15 +316,15 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count up, down or hold. ``down`` may arrive late: it only decides whether the count changes."""
+    """Count up, down or hold. ``down`` may arrive late: it only selects whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 
 
 def _unreset(m, stream):
-    """Payload register of an output, without reset, since the payload is meaningless without ``valid``.
+    """Payload register of an output; has no reset, since the payload is meaningless without ``valid``.
 
-    On an ECP5, eight neighbouring flip-flops share at most two resets; without a reset, they can be placed anywhere.
+    On an ECP5, eight adjacent flip-flops share at most two resets; without a reset, they can be placed anywhere.
     """
     payload = Signal(stream.payload.shape(), name="payload", reset_less=True)
     m.d.comb += stream.payload.eq(payload)
@@ -332,7 +332,7 @@ def _unreset(m, stream):
 
 
 def _following(address, rows):
-    """Address of the next row, in a memory with any number of rows."""
+    """Address of the next row in a memory with any number of rows."""
     if rows == 1 << len(address):
         return address + 1
     return Mux(address == rows - 1, 0, address + 1)

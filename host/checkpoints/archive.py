@@ -1,15 +1,15 @@
-"""Container of a checkpoint: a tar archive with a manifest, its HMAC-SHA256 and the regions, in that order.
+"""Checkpoint container: a tar archive of a manifest, its HMAC-SHA256 and the regions, in this order.
 
-The archive is canonical: the name and size of a member determine all other bytes of its header. A reader compares
-headers, and takes only the manifest's size from one. Regions are in order of name. ``tar xf`` unpacks the file.
+The archive is canonical: a member's name and size determine all other bytes of its header. A reader compares headers,
+and uses only the manifest's size from them. Regions are sorted by name. ``tar xf`` unpacks the file.
 
-The manifest is canonical JSON: keys are sorted, there is no white space, and all characters are ASCII, so the same
-value always has the same bytes. Any other form is rejected, so a manifest cannot hide anything, such as a key with
-two values. All fields are validated before any is used. The state of a process consists of a region of canonical
-JSON, and regions with arrays as npy files.
+The manifest is canonical JSON with sorted keys, no white space and only ASCII characters, so equal values always have
+equal bytes. Any other form is rejected, which prevents hiding data in a manifest, for example in a key with two
+values. All fields are validated before any is used. The state of a process consists of one region of canonical JSON,
+and regions that contain arrays as npy files.
 
-A reader reads no more than the sizes that it has checked: 512 bytes, the manifest of at most :data:`LARGEST_MANIFEST`
-bytes, and the regions listed in the manifest.
+A reader never reads more than the sizes that it has checked: 512 bytes, a manifest of at most
+:data:`LARGEST_MANIFEST` bytes, and the regions listed in it.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Name that a frame's windows use for the far memory of a computing node.
+#: Window name for the far memory of a computing node.
 FAR = "far"
 FORMAT = 1
 
-#: Maximum number of regions in a checkpoint, and maximum bytes of one region.
+#: Maximum number of regions in a checkpoint, and maximum size of one region in bytes.
 MAX_REGIONS, LARGEST_REGION = 4096, 1 << 28
 _WORD = (1 << 32) - 1
 _MAX_NODES, _MAX_QUEUES, _MAX_WINDOWS = 16, 3, 64
@@ -51,28 +51,28 @@ _LARGEST_SPACE = 1 << 28
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical bytes of a value that consists of numbers, texts, lists and dictionaries with text keys. Raises
-    ``ValueError`` if a number is not finite."""
+    """Encode numbers, strings, lists and dictionaries with string keys as canonical bytes. Raises ``ValueError`` if a
+    number is not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def digests(regions: Mapping[str, bytes]) -> bytes:
-    """Encode the SHA-256 of each region as canonical bytes."""
+    """Encode the SHA-256 digests of all regions as canonical bytes."""
     return canonical({name: hashlib.sha256(data).hexdigest() for name, data in regions.items()})
 
 
 def device_region(rank: int, space: str, base: int) -> str:
-    """Name of the region that contains a window."""
+    """Name of a window's region."""
     return f"device/{rank:02d}/{space}/{base}"
 
 
 def program_region(rank: int, queue: int) -> str:
-    """Name of the region that contains the commands of a queue's program."""
+    """Name of the region for the commands of a queue's program."""
     return f"device/{rank:02d}/program/{queue}"
 
 
 def idle_region(rank: int, queue: int) -> str:
-    """Name of the region that contains the commands of a queue's program in the idle bank."""
+    """Name of the region for the commands of a queue's program in the idle bank."""
     return f"device/{rank:02d}/idle/{queue}"
 
 
@@ -89,7 +89,7 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
-#: State of the program banks: next set, number of the latest edit, and number and first set of the waiting program.
+#: Program bank state: next set, number of the latest edit, and number and first set of the waiting program.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -117,8 +117,8 @@ _FIELDS = {
 def parse(data: bytes) -> dict[str, Any]:
     """Decode a manifest.
 
-    Raises ``MalformedError`` if the bytes are not canonical JSON, or a field is missing, unknown or invalid, and
-    ``BadVersionError`` if the manifest has a different schema or format.
+    Raises ``MalformedError`` if the bytes are not canonical JSON or a field is missing, unknown or invalid, and
+    ``BadVersionError`` if the schema or format differs.
     """
     try:
         value = json_files.parse(data)
@@ -146,7 +146,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _check_regions(manifest: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless regions are sorted by name and are exactly the regions of the frames."""
+    """Raise ``MalformedError`` unless the regions are sorted by name and match the frames exactly."""
     regions = {region["name"]: region for region in manifest["regions"]}
     if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
         raise MalformedError("regions must be in the order of their names, each of them once")
@@ -169,7 +169,7 @@ def _check_regions(manifest: dict[str, Any]) -> None:
 
 
 def _check_nodes(device: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless a frame contains all nodes of its ring, each with the state of its banks."""
+    """Raise ``MalformedError`` unless a frame contains every node of its ring and the state of its banks."""
     if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
         raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
     size = device["ring"]["size"]
@@ -178,7 +178,7 @@ def _check_nodes(device: dict[str, Any]) -> None:
 
 
 def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size of each region that contains a window of a node; raises ``MalformedError`` if windows overlap."""
+    """Size of the region of each of a node's windows. Raises ``MalformedError`` if windows overlap."""
     expected: dict[str, dict[str, Any]] = {}
     for space, windows in node["windows"].items():
         end = 0
@@ -193,7 +193,7 @@ def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size and digest of each region that contains a program of a node."""
+    """Size and digest of the region of each of a node's programs."""
     return {region(rank, queue): {"size": 64 * commands, "sha256": digest}
             for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", [])))
             for queue, (commands, digest) in enumerate(programs)}
@@ -203,27 +203,27 @@ def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 STATE = "process/state.json"
 
-#: Types of arrays, by their notation in npy files.
+#: Types that arrays may have.
 _TYPES = {np.dtype(name) for name in ("u1", "i1", "b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8")}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def array_region(number: int) -> str:
-    """Name of the region that contains an array."""
+    """Name of an array's region."""
     return f"process/array/{number:04d}"
 
 
 def pack_state(value: Any) -> dict[str, bytes]:
-    """Convert a state (None, numbers, texts, arrays, lists, and dictionaries with text keys) to regions."""
+    """Convert a state (None, numbers, strings, arrays, lists, dictionaries with string keys) to regions."""
     arrays: list[npt.NDArray[Any]] = []
     text = canonical(_pack(value, arrays))
     return {STATE: text, **{array_region(number): _npy(array) for number, array in enumerate(arrays)}}
 
 
 def unpack_state(regions: dict[str, bytes]) -> Any:
-    """Unpack the state of a process from regions with checked digests.
+    """Restore the state of a process from regions with verified digests.
 
-    Raises ``MalformedError`` if a region does not have the form that :func:`pack_state` creates.
+    Raises ``MalformedError`` if a region could not have been created by :func:`pack_state`.
     """
     try:
         state = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
@@ -236,7 +236,7 @@ def unpack_state(regions: dict[str, bytes]) -> Any:
 
 
 def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
-    """Return a value with references instead of arrays, which are appended to ``arrays``."""
+    """Replace the arrays in a value with references, and append them to ``arrays``."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"$array": len(arrays) - 1}
@@ -264,7 +264,7 @@ def _unpack(value: Any, regions: dict[str, bytes]) -> Any:
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
-    """Encode an array as an npy file, in little-endian and row-major order."""
+    """Encode an array as an npy file (little-endian, row-major)."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
     if array.dtype not in _TYPES:
         raise ValueError(f"Arrays of a state must be of integers or floats, not {array.dtype}")
@@ -274,7 +274,7 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
-    """Decode an array from an npy file; memory is allocated only after its size has been checked."""
+    """Decode an array from an npy file. Memory is allocated only after its size was checked."""
     file = io.BytesIO(data)
     dtype, shape, fortran, length = read_header(file, "of a state")
     rest = data[length:]
@@ -288,7 +288,7 @@ def _array(data: bytes) -> npt.NDArray[Any]:
 
 # The tar archive.
 
-#: Maximum bytes of a manifest, and of all regions of a checkpoint together.
+#: Maximum size in bytes of a manifest, and of all regions of a checkpoint together.
 LARGEST_MANIFEST, LARGEST = 1 << 22, 1 << 31
 
 _MANIFEST, _MAC = "manifest.json", "manifest.hmac"
@@ -298,7 +298,7 @@ _END = bytes(2 * _BLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A checkpoint with a validated structure, and with contents that have not been checked yet."""
+    """Checkpoint with validated structure but unchecked contents."""
 
     manifest: dict[str, Any]
     regions: dict[str, bytes]
@@ -306,7 +306,7 @@ class Archive:
     _mac: bytes
 
     def authenticate(self, key: bytes) -> None:
-        """Raise ``BadMacError`` unless the manifest's HMAC was computed with this key."""
+        """Raise ``BadMacError`` unless this key was used for the manifest's HMAC."""
         if not hmac.compare_digest(self._mac, _mac(key, self._raw)):
             raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
@@ -322,15 +322,15 @@ class Archive:
 
 
 def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Field ``regions`` of a manifest, which lists the regions."""
+    """The manifest's ``regions`` field, which lists the regions."""
     return [{"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in sorted(regions.items())]
 
 
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
-    """Encode a checkpoint with these manifest fields; schema, format and regions are added.
+    """Encode a checkpoint with the given manifest fields; schema, format and regions are added.
 
-    Raises ``ValueError`` if the fields do not form a valid manifest, or the checkpoint would be too large.
+    Raises ``ValueError`` if the fields are not a valid manifest, or if the checkpoint would be too large.
     """
     raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)
@@ -343,10 +343,10 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 
 
 def open_archive(source: bytes | BinaryIO) -> Archive:
-    """Read and validate the structure of a checkpoint.
+    """Read a checkpoint and validate its structure.
 
-    Raises ``MalformedError`` if the bytes are not a checkpoint, or are incomplete or not canonical, and
-    ``BadVersionError`` if the file has a different format.
+    Raises ``MalformedError`` if the bytes are not a checkpoint, incomplete or not canonical, and ``BadVersionError``
+    if the file has a different format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     header = file.read(_BLOCK)

@@ -1,7 +1,7 @@
-"""Checkpoints of format 1 with a process frame, a device frame or both, and checks before a restore.
+"""Checkpoints of format 1 (a process frame, a device frame or both), and checks before a restore.
 
-:func:`examine` performs the checks that need no target, and :func:`admit` then checks against the target, in
-the order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have passed.
+:func:`examine` does the checks that need no target, then :func:`admit` does the checks against the target, in the
+order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have passed.
 """
 
 import contextlib
@@ -57,11 +57,11 @@ _SPACES = ("weights", "masters", "codebook")
 
 
 def watermark(manifest: dict[str, Any], key: bytes) -> str:
-    """Watermark of the model that a manifest describes, in hexadecimal digits: an HMAC with the owner's key.
+    """Watermark of the model that a manifest describes: a hexadecimal HMAC made with the owner's key.
 
-    The operator of the fabric has the key for the checkpoint's HMAC, but not the owner's key, so a model with
-    different weights or structure cannot be passed off as the owner's. The structure is given by the nodes' contracts
-    and windows, the weights by the digests of their regions. A checkpoint without device frame is marked as a whole.
+    The fabric's operator has the key for the checkpoint's HMAC but not the owner's key, so a model with different
+    weights or structure cannot be passed off as the owner's. The structure is represented by the nodes' contracts and
+    windows, the weights by the digests of their regions. Without a device frame, the whole checkpoint is marked.
     """
     device, regions = manifest["device"], manifest["regions"]
     if device is None:
@@ -74,55 +74,55 @@ def watermark(manifest: dict[str, Any], key: bytes) -> str:
 
 
 def check_watermark(manifest: dict[str, Any], key: bytes) -> None:
-    """Raise ``WrongWatermarkError`` unless the manifest has the watermark of this owner."""
+    """Raise ``WrongWatermarkError`` unless the manifest carries this owner's watermark."""
     mark = manifest["watermark"]
     if mark is None or not hmac.compare_digest(mark, watermark(manifest, key)):
         raise WrongWatermarkError("model must have the watermark of this owner: its structure or its weights are "
                                   "others, or another key has marked it")
 
 
-#: Seconds by which the clocks of source and target may differ.
+#: Maximum difference in seconds between the clocks of source and target.
 _SKEW = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """Origin of a checkpoint: its number, time and nonce."""
+    """Origin of a checkpoint: sequence number, time and nonce."""
 
-    sequence: int = 0  # number of the checkpoint, greater than all earlier numbers
+    sequence: int = 0  # checkpoint number, greater than all previous ones
     time: int = 0  # seconds since 1970
-    nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal digits; zeros allow any restore
+    nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal; zeros allow any restore
     tenant: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """Conditions that a checkpoint must meet to be restored."""
+    """Conditions for restoring a checkpoint."""
 
     tenant: int = 0
     now: int = 0  # seconds since 1970
-    oldest: int | None = None  # maximum age of a checkpoint in seconds; by default unlimited
-    seen: int = -1  # largest sequence number that the target has seen; -1 for none
-    nonce: str | None = None  # random number that the target has chosen for this restore
+    oldest: int | None = None  # maximum age of a checkpoint in seconds; unlimited by default
+    seen: int = -1  # highest sequence number seen by the target, or -1
+    nonce: str | None = None  # random number chosen by the target for this restore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessFrame:
-    """Frame of the process that sends commands to the nodes."""
+    """Frame of the process that sends the nodes' commands."""
 
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
     step: int = 0  # number of steps so far
     epoch: int = 0  # number of passes over the examples
-    order: Any = None  # state of the order of examples, or None; the manifest contains its digest
+    order: Any = None  # state of the example order, or None; its digest is in the manifest
     nodes: int = 1
     words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words in each memory space of a node
 
 
 def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
          stamp: Stamp | None = None) -> bytes:
-    """Encode a checkpoint of one or two frames; equal frames, stamps and keys result in equal bytes.
+    """Encode a checkpoint with one or two frames. Equal frames, stamps and keys give equal bytes.
 
-    ``key`` is the key of the manifest's HMAC; the key of an ``owner`` adds a watermark.
+    ``key`` is used for the manifest's HMAC. If the key of an ``owner`` is given, a watermark is added.
     """
     stamp = Stamp() if stamp is None else stamp
     regions: dict[str, bytes] = {} if device is None else dict(device.regions)
@@ -140,7 +140,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Perform the checks that need no target, up to STALE; raises ``RejectionError`` if a check fails."""
+    """Do the checks that need no target, up to STALE. Raises ``RejectionError`` if one fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -160,8 +160,8 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
 
 def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
-    """Check the result of :func:`examine` against a target ring, for the rejections TOO_SMALL to BAD_REGION; the
-    watermark is checked only if the key of its ``owner`` is given."""
+    """Check the result of :func:`examine` against a target ring (rejections TOO_SMALL to BAD_REGION). The watermark
+    is checked only if the ``owner`` key is given."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
@@ -188,11 +188,11 @@ def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> Device
 
 def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
-    """Restore the state of nodes from a checkpoint, without starting anything. The watermark is checked only if the
-    key of its ``owner`` is given.
+    """Restore the nodes' state from a checkpoint, without starting anything. The watermark is checked only if the
+    ``owner`` key is given.
 
-    Returns the state of the process, None without a process frame, and the frame of the nodes. Raises
-    ``RejectionError``, and leaves the target unchanged. The target must be free of failures and idle.
+    Returns the state of the process (None without a process frame) and the frame of the nodes. If the checkpoint is
+    rejected, raises ``RejectionError`` and leaves the target unchanged. The target must be idle and free of failures.
     """
     archive = examine(source, key=key, expected=expected)
     frame = admit(archive, ring, owner=owner)
@@ -206,8 +206,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """If the block raises ``ReadBackError``, restore ``before``, the previous frame of the nodes, and raise the error
-    again. ``before`` has the same windows as the frame that was loaded."""
+    """If the block raises ``ReadBackError``, restore the nodes' previous frame, ``before``, and re-raise the error.
+    ``before`` must have the same windows as the frame that was loaded."""
     try:
         yield
     except ReadBackError:
@@ -218,7 +218,7 @@ def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
 
 
 def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
-    """Raise ``TooSmallError`` unless nodes have the memories, registers and programs that the frame needs."""
+    """Raise ``TooSmallError`` unless nodes have the memories, registers and programs of the frame."""
     nodes: Sequence[dict[str, Any]] = manifest["device"]["nodes"]
     for device, node in zip(ring.devices, nodes, strict=False):
         config, where = device.config, f"node {node['rank']}"
@@ -233,7 +233,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
-            # Nodes with one queue need no memory for programs: the process sends their commands.
+            # Nodes with a single queue need no program memory, as the process sends their commands.
             if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.programs.depth}")
@@ -241,7 +241,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
-    """Raise ``WrongPeersError`` unless the target is the described ring, and all of its nodes answer."""
+    """Raise ``WrongPeersError`` unless the target is the described ring and all its nodes answer."""
     peers = peers_of(ring.nodes)
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
         raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "

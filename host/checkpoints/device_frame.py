@@ -1,4 +1,4 @@
-"""The device frame of a checkpoint: the state of a ring's nodes, read and written through their host ports.
+"""Device frame of a checkpoint: the state of a ring's nodes, transferred through their host ports.
 
 A frame contains all state that later commands need, but no properties of the fabric: a ring with different latencies,
 lanes, threads or optimizer intervals continues from a frame bit-identically. docs/checkpoints.md explains omissions.
@@ -33,20 +33,20 @@ __all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "Windows", "commands", "con
            "forget_programs", "load", "missing", "peers_of", "read", "scrub", "verify", "verify_programs", "whole",
            "windows_of"]
 
-#: Ranges of each memory space that are in use: first element and number of elements, in order.
+#: Used ranges of each memory space: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
-#: The same windows for all nodes, or separate windows for each node.
+#: Windows for all nodes, or separate windows for each node.
 Live: TypeAlias = Windows | Sequence[Windows]
 
-#: Registers omitted from a frame: settings of the fabric, which a target keeps, and a register that starts an action.
+#: Registers omitted from a frame: settings of the fabric, which a target keeps, and one that triggers an action.
 _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
          "RESUMED_SET")
 
 #: Registers that a frame includes.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Bits of SLOT_n (busy means "computing" or "taken") and of RESUMED_SET.
+#: Bits of SLOT_n (busy means "computing" or "taken") and RESUMED_SET.
 _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
@@ -55,12 +55,12 @@ class DeviceFrame:
     """Frame of all nodes of a ring."""
 
     fields: dict[str, Any]  # field ``device`` of the manifest
-    # contents of windows, in little-endian words, and commands of programs, by name of region
+    # contents of windows as little-endian words, and commands of programs, keyed by region name
     regions: dict[str, bytes]
 
     @property
     def live_words(self) -> int:
-        """Largest number of words in the windows of any node."""
+        """Maximum number of words in the windows of any node."""
         return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
                    for node in self.fields["nodes"])
 
@@ -71,10 +71,10 @@ class DeviceFrame:
 
 
 def contracts_of(configs: Sequence[Configuration]) -> list[dict[str, bool | str]]:
-    """Properties of each node of a ring that affect the exact results.
+    """Return the properties of each node that affect the exact results.
 
-    No sum depends on lanes, segments, intervals and latencies. Roles, and whether a node supports BROADCAST formats,
-    are included only if there are workers: otherwise a server behaves like any other node.
+    Lanes, segments, intervals and latencies do not affect any sum. Roles and support for BROADCAST formats are
+    included only if there are workers; otherwise, a server behaves like any other node.
     """
     relay = any(config.role.streams and not config.is_server for config in configs)
     return [_contract_of(config) | ({"role": name_of(type(config.role)),
@@ -90,7 +90,7 @@ def _contract_of(config: Configuration) -> dict[str, bool | str]:
 
 
 def whole(device: Device) -> Windows:
-    """Windows that cover all memories available to a node's user, except for the trace, which cannot be written."""
+    """Return windows on all memories available to a node's user, except the trace, which is read-only."""
     spaces = {space.name: device.room(space.name) for space in device.config.memory_map if space.name != "trace"}
     spaces[FAR] = far_words_of(device.config)
     return {name: [(0, words)] for name, words in spaces.items() if words}
@@ -103,15 +103,15 @@ def windows_of(frame: DeviceFrame) -> list[Windows]:
 
 
 def peers_of(nodes: int) -> list[list[int]]:
-    """Predecessor and successor of each rank in a ring."""
+    """Return the predecessor and successor of each rank in a ring."""
     topology = RingTopology(nodes)
     return [[topology.predecessor(rank), topology.successor(rank)] for rank in range(nodes)]
 
 
 def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
-    """Read windows of a ring's nodes, by default all memories, after the end of all queued commands.
+    """Wait for all queued commands, then read windows of the nodes, by default all memories.
 
-    Raises ``RingError`` if an earlier command has failed, and ``RuntimeError`` if a program runs.
+    Raises ``RingError`` if an earlier command has failed, and ``RuntimeError`` if a program is running.
     """
     ring.commands.wait()
     ring.collectives.quiesce()
@@ -151,10 +151,10 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 
 
 def load(ring: Ring, frame: DeviceFrame) -> None:
-    """Write a frame to the nodes of a ring, after its links have been reset; nothing is started.
+    """Write a frame to the nodes of a ring after its links were reset, without starting anything.
 
-    The ring must be free of failures and idle. Elements outside the windows, and settings of the fabric, are
-    unchanged. Raises ``ReadBackError`` if a node has received different words of a program than were sent.
+    The ring must be idle and without failures. Elements outside the windows and settings of the fabric are not
+    changed. Raises ``ReadBackError`` if a node has received different program words than were sent.
     """
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
@@ -184,9 +184,9 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
-    """Verify a frame that :func:`load` has written; raises ``ReadBackError`` if a node's contents differ.
+    """Verify a frame written by :func:`load`; raise ``ReadBackError`` if a node's contents differ.
 
-    Programs are compared as :func:`verify_programs` does.
+    Programs are compared by :func:`verify_programs`.
     """
     numbers = ring.commands.numbers
     present = read(ring, windows_of(frame))
@@ -205,7 +205,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def scrub(ring: Ring) -> None:
-    """Clear the nodes after a job: memories become zero, registers are reset, and programs are removed."""
+    """Clear the nodes after a job: zero memories, reset registers, and remove programs."""
     ring.recover()
     _take_flags(ring)
     clear_far(ring.devices, {rank: [(0, words)] for rank, device in enumerate(ring.devices)
@@ -225,7 +225,7 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """SHA-256 of a frame, by default with all memories, but without the ring's epoch and running numbers."""
+    """Return a frame's SHA-256, by default of all memories, without the ring's epoch and numbers."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
@@ -236,7 +236,7 @@ def digest(ring: Ring, live: Live | None = None) -> str:
 
 
 def _take_flags(ring: Ring) -> None:
-    """Clear all flags with a command that waits for them."""
+    """Clear all flags by a command that waits for them."""
     flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
     for rank, bits in flags.items():
         if bits:
@@ -247,7 +247,7 @@ def _take_flags(ring: Ring) -> None:
 
 
 def _runs(names: Sequence[str]) -> list[list[str]]:
-    """Group names of registers into runs of consecutive addresses."""
+    """Group register names into runs of consecutive addresses."""
     groups = itertools.groupby(enumerate(names), lambda pair: register(pair[1]).address - pair[0])
     return [[name for _, name in group] for _, group in groups]
 
@@ -261,7 +261,7 @@ def _bytes(words: npt.NDArray[np.uint32]) -> bytes:
 
 
 def _difference(actual: Any, expected: Any) -> str:
-    """Describe the values that differ from the expected ones, each with its expected and its actual value."""
+    """Describe the values that differ, each with its expected and actual value."""
     if isinstance(actual, dict):
         return ", ".join(f"{name} 0x{value:08x}, not 0x{actual[name]:08x}" for name, value in expected.items()
                          if actual[name] != value)
@@ -275,7 +275,7 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Number of broadcasts that give all nodes a frame's update counts. Raises ``TooSmallError`` if impossible."""
+    """Number of broadcasts to reach a frame's update counts. Raises ``TooSmallError`` if impossible."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,10 +289,10 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase update counts to the counts of a frame, with broadcasts. Memories stay unchanged, and links are reset.
+    """Increase update counts to a frame's counts by broadcasts that keep memories; resets links.
 
-    For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes,
-    must lack the same number of updates.
+    For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes, must
+    need the same number of updates.
     """
     count = missing(ring.devices, nodes)
     if not count:
@@ -313,12 +313,12 @@ _Programs = list[list[list[Command]]]
 
 
 def commands(data: bytes) -> list[Command]:
-    """Decode the commands in a program's region; raises ``ValueError`` if they are invalid."""
+    """Decode the commands in a program's region; raise ``ValueError`` if they are invalid."""
     return [Command.from_words(words) for words in _words(data).reshape(-1, DESCRIPTOR_WORDS)]
 
 
 def _program_regions(ring: Ring) -> dict[str, bytes]:
-    """Return the programs that nodes have acknowledged, as bytes of their commands by name of region."""
+    """Return the programs acknowledged by nodes, as bytes of their commands, keyed by region name."""
     staged = ring.programs.staged
     kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
     return {region(rank, queue): b"".join(_bytes(command.words()) for command in own)
@@ -326,7 +326,7 @@ def _program_regions(ring: Ring) -> dict[str, bytes]:
 
 
 def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Numbers, lengths and digests of each node's programs, and the state of both banks."""
+    """Return the numbers, lengths and digests of each node's programs, and the state of both banks."""
     (model, loaded), staged = ring.programs.loaded, ring.programs.staged
 
     def listed(programs: _Programs, rank: int, region: Any) -> list[list[Any]]:
@@ -344,12 +344,12 @@ def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict
 
 
 def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
-    """Load the programs of a frame; nodes with two banks verify both banks by their digests.
+    """Load a frame's programs; nodes with two banks verify both banks by their digests.
 
     Programs cannot be read from nodes: a frame contains the words that nodes have acknowledged. Nodes with two banks
-    compute a CRC-32 of the words that they receive for the idle bank. A restore therefore loads each program into the
-    idle bank, makes the node compare the digest with an EDIT, and starts a set without passes, which swaps the banks.
-    Raises ``ReadBackError`` if a node has received different words.
+    compute a CRC-32 over the words received for the idle bank. A restore therefore loads each program into the idle
+    bank, makes the node check the digest with an EDIT, and starts a set without passes, which swaps the banks. Raises
+    ``ReadBackError`` if a node has received different words.
     """
     nodes = fields["nodes"]
     model = nodes[0]["model"]
@@ -363,7 +363,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
         ring.programs.load(programs, model=model)
         return
     first, due = banks["set"], banks["due"]
-    # Later edits need numbers greater than all numbers used by the source or the target.
+    # Later edits need numbers that exceed all numbers used by source and target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
     active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set requires a program
     ring.programs.load(active, model=(model - 1) % 256)  # gives the two banks different numbers
@@ -383,12 +383,12 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
         if due != first:
             ring.programs.begin_set(due)
         _edit(ring, number=number + 1, first=due, region="idle")
-        if due != first:  # the set has ended; the edit waits for the next run of the set
+        if due != first:  # the set has ended, and the edit waits for its next run
             ring.programs.begin_set(first)
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
-    """Raise ``ReadBackError`` unless each node with a program in the frame has a program with that number."""
+    """Raise ``ReadBackError`` unless each node with a program in the frame has one with the same number."""
     for node, device in zip(fields["nodes"], ring.devices, strict=True):
         if device.config.queues < 2 or not any(length for length, _ in node["programs"]):
             continue
@@ -398,7 +398,7 @@ def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
 
 
 def forget_programs(ring: Ring) -> None:
-    """Overwrite all loaded programs, and leave the nodes without programs."""
+    """Overwrite all loaded programs, leaving the nodes without programs."""
     idle = [] if ring.programs.staged is None else ring.programs.staged[1]
     for programs, other in ((ring.programs.loaded[1], False), (idle, True)):
         for rank, queues in enumerate(programs):
@@ -434,7 +434,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Add the rank and the region to the error of a node with a different digest."""
+    """Add the rank and region to a node's error about a different digest."""
     try:
         yield
     except WrongProgramError as error:

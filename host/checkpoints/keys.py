@@ -1,4 +1,4 @@
-"""Keys of checkpoints, which are stored in files and do not appear in reports."""
+"""Checkpoint keys, which are stored in files and never appear in reports."""
 
 import contextlib
 import errno
@@ -10,10 +10,10 @@ from host.output import OutputError
 
 __all__ = ["key_of", "read_key", "user_key"]
 
-#: Environment variable with the path of the user's key file.
+#: Environment variable for the path of the user's key file.
 VARIABLE = "GRADRING_KEY"
 
-#: Number of bytes in a key, suitable for HMAC-SHA256, and maximum number of bytes read from a key file.
+#: Number of bytes in a key, suitable for HMAC-SHA256, and maximum number of bytes to read from a key file.
 BYTES, MOST = 32, 4096
 
 
@@ -47,9 +47,9 @@ def key_of(path: Path) -> bytes:
 
 
 def user_key() -> bytes:
-    """Key of this user, in the file GRADRING_KEY or the user's settings; it is created if necessary.
+    """Read this user's key from the file GRADRING_KEY or the user's settings, creating it if necessary.
 
-    Raises ``OutputError`` if there is no key and none can be created, and ``ValueError`` if the key is invalid.
+    Raises ``OutputError`` if the key does not exist and cannot be created, and ``ValueError`` if it is invalid.
     """
     named, settings = os.environ.get(VARIABLE), os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     try:

@@ -1,4 +1,4 @@
-"""Reasons to reject a checkpoint, with one exception class for each."""
+"""Reasons for rejecting a checkpoint, with one exception class per reason."""
 
 import enum
 from typing import ClassVar
@@ -9,7 +9,7 @@ __all__ = ["BadMacError", "BadRegionError", "BadVersionError", "Cause", "Foreign
 
 
 class Cause(enum.StrEnum):
-    """Causes of a rejection, in the order in which a restore checks them."""
+    """Causes of rejection, in the order of the checks."""
 
     MALFORMED = "MALFORMED"
     BAD_VERSION = "BAD_VERSION"
@@ -25,7 +25,7 @@ class Cause(enum.StrEnum):
 
 
 class RejectionError(ValueError):
-    """A checkpoint is rejected; the message gives the reason in one line."""
+    """Base class for rejected checkpoints; the message gives the reason in one line."""
 
     cause: ClassVar[Cause]
 
@@ -47,7 +47,7 @@ class BadVersionError(RejectionError, cause=Cause.BAD_VERSION):
 
 
 class BadMacError(RejectionError, cause=Cause.BAD_MAC):
-    """The manifest was made with a different key, or was modified."""
+    """The manifest was signed with a different key, or was modified."""
 
 
 class ForeignTenantError(RejectionError, cause=Cause.FOREIGN_TENANT):
@@ -59,7 +59,7 @@ class StaleError(RejectionError, cause=Cause.STALE):
 
 
 class TooSmallError(RejectionError, cause=Cause.TOO_SMALL):
-    """The target lacks memory, registers or programs that the checkpoint needs."""
+    """The target has too little memory, or lacks registers or programs that the checkpoint needs."""
 
 
 class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
@@ -67,11 +67,11 @@ class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
 
 
 class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
-    """The structure or the weights differ from the model that the owner has marked."""
+    """The structure or weights differ from the owner's watermarked model."""
 
 
 class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
-    """The target's ring differs from the ring that the manifest describes, or a node does not answer."""
+    """The target's ring differs from the one in the manifest, or a node does not respond."""
 
 
 class _RegionError(RejectionError):
@@ -80,7 +80,7 @@ class _RegionError(RejectionError):
     def __init__(self, node: int | None, region: str, reason: str):
         where = f"region {region}" if node is None else f"node {node}, region {region}"
         super().__init__(f"{where} {reason}")
-        self.node, self.region = node, region  # rank of the region's node; None for a region of the process
+        self.node, self.region = node, region  # rank of the region's node, or None for a region of the host process
 
 
 class BadRegionError(_RegionError, cause=Cause.BAD_REGION):
@@ -88,4 +88,4 @@ class BadRegionError(_RegionError, cause=Cause.BAD_REGION):
 
 
 class ReadBackError(_RegionError, cause=Cause.READ_BACK):
-    """The target does not contain the data that was written."""
+    """Reading back the target returned different data than was written."""

@@ -15,7 +15,7 @@ __all__ = ["cache_app"]
 
 cache_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-#: Number of seconds and name of each unit of time, largest unit first.
+#: Length in seconds and name of each time unit, largest unit first.
 _UNITS = {"w": (7 * 86400, "weeks"), "d": (86400, "days"), "h": (3600, "hours"), "m": (60, "minutes")}
 
 
@@ -29,7 +29,7 @@ def _seconds(text: str) -> float:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in the largest unit of time that is at most half the age."""
+    """Format an age in the largest time unit that is at most half of the age."""
     return next((f"{seconds / unit:.0f} {name} ago" for unit, name in _UNITS.values() if seconds >= 2 * unit), "now")
 
 

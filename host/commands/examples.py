@@ -16,7 +16,7 @@ __all__ = ["examples_command"]
 def examples_command(
     folder: Annotated[Path, typer.Argument(help="Where to put them.")] = Path("examples"),
 ) -> None:
-    """Copy the examples to a folder of your own, where they can be run and changed."""
+    """Copy the examples to a folder, to run and change them."""
     source = toolchain.ROOT / "examples"
     if folder.resolve() == source.resolve():
         raise ValueError(f"Folder must be another one than {shown(source)}, where the examples are")

@@ -15,7 +15,7 @@ __all__ = ["info_command"]
 
 
 def info_command() -> None:
-    """Show the configuration of a node, its registers, and the versions of tools."""
+    """Show a node's configuration, its registers, and tool versions."""
     from hdl.control.registers import REGISTERS
 
     config = NodeConfig()

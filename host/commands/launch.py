@@ -39,7 +39,7 @@ __all__ = ["launch_command"]
 
 
 class Backend(enum.StrEnum):
-    """Backends that the ring can replace, for tensors on the CPU."""
+    """Backends that the ring can replace, for CPU tensors."""
 
     GLOO = "gloo"
 
@@ -52,7 +52,7 @@ class RankOptions(Section):
     module: bool = option(False, "--module", "-m", help="SCRIPT is the name of a module.")
 
     def command(self, script: Sequence[str]) -> list[str]:
-        """Arguments for the Python interpreter that run a script, or a module, with its own arguments."""
+        """Arguments for the Python interpreter to run a script, or a module, with its own arguments."""
         if not self.module and not Path(script[0]).is_file():
             raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
         return [*(["-m"] if self.module else []), *script]

@@ -1,10 +1,10 @@
-"""Registry of commands; every new command must be added here."""
+"""Registry of commands; new commands must be added here."""
 
 from host.command_group import CommandGroup, Entry
 
 __all__ = ["COMMANDS", "Commands"]
 
-#: Commands by name, in the order of the help.
+#: Commands keyed by name, in the order shown by the help.
 COMMANDS = {
     "train": Entry("host.commands.train", "train_command",
                    "Train on a ring, and compare every node with the golden model after every step."),
@@ -23,7 +23,7 @@ COMMANDS = {
                      "Show the packets in a waveform of gradring wave, and write them as a waveform of their own."),
     "examples": Entry("host.commands.examples", "examples_command",
                       "Copy the examples to a folder of your own, where they can be run and changed."),
-    # Arguments that follow the script belong to the script.
+    # Arguments after the script are passed to the script.
     "launch": Entry("host.commands.launch", "launch_command",
                     "Run a PyTorch script, one process for each node, with its sums over a simulated "
                     "ring.", {"allow_interspersed_args": False}),

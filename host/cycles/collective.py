@@ -1,20 +1,20 @@
-"""Cycle model of collectives, packet by packet for all ranks: the cycles, and the words that are sent.
+"""Cycle model of collectives, packet by packet on all ranks; returns cycles and transmitted words.
 
-Every rank sends the packets of docs/ring/collective/theory.md in one static order. The times of a packet are
-therefore only maxima and sums of times of earlier packets: a max-plus recurrence, called the walk:
+Every rank sends the packets of docs/ring/collective/theory.md in a fixed order, so packet times are maxima and sums
+of earlier packet times. This max-plus recurrence is called the walk:
 
     payload begins = max(its words are there, the link is free + header, a credit is back + header)
     payload ends   = max(begin + words, its last word is there)
     words are there at the next rank = begin + wire + HOP, and the cycles that a sum or the optimizer adds
 
-With n credits, a credit is back when the packet that was sent n packets earlier has left the successor's ingress. In
-the ingress, a packet waits for the units after it: the adder, decoders, the optimizer, and queues of one or two
-segments. The model stores the time when each unit is free (:class:`Units`), and the cycles that packets take
-(:class:`~host.cycles.costs.Costs`). A time is an array over ranks. Units pass on a packet as a pair of times, for its
-first and last word, so that the next unit can start before the packet is complete.
+With n credits, a credit is back when the packet sent n packets earlier has left the successor's ingress. In the
+ingress, a packet waits for later units: the adder, decoders, the optimizer, and queues of one or two segments. The
+model keeps the time at which each unit becomes free (:class:`Units`) and the cycles that packets take
+(:class:`~host.cycles.costs.Costs`). Times are arrays over ranks. A packet is passed between units as the times of its
+first and last word, so the next unit can start before the packet is complete.
 
-If every block consists of whole segments, and all times have grown by the same constant since one of the last few
-segments, the remaining segments repeat this period. The walk then skips all such periods.
+If all blocks consist of whole segments and all times have grown by the same constant since one of the last few
+segments, the remaining segments are periodic, and the walk skips them.
 """
 
 import collections
@@ -34,23 +34,23 @@ from sim.golden.ring import GROUP
 __all__ = ["Arrival", "CollectiveCycles", "Numbers", "There", "Units", "collective_cycles", "cycles_of_costs"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: Times of the first and last word of a packet, or of its first and last element.
+#: Times of the first and last word, or first and last element, of a packet.
 There: TypeAlias = tuple[Numbers, Numbers]
 
-#: Words of a header and of a CRC.
+#: Number of words in a header and in a CRC.
 _HEADER, _CRC = 3, 1
 _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
                    "without the wire", COMPARED)
-#: Maximum number of earlier packets that the model of a collective remembers.
+#: Number of past packets for which the model keeps times.
 _BACK = 16
-#: Number of segments that fit into the write-back buffer and into the optimizer's gradient banks.
+#: Capacity in segments of the write-back buffer and of the optimizer's gradient banks.
 _ROOM = 2
-#: Initial value of a time that does not delay any packet yet.
+#: Initial value for a time that does not delay any packet.
 _NEVER = -(10 ** 9)
 
 
 class Arrival(NamedTuple):
-    """A packet that has left the ingress: times of the first and last word of its payload, and number of words."""
+    """A packet that has left the ingress: the times of its first and last payload word, and its word count."""
 
     first: Numbers
     last: Numbers
@@ -58,16 +58,16 @@ class Arrival(NamedTuple):
 
 
 class Units:
-    """Times at which the units of a ring's nodes are free, from the start of a planned command."""
+    """Times at which the units of all nodes become free, from the start of the planned command."""
 
     def __init__(self, timing: Timing, *, nodes: int, latency: int, begin: int):
         self.timing, self.nodes, self.latency, self.begin = timing, nodes, latency, begin
         zero = np.full(nodes, begin, dtype=np.int64)
-        #: Times when the link has room for a header, and when the last word has left the ingress.
+        #: Times when the link can accept a header, and when the last word has left the ingress.
         self.link = self.taken = zero
-        #: Times when the adder of sums, the encoder of addends, the optimizer, and its second-to-last bank are free.
+        #: Times when the adder for sums, the addend encoder, the optimizer, and its second-to-last bank are free.
         self.adder = self.encoder = self.optimizer = self.bank = zero
-        #: Time when the last sum of the node's own block has been written back; only with a gradient codec.
+        #: Time when the last sum of the own block was written back; used only with a gradient codec.
         self.rested = zero
         self.sent = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.left = collections.deque([zero + _NEVER] * timing.credits, maxlen=timing.credits)
@@ -75,7 +75,7 @@ class Units:
         self.decodes = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.weights = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.stores = collections.deque([zero] * _ROOM, maxlen=_ROOM)
-        #: Number of rows that each of the gradient memory's other readers still has to prefetch.
+        #: For each other reader of the gradient memory, the number of rows it still has to prefetch.
         self.behind: list[Numbers] = []
         self.words = np.zeros(nodes, dtype=np.int64)
 
@@ -84,13 +84,13 @@ class Units:
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
-        """Number of beats of a gradient encoder or decoder; in zero-value form, each group counts as complete."""
+        """Number of beats of a gradient codec; in zero-value form, partial groups are padded."""
         if self.timing.grouped:
             return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
         return self.rows(elements)
 
     def send(self, there: There, words: Numbers) -> Arrival:
-        """Model a packet sent on every link, and return its arrivals at the next nodes."""
+        """Send a packet on every link and return its arrivals at the next nodes."""
         credit = np.roll(self.left[0], -1) + _CREDIT + self.latency
         ready = np.maximum(self.link, credit) + _HEADER
         first = np.where(words > 0, np.maximum(there[0], ready), ready)
@@ -102,37 +102,37 @@ class Units:
         return Arrival(np.roll(first, 1) + wire, np.roll(last, 1) + wire, np.roll(words, 1))
 
     def room(self, words: Numbers) -> Numbers:
-        """Time when the queue of outgoing packets has room for a packet."""
+        """Time when the output queue has room for a packet."""
         return self.sent[-_ahead(2 * self.timing.segment, words)]
 
     def take(self, arrival: Arrival) -> There:
-        """Times of the first and last word of a packet that leaves the ingress without waiting."""
+        """Times of a packet's first and last word if it leaves the ingress without waiting."""
         first = np.maximum(arrival.first, self.taken + _HEADER + _CRC)
         return first, np.maximum(first + arrival.words, arrival.last)
 
     def leave(self, end: Numbers) -> None:
-        """Return the credit of a packet when its last word has left the ingress, at cycle ``end``."""
+        """Return a packet's credit when its last word leaves the ingress, at cycle ``end``."""
         self.taken = end
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles to read rows of the gradient memory, which alternates between this reader and the other readers."""
+        """Cycles to read rows of the gradient memory while other readers take every other turn."""
         shares = [np.minimum(rows, backlog) for backlog in self.behind]
         self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
 
     def idle(self, cycles: Numbers) -> None:
-        """Let the other readers use the gradient memory for a number of cycles."""
+        """Give the other readers of the gradient memory a number of cycles."""
         self.behind = [np.maximum(backlog - cycles, 0) for backlog in self.behind]
 
     def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
-        """Record the time that the adder is busy with a packet."""
+        """Occupy the adder with a packet."""
         self.adder = np.where(some, there[1], self.adder)
         self.sums.append(np.where(some, there[0], self.adder))
 
     def decode(self, arrival: Arrival, elements: Numbers, *, room: int, weights: bool = False,
                lands: bool = True) -> There:
-        """Move a packet into a decoder's queue of ``room`` words; return times of its first and last element."""
+        """Move a packet into a decoder queue of ``room`` words; return the times of its first and last element."""
         history = self.weights if weights else self.decodes
         first, last = self.take(arrival)
         some = elements > 0
@@ -146,12 +146,12 @@ class Units:
         return begun, end
 
     def land(self, end: Numbers, elements: Numbers) -> None:
-        """Store a segment at time ``end``, when its last element is decoded; only whole segments are stored."""
+        """Write back a segment after its last element is decoded at ``end``; only complete segments are stored."""
         stored = np.maximum(self.stores[-1], end + self.timing.stored) + self.rows(elements)
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
     def update(self, filled: Numbers, elements: Numbers) -> There:
-        """Model an update with a segment's complete gradients; return times of the first and last input beat."""
+        """Update with a segment's complete gradients; return the times of the first and last input beat."""
         some = elements > 0
         begun = np.maximum(filled, self.optimizer)
         end = begun + -(-elements // self.timing.update_lanes) * self.timing.interval
@@ -170,7 +170,7 @@ class Units:
                          *(history for name in self._HISTORIES for history in getattr(self, name))])
 
     def move(self, cycles: int) -> None:
-        """Advance all times by ``cycles``, to skip a period in which the units only repeat their work."""
+        """Advance all times by ``cycles`` to skip periods."""
         for name in self._TIMES:
             setattr(self, name, getattr(self, name) + cycles)
         for name in self._HISTORIES:
@@ -180,13 +180,13 @@ class Units:
 
 
 def _ahead(room: int, words: Numbers) -> int:
-    """Number of packets of ``words`` words that fit into a queue of ``room`` words, at least one."""
+    """Number of packets of ``words`` words that a queue of ``room`` words holds, at least one."""
     return min(max(1, room // max(int(words.max(initial=0)), 1)), _BACK)
 
 
-#: Maximum number of segments in a period, and number of segments that a walk looks ahead.
+#: Maximum number of segments in a period, and number of segments that readers may run ahead.
 _PERIODS, _AHEAD = 6, 5
-#: Number of segments for which the optimizer has banks.
+#: Number of segments that the optimizer's banks hold.
 _BANKS = 2
 
 
@@ -194,11 +194,11 @@ _BANKS = 2
 class CollectiveCycles:
     """Result of the model of a collective."""
 
-    #: Cycles from the start of the command to its end, on the slowest rank.
+    #: Cycles from start to end of the command on the slowest rank.
     cycles: int
-    #: Words sent by the busiest rank, including headers and CRCs.
+    #: Number of words sent by the busiest rank, including headers and CRCs.
     words: int
-    #: Words that the busiest rank sends during scatter-reduce, included in ``words``.
+    #: Number of words sent by the busiest rank during scatter-reduce; included in ``words``.
     scatter: int
 
 
@@ -215,7 +215,7 @@ class _Collective:
         self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
         self._fused = kind is Collective.FUSED_UPDATE
         self._gathers = kind is not Collective.REDUCE_SCATTER
-        #: Whether reads of the gradients that are sent first compete with the separate reader of addends.
+        #: Whether reading the initial gradients competes with the separate addend reader.
         self._shares = timing.grouped and (costs.nodes > 2 or not self._fused)
 
     def _rows(self, segment: int, distance: int) -> Numbers:
@@ -224,7 +224,7 @@ class _Collective:
     # Scatter-reduce.
 
     def scatter(self, segment: int) -> None:
-        """Model the packets of the scatter-reduce for a segment of every block."""
+        """Model the scatter-reduce of one segment of every block."""
         costs, timing, units = self._costs, self._timing, self.units
         before = units.words
         there = self._first_grouped(segment) if timing.grouped else self._first_coded(segment)
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """For all readers except the addends' reader, add the rows that may be prefetched from this segment on."""
+        """Add the rows that all readers except the addend reader may prefetch from this segment on."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -253,7 +253,7 @@ class _Collective:
         units.behind = more if segment == 0 else [n + new for n, new in zip(units.behind, more, strict=True)]
 
     def _first_grouped(self, segment: int) -> There:
-        """Times of the gradients that are sent first; they have a separate encoder, which runs ahead."""
+        """Times of the initial gradients if they have a separate encoder, which runs ahead."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         addends = [self._rows(segment, -1)] if self._shares else []
@@ -278,7 +278,7 @@ class _Collective:
         return first, last
 
     def _first_coded(self, segment: int) -> There:
-        """Times of the gradients that are sent first, if they take the same path as all sums."""
+        """Times of the initial gradients if they take the same path as the sums."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         self._read_ahead(segment)
@@ -288,7 +288,7 @@ class _Collective:
         return begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
 
     def _sum_grouped(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """Times of a sum of ``hop`` + 1 gradients that is formed group by group."""
+        """Times of a sum of ``hop`` + 1 gradients that is computed group by group."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words, own = elements > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
@@ -304,7 +304,7 @@ class _Collective:
         added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
         out = begun - (-work // groups) + timing.summed - 1
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
-        if last:  # the final sum is decoded while it is encoded, and stored for the gather
+        if last:  # the final sum is decoded during encoding and kept for the gather
             out = np.maximum(out, units.decodes[-1])
             decoded = np.maximum(out + np.maximum(words, units.beats(elements)), units.stores[-_BANKS])
             out_end = np.maximum(out_end, decoded)
@@ -315,7 +315,7 @@ class _Collective:
         return out + BEHIND, out_end + BEHIND
 
     def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """Times of a sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
+        """Times of a sum of ``hop`` + 1 gradients that is decoded, added and encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words = elements > 0, costs.scatter(hop, segment, -hop)
@@ -325,7 +325,7 @@ class _Collective:
         added = np.maximum(begun + np.maximum(units.read(units.rows(elements)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
-        if last:  # the final sum is encoded, and decoded again
+        if last:  # the final sum is encoded and decoded again
             rested = added + timing.decoded + timing.summed
             units.rested = np.where(some, rested, units.rested)
             units.land(rested, elements)
@@ -334,7 +334,7 @@ class _Collective:
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
 
     def rest(self) -> None:
-        """Model the write-back of the last sum of a reduce-scatter with a codec, which happens one segment later."""
+        """Write back the last sum of a reduce-scatter with a codec, which happens one segment later."""
         if self._waiting is not None:
             units, (first, last, elements) = self.units, self._waiting
             begun = np.maximum(first, units.adder)
@@ -344,7 +344,7 @@ class _Collective:
             self._waiting = None
 
     def _update(self, arrival: Arrival, segment: int) -> There:
-        """Times of the new weights in the rank's own block, as computed by the optimizer."""
+        """Times at which the optimizer delivers the new weights of the rank's own block."""
         timing, units = self._timing, self.units
         elements = self._costs.elements(segment, 1)
         units.decodes.append(np.maximum(units.decodes[-1], np.where(elements > 0, units.bank, 0)))
@@ -357,7 +357,7 @@ class _Collective:
     # All-gather.
 
     def gather(self, segment: int) -> None:
-        """Model the all-gather of a segment of each block."""
+        """Model the all-gather of one segment of every block."""
         costs, units = self._costs, self.units
         there = self.kept.pop(segment) if segment in self.kept else self._stored(segment)
         if not costs.sums and not self._timing.raw:
@@ -367,14 +367,14 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Times at which a separate all-gather reads the weights in the node's own block."""
+        """Times of the own block's weights when they are read by a standalone all-gather."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """Model the write-back of a node's own block, after decoding and before all other blocks."""
+        """Write back a node's own block after decoding, before all other blocks."""
         units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
         end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
@@ -410,7 +410,7 @@ class _Collective:
         return np.concatenate([self.units.times(), *(np.stack(pair) for pair in self.kept.values()), *waiting])
 
     def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
-        """Skip ``periods`` periods, each with these numbers of cycles, segments, words, and gradient words."""
+        """Skip ``periods`` periods, each with the given numbers of cycles, segments, words and gradient words."""
         units = self.units
         units.move(periods * cycles)
         units.words = units.words + periods * words[0]
@@ -423,15 +423,15 @@ class _Collective:
 
 
 class _Periods:
-    """Detector of periods in the times of a walk."""
+    """Detects when the times of a walk become periodic."""
 
     def __init__(self, latency: int):
-        # Times too far in the past to cause a wait have no effect.
+        # Times further in the past cannot cause a wait.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
     def look(self, number: int, walk: _Collective) -> tuple[int, int, tuple[Numbers, Numbers]] | None:
-        """Segments, cycles and words of the period that ends with this segment; None if no period ends with it."""
+        """Return the segments, cycles and words of the period that ends with this segment, or None."""
         times = walk.times()
         now = int(times.max())
         since = np.maximum(times - now, -self._past)
@@ -447,15 +447,15 @@ class _Periods:
 
 def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int,
                       latency: int) -> CollectiveCycles:
-    """Model a collective on a ring of two or more nodes with the given node latencies and format; links delay words
-    and credits by ``latency`` cycles."""
+    """Model a collective on two or more nodes with the given format and node timing. Links delay words and credits by
+    ``latency`` cycles."""
     sums = kind is Collective.ALL_REDUCE
     return cycles_of_costs(kind, Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=sums), timing,
                       latency=latency)
 
 
 def cycles_of_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) -> CollectiveCycles:
-    """Return the modelled cycles of a collective, given the costs of its packets."""
+    """Model a collective with the given packet costs."""
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     walk = _Collective(costs, timing, kind=kind, latency=latency)

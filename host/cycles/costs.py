@@ -1,10 +1,10 @@
-"""Costs of packets: elements, words and positions of each segment of each block at each hop.
+"""Packet costs: elements, words and positions of each segment of each block at each hop.
 
-They equal the costs of :mod:`sim.golden.ring` exactly if the number of elements determines the number of words; for
-zero-value compression of gradients with a given density, they are expected values. Therefore no gradients are needed,
-and costs are available for rings of any size, segment by segment. In short segments with zeros in the same positions
-on all nodes, the number of nonzero elements varies between blocks by a binomial distribution; all other blocks wait
-for the fullest one. If gradients are given, :class:`CountedCosts` counts their zeros.
+If the number of elements determines the number of words, costs equal :mod:`sim.golden.ring`'s exactly; for
+zero-value compression with a given density they are expected values. No gradients are needed, so costs are available
+for rings of any size, segment by segment. In short segments with zeros in the same positions on all nodes, the number
+of nonzero elements per block follows a binomial distribution, and all blocks wait for the fullest one. If gradients
+are available, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: Fractional part of the golden ratio; its multiples modulo 1 are spread evenly, without a pattern.
+#: Fractional part of the golden ratio; its multiples modulo 1 are evenly spread but irregular.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -40,9 +40,9 @@ class Zeros(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """Encoding of gradients and weights on the links."""
+    """Encodings of gradients and weights on the links."""
 
-    #: Names of the codecs of gradients and weights.
+    #: Codec names for gradients and for weights.
     gradients: str = ZERO_VALUE
     weights: str = RAW
     #: Fraction of nonzero gradients on each node.
@@ -67,17 +67,17 @@ class Format:
 
 @functools.cache
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
-    """Probabilities that at most 0, 1, … of ``count`` elements are nonzero."""
+    """Return the probabilities that at most 0, 1, … of ``count`` elements are nonzero."""
     terms = np.ones(1)
-    for _ in range(count):  # uses only products and sums, which are identical on every processor
+    for _ in range(count):  # products and sums only, which are identical on every processor
         terms = np.append(terms * (1 - density), 0) + np.append(0, terms * density)
     return np.asarray(np.minimum(np.cumsum(terms), 1))
 
 
 class Costs:
-    """Costs of all packets of a vector.
+    """Costs of all packets that carry a vector.
 
-    Costs are requested by segment and by the block's distance from the rank; the result is an array over ranks.
+    Methods take a segment and a block's distance from the rank, and return an array over ranks.
 
     Parameters
     ----------
@@ -99,34 +99,34 @@ class Costs:
         self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
         self.segments = int(-(-self.sizes.max(initial=0) // segment))
         self._spread: dict[int, Numbers] = {}
-        #: Words of a packet, by its number of elements.
+        #: Number of words in a packet, indexed by its number of elements.
         self._tables = {
             name: np.array([CODECS[name].max_words(count) for count in range(segment + 1)], dtype=np.int64)
             for name in (form.gradients, form.weights) if not CODECS[name].sums_coded}
 
     def elements(self, segment: int, distance: int) -> Numbers:
-        """Number of elements in a segment of block rank + ``distance``, on each rank."""
+        """Return, for each rank, the number of elements in a segment of block rank + ``distance``."""
         blocks = (self.ranks + distance) % self.nodes
         return np.asarray(np.clip(self.sizes[blocks] - self.segment * segment, 0, self.segment))
 
     @property
     def full(self) -> int:
-        """Number of initial segments that have the same costs in every block."""
+        """Number of leading segments with the same costs in every block."""
         return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Payload words of packets with sums of ``hop`` + 1 gradients."""
+        """Return the number of payload words of packets with sums of ``hop`` + 1 gradients."""
         elements = self.elements(segment, distance)
         if self.form.gradients in self._tables:
             return np.asarray(self._tables[self.form.gradients][elements])
         return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
     def positions(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Number of positions at which a sum of ``hop`` gradients, or the gradient added to it, is nonzero."""
+        """Return how many positions are nonzero in a sum of ``hop`` gradients or in the gradient added to it."""
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Words of the gradient that is added to a sum of ``hop`` gradients, in zero-value form."""
+        """Return the words, in zero-value form, of the gradient added to a sum of ``hop`` gradients."""
         return self.scatter(0, segment, distance)
 
     def gather(self, segment: int, distance: int) -> Numbers:
@@ -136,7 +136,7 @@ class Costs:
         return np.asarray(self._tables[self.form.weights][self.elements(segment, distance)])
 
     def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Number of nonzero elements in a sum of ``hop`` + 1 gradients."""
+        """Return the number of nonzero elements in a sum of ``hop`` + 1 gradients."""
         if self.form.zeros is Zeros.TOGETHER and 0 < self.form.density < 1 and segment >= self.full:
             if segment not in self._spread:
                 self._spread[segment] = self._spread_over(segment)
@@ -144,7 +144,7 @@ class Costs:
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
 
     def _spread_over(self, segment: int) -> Numbers:
-        """Modelled number of nonzero elements of each block in a segment: quantiles, in irregular order."""
+        """Model the number of nonzero elements of a segment in each block, as quantiles in irregular order."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
         nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):
@@ -156,8 +156,8 @@ class Costs:
 
 
 class CountedCosts(Costs):
-    """Costs of gradients of shape (nodes, length) in zero-value form, with zeros that are counted instead of
-    predicted from a density."""
+    """Costs of zero-value gradients of shape (nodes, length), with zeros counted instead of predicted from a
+    density."""
 
     def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
         nodes, length = gradients.shape

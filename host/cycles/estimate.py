@@ -1,8 +1,8 @@
-"""Estimated cycles of a schedule's commands, before any of them has run.
+"""Estimate the cycles of a schedule's commands before they are run.
 
-COMPUTE is assumed to use an engine with :attr:`Costs.macs` multiply-adds per cycle. For collectives, a table contains
-cycles measured on Verilated nodes with the defaults of :class:`~hdl.config.NodeConfig`, dense gradients, raw weights,
-momentum and links of 16 cycles; other values are interpolated. Sparse gradients and codecs are faster.
+COMPUTE is assumed to perform :attr:`Costs.macs` multiply-adds per cycle. Collectives are interpolated in a table
+measured on Verilated nodes with the default :class:`~hdl.config.NodeConfig`, dense gradients, raw weights, momentum
+and a link latency of 16 cycles. Sparse gradients and codecs are faster.
 """
 
 import bisect
@@ -13,14 +13,14 @@ from sim.golden.constants import constant
 
 __all__ = ["MACS", "Collective", "Costs"]
 
-#: Default number of multiply-adds per cycle of an engine.
+#: Default number of multiply-adds per cycle of a compute engine.
 MACS = 16
 
 _LATCH = constant("schedules", 4, "a LATCH", "assumed")
 
 
 class Collective(enum.Enum):
-    """Collectives, named after their operations; schedules use all except the all-reduce."""
+    """Collective operations; schedules use all of them except all-reduce."""
 
     FUSED_UPDATE = enum.auto()
     ALL_REDUCE = enum.auto()
@@ -66,7 +66,7 @@ _MEASURED: dict[Collective, dict[int, tuple[int, ...]]] = {
 
 
 def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
-    """Interpolate linearly between neighbouring points, or extrapolate from the first or last two."""
+    """Interpolate linearly, or extrapolate from the first or last two points."""
     if len(xs) == 1:
         return ys[0]
     right = min(max(bisect.bisect_left(xs, x), 1), len(xs) - 1)
@@ -78,7 +78,7 @@ def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
 class Costs:
     """Estimated durations of commands."""
 
-    #: Examples per node in each pass: the number of examples in the largest share of a batch.
+    #: Examples per node in each pass, for the node with the most examples.
     examples: int
     #: Multiply-adds per cycle.
     macs: int = MACS
@@ -91,11 +91,11 @@ class Costs:
                 raise ValueError(f"{name} must be at least {least}, not {value!r}")
 
     def compute(self, multiplications: int) -> int:
-        """Return the cycles of a COMPUTE command, given the number of multiply-adds per example."""
+        """Estimate the cycles of a COMPUTE command from its multiply-adds per example."""
         return -(-self.examples * multiplications // self.macs)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        """Cycles of a collective on ``nodes`` nodes; the update of a single node uses no links."""
+        """Estimate the cycles of a collective on ``nodes`` nodes; with a single node no links are used."""
         table = _MEASURED[kind]
         if length == 0 or nodes < min(table):
             return 0

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Latencies of a node, derived from its units, and fitted constants."""
+"""Latencies of a node: some are derived from its units, the rest are fitted constants."""
 
 import dataclasses
 import functools
@@ -34,40 +34,40 @@ BEHIND = constant("collectives", 3, "a queue in block memory, such as the one af
 class Timing:
     """Latencies, rates and capacities of a node."""
 
-    #: Elements in a memory row, elements in a segment, and packets that fit into the ingress.
+    #: Number of elements in a memory row and in a segment, and number of packets that fit into the ingress.
     lanes: int
     segment: int
     credits: int
-    #: Whether gradients are added in zero-value form, group by group; and whether weights have no codec.
+    #: Whether gradients are summed in zero-value form, group by group; whether weights have no codec.
     grouped: bool
     raw: bool
-    #: Additional cycles of a word that is summed, compared with a word that is forwarded.
+    #: Additional latency in cycles of a word that is summed instead of only forwarded.
     summed: int
-    #: Cycles from a command's start to the first word of a gradient, and of a weight in a separate all-gather.
+    #: Latency in cycles from a command's start to the first gradient word, or weight word of a separate all-gather.
     loaded: int
     given: int
-    #: Cycles from the last word of a packet to its last element, for gradients and for weights.
+    #: Latency in cycles from the last word of a packet to its last element, for gradients and for weights.
     decoded: int
     landed: int
     #: Latency of the write-back buffer in cycles.
     stored: int
-    #: Cycles from the optimizer's first input beat to its first result, and from this result to a word.
+    #: Latency in cycles from the optimizer's first input beat to its first result, and from there to a word.
     updated: int
     first: int
-    #: Cycles from the optimizer's last result to the last word.
+    #: Latency in cycles from the optimizer's last result to the last word.
     kept: int
-    #: Number of elements that enter the optimizer together, and cycles between these inputs.
+    #: Number of elements per input beat of the optimizer, and interval between these beats in cycles.
     update_lanes: int
     interval: int
     #: Number of bits of a group number.
     address: int
 
     def planning(self, *, length: int, nodes: int) -> int:
-        """Cycles that :class:`hdl.ring.order.Planner` takes to plan a command."""
+        """Number of cycles that :class:`hdl.ring.order.Planner` needs to plan a command."""
         return int(max(self.address, (length // GROUP).bit_length()) + nodes + 3)
 
     def alone(self, *, length: int) -> int:
-        """Cycles to update ``length`` elements on a single node."""
+        """Number of cycles to update ``length`` elements on a single node."""
         rows = -(-min(length, self.segment) // self.lanes)
         beats = -(-length // self.update_lanes) * self.interval
         around = int(RowReader.latency + RowWriter.latency + 1)
@@ -75,7 +75,7 @@ class Timing:
 
 
 def _coding(name: str, lanes: int) -> tuple[int, int, int]:
-    """Beats of a codec's block; cycles from the last beat to the first word; and cycles from words to elements."""
+    """Return a codec's beats per block and two latencies: last beat to first word, and words to elements."""
     codec = CODECS[name]
     beats = max(int(getattr(codec, "block", 1)), lanes) // lanes
     encode, decode = (int(create_unit(unit, codec, lanes).latency + words.latency)
@@ -94,10 +94,10 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 
 @functools.cache
 def timing_of(config: NodeConfig) -> Timing:
-    """Latencies of a node with this configuration.
+    """Return the latencies of a node with this configuration.
 
     Raises ``ValueError`` for an int16 node, or for a weight codec with a codebook, since the model does not include
-    the time to read the codebook.
+    reading the codebook.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")

@@ -19,57 +19,57 @@ _RUN = places(run_layout())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Command to a node. Fields that an operation does not use are ignored."""
+    """Command to a node; fields that the operation does not use are ignored."""
 
     operation: Operation
     # position of the node in the ring, and number of nodes
     rank: int = 0
     size: int = 1
-    port: int = 0  # number of the ring; always 0 on a node with one port
+    port: int = 0  # ring number; always 0 on a node with one port
     # addresses in elements, multiples of 32. In the weight memory, ``weight_base`` addresses the jobs of MASK, the
     # errors of SPARSIFY and the layers of INFER, and ``state_base`` the external masks of MASK.
     gradient_base: int = 0
     weight_base: int = 0
     state_base: int = 0
     length: int = 0  # number of elements, or of samples for INFER
-    # packets contain ``epoch`` and ``collective``, so that nodes reject packets of other commands; equal on all nodes
+    # packets contain ``epoch`` and ``collective``, so that nodes reject other commands' packets; same on all nodes
     epoch: int = 0
-    root: int = 0  # rank where a BROADCAST starts, or rank that owns all groups
+    root: int = 0  # source rank of a BROADCAST, or rank that owns all groups
     collective: int = 0
-    # flags to wait for, and clear, before the start; flags to set after a successful end; 16 bits each
+    # flags to wait for and clear before the start; flags to set after a successful end; 16 bits each
     wait: int = 0
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
-    tenant: int = 0  # owner of the command; always 0 on a node without tenants
+    tenant: int = 0  # owner of the command; always 0 without tenants
     # command that must end before this command starts, as its number in the program of the first (after_0) and of the
     # second other queue (after_1); 16 bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
-    # number of passes, 0 to 3, between the commands ``after_0`` and ``after_1`` and this command
+    # number of passes, 0 to 3, from ``after_0`` and from ``after_1`` to this command
     lag_0: int = 0
     lag_1: int = 0
-    # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` of the node of rank ``unit``
+    # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` on the node with rank ``unit``
     unit_queue: int = 0
     remote: int = 0
-    round: int = 0  # whether the command takes part in a round of gradients
-    alternate: int = 0  # whether ``weight_base`` alternates between two copies of the weights from pass to pass
-    region: int = 0  # region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none
+    round: int = 0  # whether the command is part of a round of gradients
+    alternate: int = 0  # whether ``weight_base`` alternates between two copies of the weights in successive passes
+    region: int = 0  # region of weights, 1 to 63, that a program's command computes with or updates; 0 for none
     apart: int = 0  # whether ``region`` has two copies
-    model: int = 0  # number of the model that a program belongs to
+    model: int = 0  # number of the model that the program belongs to
     unit: int = 0
     # partition of the groups of 32 elements: group j belongs to block (j + ``block_offset``) modulo ``size``, and is
     # ``stride`` groups after the previous group
     block_offset: int = 0
     stride: int = 1
-    # number of the round, for a pushed command with ``round``; in a program the node derives it from the pass
+    # round number of a pushed command with ``round``; in a program the node derives it from the pass
     number: int = 0
     duration: int = 0  # cycles that a COMPUTE takes on the compute stub
-    format: int = 0  # format of a BROADCAST's weights: index into :data:`hdl.compression.registry.FETCH_FORMATS`
-    entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
-    root_reduce: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/root_reduce.md
+    format: int = 0  # weight format of a BROADCAST: index into :data:`hdl.compression.registry.FETCH_FORMATS`
+    entry: int = 0  # entry in a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
+    root_reduce: int = 0  # whether ``root`` owns all groups of FUSED_UPDATE or ALL_REDUCE: docs/ring/root_reduce.md
 
     def words(self) -> Words:
-        """Return the 16 words of the descriptor; raises ``ValueError`` if a field does not fit into its bits."""
+        """Return the descriptor's 16 words; raises ``ValueError`` if a field does not fit into its bits."""
         return pack(_COMMAND, vars(self), "Command's")
 
     @classmethod
@@ -86,25 +86,25 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramRun:
-    """A run of the programs of all queues of a node."""
+    """A run of a node's programs in all queues."""
 
     passes: int
     model: int = 0  # number of the program that is loaded
     parity: int = 0  # copy of the weights (0 or 1) that commands with ``alternate`` use in the first pass
-    # offset that is added to collective numbers in the first pass, and the increase of the offset from pass to pass
+    # offset added to collective numbers in the first pass, and its increase per pass
     collective: int = 0
     collectives: int = 0
     # number of the run, 1 to 63: the same on all nodes of a ring, and different from the last 62 numbers. With 0,
     # nodes do not report their progress to each other, so no command can wait for another node.
     number: int = 0
-    # position of the node in the ring that carries its control words, and size of this ring
+    # node's position on the ring that carries its control words, and the size of that ring
     rank: int = 0
     size: int = 0
-    # passes since the weights were written, modulo 2^16, for weight versions; if 0, a node counts its own updates
+    # passes since weights were written, modulo 2^16, for weight versions; if 0, the node counts its own updates
     first: int = 0
 
     def __post_init__(self) -> None:
-        self.words()  # raises an error here if a value does not fit
+        self.words()  # raises an error if a value does not fit
 
     def words(self) -> Words:
         """Return the payload of RUN."""
@@ -113,15 +113,15 @@ class ProgramRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """End of a command, as reported by a node."""
+    """Event that reports the end of a command."""
 
     tag: int  # tag of the command
     status: EventStatus
     flags: EventFlag
-    detail: int  # details of the status, see docs/protocol.md
-    cycles: int | None  # cycles that the command took; None where they are not modelled (docs/simulation.md)
+    detail: int  # details of the status; see docs/protocol.md
+    cycles: int | None  # cycles that the command took; None where cycles are not modelled (docs/simulation.md)
     weight_version: int  # number of updates that the node's weights have received
-    queue: int = 0  # queue of the node that held the command
+    queue: int = 0  # queue that held the command on the node
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
@@ -130,14 +130,14 @@ class Event:
         return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
     def check(self, name: str = "node") -> "Event":
-        """Return this event if the command succeeded; raise ``CollectiveError`` if it failed."""
+        """Return this event if the command succeeded, else raise ``CollectiveError``."""
         if self.status is not EventStatus.OK:
             raise CollectiveError(self, name)
         return self
 
 
 class CollectiveError(DeviceError):
-    """A command ended with a status other than OK."""
+    """Raised when a command ends with a status other than OK."""
 
     def __init__(self, event: "Event", name: str = "node") -> None:
         self.event, self.name = event, name
@@ -147,7 +147,7 @@ class CollectiveError(DeviceError):
         super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: {meaning}")
 
 
-#: Lowest bit and width of the fields of an event's detail: the received (``high``) and expected value of a rejected
+#: Lowest bit and width of the fields in an event's detail: received (``high``) and expected value for a rejected
 #: packet, packets received and sent before a time-out, the command that timed out, or a read of overwritten data.
 _DETAIL = {"high": (16, 16), "low": (0, 16), "lag": (16, 2), "elsewhere": (18, 1), "rank": (20, 4), "queue": (24, 2),
            "instruction": (0, 8), "row": (8, 24)}
@@ -222,7 +222,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
-#: Statuses of rejected commands; a node would reject the same command again.
+#: Statuses of invalid commands, which a node would reject again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD,

@@ -1,4 +1,4 @@
-"""Queue of the commands on the nodes of a ring, their completion, and the diagnosis of failures."""
+"""Queue commands on the nodes of a ring, collect their events, and diagnose failures."""
 
 import contextlib
 import dataclasses
@@ -27,10 +27,10 @@ class PendingCommand(Generic[T]):
     """A command with a pending result."""
 
     operation: Operation
-    commands: dict[int, Command]  # command of each node that takes part, by rank
+    commands: dict[int, Command]  # each participating node's command, keyed by rank
     nodes: int  # number of nodes of the ring
-    patience: int  # maximum cycles of each poll for an event
-    # whether nodes execute the command together, so that words move on the ring while it runs
+    patience: int  # maximum number of cycles to wait per poll for an event
+    # whether the nodes run the command together, exchanging words on the ring meanwhile
     on_ring: bool
     _wait: Callable[["PendingCommand[T]"], object]
     _conclude: Callable[["PendingCommand[T]"], T]
@@ -42,16 +42,16 @@ class PendingCommand(Generic[T]):
 
     @property
     def every(self) -> list[Event | None]:
-        """Event of each node of the ring; None for a node that has reported none."""
+        """The event reported by each node of the ring, or None for nodes that have not reported one."""
         return [self.events.get(rank) for rank in range(self.nodes)]
 
     @property
     def well(self) -> bool:
-        """Whether the command has succeeded on every node that has it."""
+        """Whether the command has succeeded on all of its nodes."""
         return all(rank in self.events and self.events[rank].status == EventStatus.OK for rank in self.commands)
 
     def result(self) -> T:
-        """Wait for this command and all earlier commands. Later calls return the same result.
+        """Wait for this command and all earlier ones. Calling it again returns the same result.
 
         Raises ``RingError`` if the command failed on at least one node.
         """
@@ -59,12 +59,12 @@ class PendingCommand(Generic[T]):
         return self.conclude()
 
     def abandon(self, error: RingError) -> None:
-        """End the command with ``error`` as its result, instead of waiting for events that will not arrive."""
+        """Complete the command with ``error`` instead of waiting for events that will never arrive."""
         self.collected = self._concluded = True
         self._error = error
 
     def conclude(self) -> T:
-        """Determine and return the result of the collected command, or raise its error; see :meth:`result`."""
+        """Return the result of a command with all its events, or raise its error; see :meth:`result`."""
         if not self._concluded:
             self._concluded = True
             try:
@@ -87,28 +87,28 @@ class CommandQueueing:
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
-        # Queue of each operation; an operation that any queue accepts is pushed to the last queue.
+        # Queue that runs each operation. Operations accepted by any queue go to the last one.
         last = devices.config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
                         for config in devices.configs for operation in operations(config)}
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Current epoch, and number of the latest collective."""
+        """Current epoch, and sequence number of the latest collective."""
         return self._epoch, self._latest
 
     def resume_from(self, epoch: int, collective: int) -> None:
-        """Continue the epoch and collective numbers of another ring, after the links of this ring were reset."""
+        """Continue another ring's epoch and sequence numbers, after the links of this ring were reset."""
         self._epoch, self._latest = epoch, collective
 
     def take_numbers(self, count: int) -> int:
-        """Reserve ``count`` consecutive collective numbers, and return the first of them."""
+        """Reserve ``count`` consecutive sequence numbers for collectives, and return the first."""
         first = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + count) % (1 << 16)
         return first
 
     def begin_epoch(self) -> None:
-        """Start the next epoch, which distinguishes packets left on the ring from later ones."""
+        """Start a new epoch, so that packets left on the ring can be distinguished from new ones."""
         self._epoch = (self._epoch + 1) % 256
 
     def knows(self, operation: Operation) -> bool:
@@ -116,7 +116,7 @@ class CommandQueueing:
         return operation in self._queues
 
     def abandon(self) -> None:
-        """Make all pending commands fail, before the ring is recovered."""
+        """Fail all pending commands before the ring is recovered."""
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
@@ -124,7 +124,7 @@ class CommandQueueing:
         self._queued.clear()
 
     def drain(self) -> None:
-        """Discard events until no node has an event or a command."""
+        """Discard events until all nodes are idle and have no events left."""
         waiting = list(self._devices)
         while waiting:
             events = results_of([
@@ -133,9 +133,9 @@ class CommandQueueing:
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
-        """Wait for commands, by default all pending commands, and for all commands queued before them.
+        """Wait for the given commands (by default all pending ones) and all commands queued before them.
 
-        Returns their results, in order. If commands fail, the first ``RingError`` is raised after all have ended.
+        Returns their results in order. If commands fail, the first ``RingError`` is raised after all have completed.
         """
         wanted = pending or tuple(self._queued)
         while self._queued and not all(command.collected for command in wanted):
@@ -144,9 +144,9 @@ class CommandQueueing:
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
-        """Queue a command on its nodes, after waiting for the oldest command if their queues are full.
+        """Queue a command on its nodes; if their queues are full, first wait for the oldest command.
 
-        The queues of a node do not wait for each other, so a command for one queue waits until the other is empty.
+        The two queues of a node are not synchronized, so a command for one queue waits until the other is empty.
         """
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
@@ -158,10 +158,10 @@ class CommandQueueing:
         return pending
 
     def _collect(self) -> None:
-        """Collect the events of the oldest command. A collective has no time limit as long as words move on the ring.
+        """Collect the oldest command's events. A collective does not time out while words move on the ring.
 
-        A failure is explained after all later commands have ended: missing words cannot be counted while these
-        commands move words on the ring.
+        Failures are diagnosed only after all later commands have completed, since missing words cannot be counted
+        while these commands move words on the ring.
         """
         pending = self._queued[0]
         moved = -1
@@ -184,7 +184,7 @@ class CommandQueueing:
                 pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
-        """Return the queued command that an event belongs to: the command with its tag, or else the oldest one."""
+        """Return the queued command that an event belongs to: the command with its tag, or else the oldest."""
         return next((command for command in self._queued
                      if rank in command.commands and command.commands[rank].tag == event.tag), self._queued[0])
 
@@ -193,11 +193,11 @@ class CommandQueueing:
     def submit_together(self, operation: Operation, conclude: Callable[[PendingCommand[T]], T],
                         fields: Sequence[dict[str, int]], *,
                         explain: Callable[[PendingCommand[T]], RingError] | None = None) -> PendingCommand[T]:
-        """Queue one collective on all nodes. ``fields`` are further fields of each node's command, in order of rank,
-        and may replace its rank and size.
+        """Queue one collective on all nodes. ``fields`` holds extra fields of each node's command, in rank order,
+        which may override rank and size.
 
-        ``conclude`` creates the result of a command that succeeded on every node; ``explain``, by default
-        :meth:`diagnose`, creates the error of a failed command.
+        ``conclude`` computes the result of a command that succeeded on every node. ``explain`` creates the error of a
+        failed command, by default :meth:`diagnose`.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
@@ -206,22 +206,22 @@ class CommandQueueing:
         def checked(pending: PendingCommand[T]) -> T:
             if not pending.well:
                 error = explain(pending) if explain else self.diagnose(operation, pending.every)
-                self.begin_epoch()  # packets of this command may be left on the ring
+                self.begin_epoch()  # packets of this command may still be on the ring
                 raise error
             return conclude(pending)
 
         return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
 
     def diagnose(self, operation: Operation, events: list[Event | None]) -> RingError:
-        """Wait until no word moves, and create the error of a failed command. Late events are added to ``events``."""
+        """Wait until the ring is quiet, and create a failed command's error. Late events are added to ``events``."""
         missing, rest = self.settle(events)
         return explain_failure(operation, events, devices=self._devices, missing=missing, rest=rest)
 
     def settle(self, events: list[Event | None]) -> tuple[list[int] | None, int]:
-        """Wait until no word moves, and add late events to ``events``.
+        """Wait until the ring is quiet, and add late events to ``events``.
 
-        Returns the words missing after each link since the ring was last recovered (None if words still move), and
-        the number of cycles without a word before the words were counted.
+        Returns the number of words missing after each link since the ring was last recovered (None if words are still
+        moving), and the number of cycles without any word before the words were counted.
         """
         rest = 2 * self._timeout
         moved = self._counters.moved()
@@ -238,10 +238,10 @@ class CommandQueueing:
     # Commands of single nodes.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue different commands, by rank of their nodes; each has ``patience`` extra cycles to complete."""
+        """Queue a separate command for each node, keyed by rank; each may take ``patience`` extra cycles."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
-        # A node processes at least one element, or one word of a mask, per cycle.
+        # A node processes at least one element or one mask word per cycle.
         patience += 4 * self._timeout + 2 * max(command.length for command in commands.values())
 
         def checked(pending: PendingCommand[dict[int, Event]]) -> dict[int, Event]:
@@ -250,7 +250,7 @@ class CommandQueueing:
             rank = next(rank for rank in pending.commands if rank not in pending.events
                         or pending.events[rank].status != EventStatus.OK)
             event, operation = pending.events.get(rank), pending.commands[rank].operation
-            # An operation that this driver does not know is named by its code.
+            # Operations unknown to this driver are shown as numbers.
             name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
             reason = (report(rank, event, self._devices).strip() if event is None
                       else CollectiveError(event, self._devices[rank].name))
@@ -260,5 +260,5 @@ class CommandQueueing:
         return self._push(operation, tagged, patience=patience, on_ring=False, conclude=checked)
 
     def run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
-        """Run a different command on each node, given by rank, and wait for all; see :meth:`submit_apart`."""
+        """Run a separate command on each node, keyed by rank, and wait for all of them; see :meth:`submit_apart`."""
         return self.submit_apart(commands, patience=patience).result()

@@ -1,8 +1,8 @@
-"""Driver of one node: registers, memories, commands and events, over any transport; see docs/protocol.md.
+"""Driver for one node: registers, memories, commands and events; see docs/protocol.md.
 
 Every call exists in two forms. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)``
 only sends the request and returns a :class:`~host.driver.transport.Pending`, with a ``result()`` that waits. A node
-serves its requests in order, and requests submitted to several nodes before the first wait are served in parallel.
+serves its requests in order; different nodes serve requests in parallel if all are submitted before the first wait.
 
 Example
 -------
@@ -63,7 +63,7 @@ PACKET_WORDS = 16_384
 
 
 def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concatenate["Device", P], T]:
-    """Derive the call that waits for the answer from the call that only sends the request."""
+    """Derive the blocking call from the call that only sends the request."""
     def call(self: "Device", *arguments: P.args, **options: P.kwargs) -> T:
         pending: Pending[T] = getattr(self, submit.__name__)(*arguments, **options)
         return pending.result()
@@ -73,20 +73,20 @@ def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concat
 
 
 class Device:
-    """Driver of one node; its name appears in messages.
+    """Driver of one node; ``name`` appears in messages.
 
     Parameters
     ----------
     config : Configuration
         Configuration that the node was built with.
     timeout : int
-        Maximum cycles of the node's clock for an answer, in addition to the cycles of the request itself.
+        Maximum number of node clock cycles to wait for an answer, excluding the request's own cycles.
     tenant : int or None
         Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None if the transport
-        adds the sender, like the transport of a tenant's own driver.
+        adds the sender, as in a tenant's own driver.
     """
 
-    latest_run: int = 0  # number of the latest run that was started on the node; 0 if there was none
+    latest_run: int = 0  # number of the latest run started on the node; 0 if none was started
 
     def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
                  timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
@@ -105,7 +105,7 @@ class Device:
         self._tag = 0
 
     def room(self, name: str) -> int:
-        """Number of words of a memory space that the sender may use; 0 if the space does not exist."""
+        """Number of words in a memory space that the sender may use; 0 if the space does not exist."""
         return int(self.config.memory_map[name].words) if name in self.config.memory_map else 0
 
     @property
@@ -114,7 +114,7 @@ class Device:
         return self._privileged
 
     def named(self, command: Command) -> Command:
-        """Return the command with the sending tenant as its owner, unless the command already has an owner."""
+        """Return the command with the sending tenant as its owner, unless it already has an owner."""
         return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
 
     def close(self) -> None:
@@ -122,9 +122,9 @@ class Device:
         self.transport.close()
 
     def connect(self) -> None:
-        """Check that a node answers and has this configuration.
+        """Check that a node responds and has the expected configuration.
 
-        Raises ``ConfigurationError`` if a different design answers, or a node of a different configuration.
+        Raises ``ConfigurationError`` if a different design answers, or a node with a different configuration.
         """
         identifier, configuration = self._read_registers(register("ID"), 2, lambda words: words.tolist()).result()
         if identifier != IDENTIFIER:
@@ -148,12 +148,12 @@ class Device:
 
     def _ask(self, opcode: Opcode, asked: str, combine: Callable[[Words], T], *, count: int, words: Sequence[Words],
              answer: int, patience: int = 0) -> Pending[T]:
-        """Send a request; ``combine`` creates the answer from the payload of its response."""
+        """Send a request; ``combine`` builds the answer from the payload of the response."""
         request = self._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
         return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
 
     def complete(self, request: Request) -> None:
-        """Receive responses in their order, up to the response to this request."""
+        """Receive responses in order, up to the response to this request."""
         while not request.done:
             first = self._outstanding[0]
             try:
@@ -165,7 +165,7 @@ class Device:
             self._settle(first, response)
 
     def _settle(self, request: Request, response: Words) -> None:
-        """Check a response against its request, and complete the request."""
+        """Check a response against its request and complete the request."""
         def mismatch(what: str) -> ProtocolError:
             return ProtocolError(f"{self.name}: response to {request.asked} {what}; the transport has lost or "
                                  f"changed words, open it again")
@@ -199,7 +199,7 @@ class Device:
     # Ping.
 
     def submit_ping(self, words: Words) -> Pending[Words]:
-        """Send up to 64 words, which the node returns."""
+        """Send up to 64 words, which the node echoes."""
         if words.size > PING_WORDS:
             raise ValueError(f"Ping must be of at most {PING_WORDS} words, not {words.size!r}")
         return self._ask(Opcode.PING, f"a ping of {words.size} words", lambda payload: payload, count=words.size,
@@ -215,10 +215,10 @@ class Device:
                          words=[np.array([first.address], np.uint32)], answer=count)
 
     def submit_read_register(self, name: str) -> "Pending[int | float]":
-        """Read a register: a float if its kind is float32, otherwise a number of 32 bits.
+        """Read a register: a float if its kind is float32, otherwise a 32-bit integer.
 
-        On a node for 16-bit integers, signed 32-bit numbers replace floats. A name that is not in
-        :data:`hdl.control.registers.REGISTERS` raises a ``KeyError``, which lists the names.
+        On a node for 16-bit integers, signed 32-bit integers replace floats. A name that is not in
+        :data:`hdl.control.registers.REGISTERS` raises a ``KeyError`` that lists the valid names.
         """
         entry = register(name)
         return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=self._integers))
@@ -226,8 +226,8 @@ class Device:
     read_register = _waits(submit_read_register)
 
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
-        """Set a register. Kind float32 accepts a float, rounded to binary32, or a signed integer on a node for 16-bit
-        integers.
+        """Write a register. A float32 register accepts a float, which is rounded to binary32; on a node for 16-bit
+        integers, it accepts a signed integer.
 
         Raises ``ReadOnlyError`` if the register cannot be written, ``TypeError`` or ``ValueError`` if it cannot hold
         the value, and ``KeyError`` if it does not exist.
@@ -240,42 +240,42 @@ class Device:
     write_register = _waits(submit_write_register)
 
     def read_fields(self, name: str) -> dict[str, int]:
-        """Read a bitfield register, and return its fields."""
+        """Read a bitfield register and return its fields."""
         entry = register(name)
         if entry.kind is not Kind.BITFIELD:
             raise ValueError(f"Register must be of kind bitfield, not {entry.name} of kind {entry.kind.value}")
         return field_values(name, int(self.read_register(name)))
 
     def submit_counters(self) -> Pending[dict[str, int]]:
-        """Read all counters by name; each has 32 bits and wraps."""
+        """Read all counters, keyed by name; each has 32 bits and wraps around."""
         return self.submit_read_bits(COUNTERS[0].name, COUNTERS[-1].name)
 
     counters = _waits(submit_counters)
 
     def submit_read_bits(self, first: str, last: str) -> Pending[dict[str, int]]:
-        """Read consecutive registers as bits, by name, in one request."""
+        """Read consecutive registers in one request; return their bits, keyed by name."""
         entries = REGISTERS[register(first).address:register(last).address + 1]
         return self._read_registers(entries[0], len(entries), lambda words: {
             entry.name: bits for entry, bits in zip(entries, words.tolist(), strict=True)})
 
     def submit_write_bits(self, first: str, bits: Sequence[int]) -> Pending[None]:
-        """Write bits to consecutive registers, in one request."""
+        """Write bits to consecutive registers in one request."""
         return self._ask(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on", _nothing,
                          count=len(bits), words=[np.array([register(first).address, *bits], np.uint32)], answer=1)
 
     # Memories.
 
     def _memory_name(self, space: int) -> str:
-        """Name of a memory space in messages, even if the node lacks it."""
+        """Name of a memory space for messages, even if the node does not have it."""
         titles = {memory.number: memory.title for memory in self.config.memory_map}
         title: str = titles.get(space, f"state plane {space - Space.STATE}")
         return title.removesuffix(" memory")
 
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
-        """Read ``count`` elements of a :class:`Space`, starting at ``address``, as bits; state plane p is
+        """Read ``count`` elements of a :class:`Space` as bits, starting at ``address``; state plane p is
         ``Space.STATE + p``.
 
-        Raises ``BadAddressError`` if the memory does not exist, or is too small.
+        Raises ``BadAddressError`` if the memory does not exist or is too small.
         """
         requests = [
             self._submit(Opcode.READ_MEMORY, f"a read of {name}", count=size, words=[access], answer=size,
@@ -289,8 +289,8 @@ class Device:
         """Write a one-dimensional array of bits (uint32) or numbers (float32), starting at ``address``; see
         :meth:`submit_read_memory`.
 
-        Raises ``BadAddressError`` if the memory does not exist, or is too small. If a transfer has several packets,
-        the packets that fit are written.
+        Raises ``BadAddressError`` if the memory does not exist or is too small; in a transfer of several packets, the
+        packets that fit are still written.
         """
         words = bits_of(elements)
         requests = [
@@ -300,7 +300,7 @@ class Device:
         return Pending(self.complete, requests, _nothing)
 
     def _packets(self, space: int, address: int, count: int) -> Iterator[tuple[int, int, Words, str]]:
-        """Offset, size and access word of each packet of a transfer, and its name in messages."""
+        """Yield offset, size and access word of each packet of a transfer, and its name for messages."""
         if not 0 <= space < 16:
             raise ValueError(f"Memory space must be between 0 and 15, not {space!r}")
         if address < 0 or count < 0 or address + count > 1 << 28:
@@ -317,7 +317,7 @@ class Device:
     # Commands and events.
 
     def submit_push(self, command: Command) -> Pending[None]:
-        """Queue a command; an error in the command is reported by its event.
+        """Queue a command; errors in the command are reported by its event.
 
         Raises ``QueueFullError`` if the queue is full; pop an event first.
         """
@@ -327,9 +327,9 @@ class Device:
     push = _waits(submit_push)
 
     def submit_pop_event(self, timeout: int) -> "Pending[Event | None]":
-        """Take the next event, waiting at most ``timeout`` cycles; ``None`` if there is none by then.
+        """Take the next event, or return ``None`` if none arrives within ``timeout`` cycles.
 
-        Meanwhile the node answers no other request. See :meth:`Event.check`.
+        The node answers no other request while it waits. See :meth:`Event.check`.
         """
         if not 0 <= timeout < 1 << 32:
             raise ValueError(f"Timeout must be a number of 32 bits, not {timeout!r}")
@@ -343,10 +343,10 @@ class Device:
 
     def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
                             idle: bool = False) -> Pending[None]:
-        """Load the last commands of a queue's program, starting at a slot.
+        """Replace the commands of a queue's program from a slot to its end.
 
         Raises ``ProgramTooLongError`` if the commands do not fit into the program memory, and ``ProgramRunningError``
-        if a program runs.
+        if a program is running.
 
         Parameters
         ----------
@@ -357,7 +357,7 @@ class Device:
         model : int
             Number of the program, to be passed to :meth:`run`; the number of the latest load applies to all queues.
         idle : bool
-            Whether to load the idle bank of a node with two banks; a program may run meanwhile.
+            Whether to load the idle bank of a node with two banks, which is possible while a program runs.
         """
         header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
                       "Program's")
@@ -369,15 +369,15 @@ class Device:
     load_program = _waits(submit_load_program)
 
     def submit_edit(self, edit: Words, name: str) -> Pending[None]:
-        """Send the words of an EDIT, called ``name`` in messages; the answer is the node's acknowledgement."""
+        """Send the words of an EDIT; ``name`` is used in messages, and the answer is the acknowledgement."""
         return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
-        """Start the programs of all queues; each command reports an event in each pass.
+        """Start the programs of all queues; each command reports one event per pass.
 
-        A node can store only a few events, and does not start a command while it has no room for another event.
-        Raises ``ProgramNotLoadedError`` if no program or a different one is loaded, and ``ProgramRunningError`` if a
-        program already runs.
+        A node can store only a few events, and starts a command only if it has room for another event. Raises
+        ``ProgramNotLoadedError`` if no program or a different one is loaded, and ``ProgramRunningError`` if a program
+        is already running.
         """
         self.latest_run = run.number
         return self._ask(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", _nothing,
@@ -386,12 +386,12 @@ class Device:
     run = _waits(submit_run)
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
-        """Read starts and ends of the latest commands, in the order of the node's records.
+        """Read the start and end of the latest commands, in the order of the node's records.
 
         A node keeps 256 records; records that it overwrites during the read are missing. ``since`` is the value of
-        register TRACE_POINTER before the first record to return; the node must then record nothing meanwhile.
+        register TRACE_POINTER before the first record to return; the node must not add records during this call.
 
-        Raises ``TraceError`` if there were more records since then than a node keeps.
+        Raises ``TraceError`` if the node has written more records since then than it keeps.
         """
         space = self.config.memory_map["trace"]
         if since is None:
@@ -399,7 +399,7 @@ class Device:
             return records(words, int(self.read_register("TRACE_POINTER")), since)
         pointer = int(self.read_register("TRACE_POINTER"))
         first, count = 2 * since % space.words, 2 * (pointer - since)
-        if not 0 <= count <= space.words - first:  # the records wrap around, or are too many for the memory
+        if not 0 <= count <= space.words - first:  # the records wrap around, or exceed the memory
             first, count = 0, space.words
         words = np.zeros(space.words, np.uint32)
         if count:

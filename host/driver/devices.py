@@ -1,8 +1,8 @@
-"""Devices of the nodes of a ring, by rank, their common formats, and requests to all nodes.
+"""Devices of a ring's nodes in rank order, their common formats, and requests to all nodes.
 
-A request to all nodes is sent to each of them before the wait for the first answer, so that they work at the same
-time. Nodes may have different configurations if they agree on :data:`ALIKE`; buffers must then fit into the smallest
-memory of each region.
+A request to all nodes is sent to every node before waiting for the first answer, so that they work in parallel. Nodes
+may have different configurations if they agree on :data:`ALIKE`; buffers must then fit in the smallest memory of each
+region.
 """
 
 import operator
@@ -45,21 +45,21 @@ class Formats:
         config, self._configs = configs[0], configs
         self.segment = int(config.segment)  # number of elements in a segment
         self.elements = element_format(config)
-        self.weight_codec = str(config.weights.codec)  # name of the codec of new weights in a fused update
-        self.has_codebook = bool(config.codebook_words)  # whether the codec has a codebook; the host loads it
-        self.gradient_codec = str(config.gradients)  # name of the codec of gradients and their sums
-        # whether nodes store master weights of their blocks, in addition to the weights that all nodes compute with
+        self.weight_codec = str(config.weights.codec)  # name of the codec for new weights in a fused update
+        self.has_codebook = bool(config.codebook_words)  # whether the codec has a codebook, which the host must load
+        self.gradient_codec = str(config.gradients)  # name of the codec for gradients and their sums
+        # whether nodes store master weights of their blocks separately from the weights that all nodes compute with
         self.has_master = bool(config.weights.has_master)
-        self.has_residual = bool(config.has_residual)  # whether nodes keep the residual of the gradient codec
+        self.has_residual = bool(config.has_residual)  # whether nodes store the gradient codec's residual
 
     @property
     def lanes(self) -> int:
-        """Number of elements in a memory row; raises ``ValueError`` if it differs between nodes."""
+        """Number of elements per memory row; raises ``ValueError`` if it differs between nodes."""
         return int(alike(self._configs, "lanes"))
 
 
 class Devices(tuple[Device, ...]):
-    """Devices of the nodes of a ring, by rank, with configurations that agree on :data:`ALIKE`."""
+    """Devices of a ring's nodes in rank order, with configurations that agree on :data:`ALIKE`."""
 
     def __new__(cls, devices: Iterable[Device], *, timeout: int = TIMEOUT) -> Self:
         return super().__new__(cls, devices)
@@ -69,11 +69,11 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # distinct node configurations, and rank 0's configuration for parameters that are the same on all nodes
+        # distinct node configurations; rank 0's configuration, for parameters that are the same on all nodes
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout  # cycles without a word on its links after which a node abandons a command
+        self.timeout = timeout  # number of cycles without a word on its links after which a node abandons a command
 
     @property
     def privileged(self) -> bool:
@@ -81,25 +81,25 @@ class Devices(tuple[Device, ...]):
         return all(device.privileged for device in self)
 
     def ask(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
-        """Send a request to all nodes, or to some ranks, then wait for all answers."""
+        """Send a request to all nodes, or to the given ranks, then wait for all answers."""
         ranks = range(len(self)) if ranks is None else ranks
         return results_of([submit(rank, self[rank]) for rank in ranks])
 
     def write_register(self, name: str, value: float) -> None:
-        """Write the same value to a register of all nodes."""
+        """Write the same value to a register on all nodes."""
         self.ask(lambda rank, device: device.submit_write_register(name, value))
 
     def write_space(self, name: str, base: int, contents: Mapping[int, Vector]) -> None:
-        """Write each rank's words to a space, starting at ``base``; raises ``KeyError`` if a node lacks it."""
+        """Write each rank's words to a space, from ``base`` on; raises ``KeyError`` if a node lacks it."""
         numbers = self._numbers(name, contents)
         self.ask(lambda rank, device: device.submit_write_memory(numbers[rank], base, contents[rank]), contents)
 
     def read_space(self, name: str, base: int, counts: Mapping[int, int]) -> dict[int, Words]:
-        """Read ``counts`` words of a memory space, by rank; see :meth:`write_space`."""
+        """Read ``counts`` words, given for each rank, of a memory space; see :meth:`write_space`."""
         numbers = self._numbers(name, counts)
         words = self.ask(lambda rank, device: device.submit_read_memory(numbers[rank], base, counts[rank]), counts)
         return dict(zip(counts, words, strict=True))
 
     def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
-        """Number that identifies a memory space in packets, which depends on a node's configuration."""
+        """Number that identifies a memory space in packets; depends on the node's configuration."""
         return {rank: int(self[rank].config.memory_map[name].number) for rank in ranks}

@@ -1,7 +1,7 @@
-"""Diagnosis of a failed collective from the events and counters of its nodes.
+"""Diagnose a failed collective from the events and counters of its nodes.
 
-A node that rejects a packet reports the reason. A node that times out does not know the cause. Once words no longer
-move, the diagnosis therefore names a link after which words are missing.
+A node that rejects a packet reports the reason. A node that times out does not know the cause; therefore, once words
+have stopped moving, the diagnosis names a link after which words are missing.
 """
 
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
 
 
 class RingError(ExpectedError):
-    """A collective failed on at least one node."""
+    """Raised if a collective failed on at least one node."""
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
-        # rank of the node that rejected a packet or a command, rather than of a node that timed out as a consequence;
+        # rank of the node that rejected a packet or a command (not of a node that timed out as a consequence);
         # otherwise, rank of the node before the only link with undelivered words; None if neither is known
         self.cause = cause
-        self.events = events  # event of each node; None for a node that reported none
+        self.events = events  # event of each node; None for a node without an event
 
     @property
     def transient(self) -> bool:
-        """Whether the command may succeed if it is repeated after recovery of the ring: no node rejected it."""
+        """Whether the command may succeed if repeated after recovery of the ring: no node rejected it."""
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
 def explain(operation: int, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
-    """Create the error of a failed command from the nodes' events, None for a node that reported none.
+    """Create the error for a failed command from the nodes' events (None for nodes without an event).
 
-    An operation that is unknown to this driver is shown as a code. ``missing`` and ``rest`` are the result of
+    An operation unknown to this driver is shown as a code. ``missing`` and ``rest`` are the result of
     :meth:`host.driver.command_queueing.CommandQueueing.settle`.
     """
     topology = RingTopology(len(devices))
@@ -67,7 +67,7 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
-    """Describe, in one line, the progress of a node and the neighbour that it waited for."""
+    """Describe, in one line, the progress of a node and the neighbour it was waiting for."""
     name = devices[rank].name
     if event is None:
         fields = devices[rank].read_fields("STATUS")

@@ -1,4 +1,4 @@
-"""Format of the elements in nodes' memories, as seen by the host."""
+"""Format of the elements in the nodes' memories, as the host sees it."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ class ElementFormat:
     integers = False  # whether numbers in registers are integers
 
     def to_words(self, vector: Vector) -> npt.NDArray[Any]:
-        """Convert elements to words, in the form that the host writes."""
+        """Convert elements to the words that the host writes."""
         return vector
 
     def from_words(self, words: Words) -> Vector:
-        """Convert words that the host has read to elements."""
+        """Convert words read by the host to elements."""
         return words.view(np.float32)
 
     def stored(self, words: Words) -> Words:
-        """Return the words that a memory returns when it is read after ``words`` were written to it."""
+        """Words that a memory returns when read after ``words`` have been written to it."""
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:

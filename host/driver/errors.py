@@ -14,13 +14,13 @@ __all__ = [
 
 
 class TransportStatus(enum.IntEnum):
-    """Status of a response that a transport has created, in addition to the statuses of nodes."""
+    """Response status created by a transport, in addition to the statuses of nodes."""
 
     NO_ANSWER = 1 << 16
 
 
 class DeviceError(ExpectedError):
-    """A node has not carried out a request."""
+    """Raised when a node has not carried out a request."""
 
 
 class UnknownOpcodeError(DeviceError):
@@ -28,7 +28,7 @@ class UnknownOpcodeError(DeviceError):
 
 
 class BadLengthError(DeviceError):
-    """The packet's length differs from the length in its header, or the header's count is not allowed."""
+    """The length of the packet contradicts its header, or the count in the header is not allowed."""
 
 
 class BadAddressError(DeviceError):
@@ -44,31 +44,31 @@ class QueueFullError(DeviceError):
 
 
 class ProgramTooLongError(DeviceError):
-    """The commands do not fit into the node's program memory."""
+    """The commands do not fit in the node's program memory."""
 
 
 class ProgramRunningError(DeviceError):
-    """The request is not possible while the node runs a program."""
+    """The request is not possible while a program is running."""
 
 
 class ProgramNotLoadedError(DeviceError):
-    """The node has a different program, or none."""
+    """The node has no program, or a different one."""
 
 
 class WrongSetError(DeviceError):
-    """An edit is for a set other than the next one."""
+    """The edit is not for the next set."""
 
 
 class OldEditError(DeviceError):
-    """An edit is not newer than the latest one that the node has accepted."""
+    """The edit is not newer than the last one accepted by the node."""
 
 
 class WrongProgramError(DeviceError):
-    """The node's idle bank is empty, or contains a different program than the edit specifies."""
+    """The node's idle bank is empty or contains a different program than the edit specifies."""
 
 
 class OutOfWindowError(DeviceError):
-    """The range is not in the tenant's window."""
+    """The range is not inside the tenant's window."""
 
 
 class ForeignTenantError(DeviceError):
@@ -76,7 +76,7 @@ class ForeignTenantError(DeviceError):
 
 
 class NoAnswerError(DeviceError):
-    """A node that is reached through another node has not answered in time; the request was abandoned."""
+    """A node reached through another node has not answered in time, and the request was abandoned."""
 
 
 class ProtocolError(DeviceError):
@@ -84,7 +84,7 @@ class ProtocolError(DeviceError):
 
 
 class ConfigurationError(DeviceError):
-    """The node differs from the node that the driver was configured for."""
+    """The node differs from the one that the driver was configured for."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):

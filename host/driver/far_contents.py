@@ -1,8 +1,8 @@
-"""Contents of the far memories of computing nodes, which host requests cannot reach.
+"""Access to the far memories of computing nodes, which host requests cannot reach directly.
 
-Move commands transfer them through the activation memory, one part after another: a part is moved in and read, or
-written and moved out. The contents of the activation memory are restored at the end; its rows then have owner 0, as
-after any write by the host. All nodes work at the same time.
+Move commands transfer the contents through the activation memory part by part: each part is moved in and read, or
+written and moved out. The activation memory is restored at the end; its rows then have owner 0, as after any write by
+the host. All nodes work in parallel.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from host.driver.words import Words
 
 __all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
 
-#: Cycles of a poll for the event of a move. A move always ends, even if the far memory does not respond.
+#: Cycles to wait in one poll for a move's event; a move always ends, even if its far memory does not respond.
 _LOOK = 100_000
 
-#: Windows of each node, by rank: first element (a multiple of 32) and number of elements.
+#: Windows keyed by rank, each as (first element, a multiple of 32; number of elements).
 _Windows = Mapping[int, Sequence[tuple[int, int]]]
 
 
 def far_words_of(config: Configuration) -> int:
-    """Words of a computing node's far memory; 0 for a server, as its far memory is a memory space."""
+    """Size in words of a computing node's far memory; 0 for a server, which has it as a memory space."""
     return 0 if config.compute is None else int(config.compute.far)
 
 
 def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Read windows of far memories, by rank and first element; raises ``DeviceError`` without a response."""
+    """Read windows of far memories, keyed by (rank, first element); raises ``DeviceError`` on no answer."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
@@ -46,7 +46,7 @@ def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words
 
 
 def write_far(devices: Devices, contents: Mapping[tuple[int, int], Words]) -> None:
-    """Write contents, by rank and first element, to far memories; see :func:`read_far`."""
+    """Write contents, keyed by (rank, first element), to far memories; see :func:`read_far`."""
     windows = {rank: [(base, words.size) for (owner, base), words in contents.items() if owner == rank]
                for rank, _ in contents}
     with _staged(devices, windows):
@@ -57,7 +57,7 @@ def write_far(devices: Devices, contents: Mapping[tuple[int, int], Words]) -> No
 
 
 def clear_far(devices: Devices, windows: _Windows) -> None:
-    """Fill windows of the far memories with zeros; see :func:`read_far`."""
+    """Zero windows of far memories; see :func:`read_far`."""
     with _staged(devices, windows) as used:
         devices.write_space("activations", 0, {rank: np.zeros(count, np.uint32) for rank, count in used.items()})
         for step in _steps(devices, windows):
@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Borrow the start of the activation memories to stage parts of windows; yield each rank's borrowed words."""
+    """Use the start of the activation memories for staging; yield how many words each rank lends."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)
@@ -77,7 +77,7 @@ def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
 
 
 def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
-    """Split windows into parts that fit into the activation memories: window, first element and length, by rank."""
+    """Split windows into parts that fit in the activation memory: (window, first element, length)."""
     parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
                     for base, count in own
                     for first in range(base, base + count, int(devices[rank].config.compute.activations))]
@@ -87,11 +87,11 @@ def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int,
 
 
 def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
-    """Move data between the activation memory's start and the far memory, on each node with a piece."""
+    """Move data between the start of the activation memory and the far memory, on each node with a part."""
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))
-    events = {rank: _event(devices[rank]) for rank in step}  # collect all events before the first is checked
+    events = {rank: _event(devices[rank]) for rank in step}  # collect all events before checking any
     for rank, event in events.items():
         event.check(devices[rank].name)
 

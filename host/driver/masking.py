@@ -1,11 +1,11 @@
-"""Masks of matrices, and the layout of matrices in a node's memories for masking.
+"""Masks for matrices, and the layout of masked matrices in a node's memories.
 
-A mask command masks one region of a node's gradient memory; in this region, each row of each matrix starts at a new
-memory row. The weight memory contains a list of jobs, with shapes and masks, and after it the words of external
-masks. :func:`plan` lays out the regions that all jobs need.
+A mask command masks one region of a node's gradient memory, where each row of each matrix starts at a new memory row.
+The weight memory contains a list of jobs, with shapes and masks, followed by the words of external masks.
+:func:`plan` lays out the regions that all jobs need.
 
-Nodes of 16-bit integers mask matrices of integers, and have no external masks. Their lists store each word of a job
-as two elements, the low half first.
+Nodes with 16-bit integer elements mask integer matrices and do not support external masks. Their lists store each
+word of a job as two elements, low half first.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _LAYOUT = places(mask_job_layout())
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
 
-#: Names of the mask parameters that must be unsigned numbers.
+#: Names of mask parameters that must be unsigned numbers.
 BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
 
@@ -38,7 +38,7 @@ BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column
 class Mask(golden.Mask):
     """Mask of a matrix, as executed by nodes: see :class:`sim.golden.masking.Mask` and docs/masking/masking.md.
 
-    Raises ``ValueError`` if a parameter has more bits than a list of jobs can hold.
+    Raises ``ValueError`` if a parameter has more bits than a job list can hold.
     """
 
     def __post_init__(self) -> None:
@@ -52,11 +52,11 @@ class Mask(golden.Mask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MaskJob:
-    """Matrices of one shape with the same mask."""
+    """Matrices of the same shape with the same mask."""
 
     matrices: Matrices  # of shape (count, rows, columns)
     mask: Mask
-    # only for an external mask: an array of the same shape, True for each element that is kept
+    # external masks only: array of the same shape, True for each element to keep
     external: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -98,12 +98,12 @@ class _Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """Region of the memories that one command masks."""
+    """Region of the memories masked by one command."""
 
     pieces: list[_Piece]  # jobs and matrices that the region holds
     data: Words  # contents of the gradient memory
-    words: Words  # contents of the weight memory: the list of jobs, and the words of external masks
-    externals: int  # offset of the words of external masks, a multiple of 32
+    words: Words  # contents of the weight memory: the job list and the words of external masks
+    externals: int  # offset of the external mask words, a multiple of 32
 
 
 def _up(value: int, multiple: int) -> int:
@@ -111,11 +111,11 @@ def _up(value: int, multiple: int) -> int:
 
 
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
-    """Lay out jobs in regions, in order; a job that does not fit is split between two of its matrices.
+    """Lay out jobs in regions, in order; a job that does not fit is split between two matrices.
 
-    Memory rows have ``lanes`` elements; a region has room for ``elements`` elements of matrices, and for ``words``
-    words of the list of jobs and of external masks. Raises ``ValueError`` if there is no room for one matrix, or if
-    nodes of type ``element``, fp32 or int16, do not support the job.
+    Memory rows have ``lanes`` elements; a region holds up to ``elements`` matrix elements, and ``words`` words of the
+    job list and external masks. Raises ``ValueError`` if one matrix does not fit, or if nodes with this ``element``
+    type, fp32 or int16, do not support the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:
@@ -126,7 +126,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     each_job = _JOB_ELEMENTS[element]
     regions: list[Region] = []
     pieces: list[_Piece] = []
-    used = external = 0  # elements and external-mask words in ``pieces`` so far
+    used = external = 0  # number of elements and external mask words in ``pieces`` so far
     for number, job in enumerate(jobs):
         each = job.rows * _up(job.columns, lanes)
         first = 0
@@ -186,7 +186,7 @@ def _job_words(job: MaskJob, piece: _Piece) -> Words:
 
 
 def _bits(mask: npt.NDArray[np.bool_]) -> Words:
-    """Pack a mask into one bit per element, without gaps, with zeros at the end of the last word."""
+    """Pack a mask into one bit per element without gaps; the last word is padded with zeros."""
     padded = np.pad(mask.reshape(-1), (0, -mask.size % _WORD))
     return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 

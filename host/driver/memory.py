@@ -1,8 +1,8 @@
-"""Memories of a ring's nodes: buffers, an allocator that prevents overlaps, and the memory that a run needs.
+"""Memories of a ring's nodes: buffers, an allocator without overlaps, and a run's memory needs.
 
 A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``
 (with residuals), ``weights``, or ``state`` (state planes and master weights). A command has one base per region, so a
-buffer of ``state`` reserves the same words in all memories of that region.
+``state`` buffer reserves the same words in every memory of that region.
 """
 
 import dataclasses
@@ -17,32 +17,32 @@ from sim.golden.ring import largest_block
 __all__ = ["WORDS", "Allocation", "Allocator", "Buffer", "Buffers", "Where", "aligned", "distance_of", "errors_base",
            "fitted", "packed_words", "place"]
 
-#: Size in words of the largest memory that a node can have.
+#: Size in words of the largest memory a node can have.
 WORDS = 1 << 24
 
 
 def aligned(words: int) -> int:
-    """Round up to the next multiple of 32, where a buffer can begin."""
+    """Round up to a multiple of 32, the alignment of buffers."""
     return -(-words // int(BASE_ALIGNMENT)) * int(BASE_ALIGNMENT)
 
 
 def packed_words(elements: int, packed_state: bool) -> int:
-    """Words that state elements occupy; packed elements are bfloat16, two to a word."""
+    """Number of words occupied by state elements; packed elements are bfloat16, two per word."""
     return -(-elements // 2) if packed_state else elements
 
 
 def errors_base(length: int) -> int:
-    """Default base of the errors in the weight memory: the first multiple of 32 after ``length`` weights."""
+    """Default base of the errors in weight memory: the first multiple of 32 after ``length`` weights."""
     return aligned(length)
 
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """Consecutive words in one region of every node's memories."""
+    """A range of words in one region of every node's memories."""
 
     space: str  # region: ``gradients``, ``weights`` or ``state``
     base: int  # address of the first word, a multiple of 32
-    length: int  # in words; a word of gradients or weights is one element
+    length: int  # in words; one word of gradients or weights is one element
 
     def __post_init__(self) -> None:
         if self.space not in REGION_BASES:
@@ -73,8 +73,8 @@ class Buffers:
     # one word per element of the vector
     gradients: Buffer
     weights: Buffer
-    state: Buffer | None = None  # a word per element of the largest block, in each state plane and master weights
-    # in the weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
+    state: Buffer | None = None  # one word per element of the largest block, in state planes and master weights
+    # in weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
     errors: Buffer | None = None
 
     def __post_init__(self) -> None:
@@ -91,14 +91,14 @@ class Buffers:
         return self.weights.length
 
 
-#: Location of a vector: its buffers, its buffer in one region, or, if it is at the start of each region, its length.
+#: Location of a vector: all its buffers, one buffer, or only its length if it starts each region.
 Where = int | Buffer | Buffers
 
 
 def place(where: Where, part: str) -> Buffer:
-    """Return the buffer of one part of a vector: gradients, weights, state or errors.
+    """Return the buffer for one part of a vector: gradients, weights, state or errors.
 
-    Raises ``ValueError`` if the vector has no such buffer, or the buffer is in a different region.
+    Raises ``ValueError`` if the vector does not have this buffer or the buffer is in a different region.
     """
     space = "weights" if part == "errors" else part
     if isinstance(where, Buffers):
@@ -114,7 +114,7 @@ def place(where: Where, part: str) -> Buffer:
 
 
 class Allocator:
-    """Allocator of buffers that do not overlap, at the same addresses in the memories of all nodes."""
+    """Allocator of non-overlapping buffers at the same addresses on all nodes."""
 
     def __init__(self, *memories: Any) -> None:
         self._memories = memories  # memory map of each kind of node
@@ -122,18 +122,18 @@ class Allocator:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Reserved buffers, in the order of their memory spaces and addresses."""
+        """Reserved buffers, ordered by memory space and address."""
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
-        """Size in words of a region's smallest memory; raises ``ValueError`` if a node lacks the memory."""
+        """Return the size of a region's smallest memory in words; raises ``ValueError`` if a node lacks it."""
         try:
             return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
         except KeyError as error:
             raise ValueError(error.args[0]) from None
 
     def allocate(self, space: str, length: int) -> Buffer:
-        """Reserve the first gap that is long enough; raises ``ValueError`` if no gap is long enough."""
+        """Reserve a buffer in the first gap that is long enough; raises ``ValueError`` if there is none."""
         room, base, largest = self.room(space), 0, 0
         for other in [*(buffer for buffer in self.buffers if buffer.space == space), Buffer(space, aligned(room), 0)]:
             gap = min(other.base, room) - base
@@ -144,7 +144,7 @@ class Allocator:
                          f"{length:,}: free another buffer, or take nodes with larger memories")
 
     def claim(self, buffer: Buffer) -> Buffer:
-        """Reserve this buffer; raises ``ValueError`` if it exceeds the memory or overlaps a reserved buffer."""
+        """Reserve this buffer; raises ``ValueError`` if it exceeds the memory or overlaps another buffer."""
         room = self.room(buffer.space)
         if buffer.end > room:
             raise ValueError(f"Buffer of {buffer.space} must end within the {room:,} words of a node, not at "
@@ -164,27 +164,27 @@ class Allocator:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Vectors in the memories of a ring's nodes: gradients, weights, state and errors."""
+    """A vector's buffers in the memories of a ring's nodes: gradients, weights, state and errors."""
 
     length: int  # number of elements of the vectors
-    planes: int = 0  # state planes of the optimizer; a node keeps only its own block of each plane
+    planes: int = 0  # number of state planes of the optimizer; a node keeps only its own block of each plane
     packed_state: bool = False  # whether state is stored as bfloat16
     errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are stored
-    root_reduce: bool = False  # whether one node owns all groups, so that its block is the whole vector
+    root_reduce: bool = False  # whether a single node owns all groups, which makes its block the whole vector
 
     def block(self, nodes: int) -> int:
         """Number of elements of the largest block."""
         return largest_block(self.length, 1 if self.root_reduce else nodes)
 
     def state_words(self, config: Configuration, *, nodes: int) -> int:
-        """Number of words that state, or master weights (never packed), occupy in a node."""
+        """Number of words that state or master weights (never packed) occupy on a node."""
         block = self.block(nodes)
         if config.weights.has_master:
             return block
         return packed_words(block, self.packed_state) if self.planes else 0
 
     def check(self, config: Configuration, *, nodes: int) -> None:
-        """Raise ``ValueError`` unless a ring of ``nodes`` nodes is possible and has room for the vectors."""
+        """Raise ``ValueError`` unless a ring of ``nodes`` nodes is possible and can hold the vectors."""
         config.check_ring(nodes)
         room = min(config.memories.gradient, config.memories.weight)
         if self.length > room:
@@ -211,10 +211,10 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
-        """Reserve buffers for the vectors, outside all buffers that are already reserved.
+        """Reserve buffers for the vectors without overlapping any reserved buffer.
 
-        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or if no ring of this
-        size could hold the vectors.
+        If there is not enough space, or no ring of this size could hold the vectors, nothing is reserved and
+        ``ValueError`` is raised.
         """
         self.check(config, nodes=nodes)
         state = self.state_words(config, nodes=nodes)
@@ -235,17 +235,17 @@ class Allocation:
 
 
 def distance_of(node: NodeConfig) -> int:
-    """Distance in elements between the two copies of the weights of a layer; the same distance applies to copies of
-    inputs, labels and lists."""
+    """Distance in elements between the two copies of a layer's weights; copies of inputs, labels and lists are the
+    same distance apart."""
     return int(node.memories.weight) // 2
 
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
            planes: int | None = None) -> NodeConfig:
-    """Return a simulated node with room for a run: memories that are too small are enlarged to powers of two.
+    """Return a simulated node with enough memory for a run; small memories grow to a power of two.
 
-    It has ``planes`` state planes, by default as many as the optimizers need, since a node without a second plane is
-    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such large memories.
+    It has ``planes`` state planes, by default only the number that the optimizers need, because a node without a
+    second plane simulates 1.5 times as fast. Raises ``ValueError`` if no node can have memories of this size.
     """
     memories = node.memories
     wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}

@@ -1,4 +1,4 @@
-"""Operations of single nodes: masking, and sparsification of gradients."""
+"""Operations of individual nodes: masking, and gradient sparsification."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["NodeOperations"]
 
 
 class NodeOperations:
-    """Operations that each node carries out on its own, in any ring."""
+    """Operations that each node performs on its own, in any ring."""
 
     def __init__(self, devices: Devices, memory: RingMemory, settings: RingSettings, commands: CommandQueueing):
         self._devices = devices
@@ -30,13 +30,13 @@ class NodeOperations:
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
-        """Mask matrices on the nodes, in a buffer of their gradient memories, which is overwritten.
+        """Mask matrices on the nodes, in a gradient memory buffer, which is overwritten.
 
-        If the buffers have no room for all jobs of a node, several commands run one after the other; commands of
-        different nodes run at the same time.
+        If the buffers are too small for all jobs of a node, several commands run one after the other; different nodes
+        run their commands in parallel.
 
-        Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if there is no room for even
-        one matrix.
+        Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if even a single matrix does
+        not fit.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class NodeOperations:
 
     def _mask(self, regions: Sequence[Region | None], data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
-        """Run a command on each node with a region; return events and contents of the gradient memories."""
+        """Run a command on each node that has a region; return the events and the gradient memory contents."""
         present = {rank: region for rank, region in enumerate(regions) if region is not None}
         self._devices.write_space("gradients", data, {rank: region.data for rank, region in present.items()})
         self._devices.write_space("weights", lists, {rank: region.words for rank, region in present.items()})
@@ -90,8 +90,8 @@ class NodeOperations:
             rank: len(region.data) for rank, region in present.items()})
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:
-        """Add the errors of each node to its gradients, and keep elements with a magnitude of at least ``threshold``,
-        an integer on int16 nodes; the other elements are the new errors.
+        """Add each node's errors to its gradients and keep elements with a magnitude of at least ``threshold`` (an
+        integer on int16 nodes); the other elements become the new errors.
 
         If a vector is given by its length, its errors are stored after its weights.
         """

@@ -1,4 +1,4 @@
-"""Measured rates of a ring's links, and the partition of vectors that is fastest with these rates.
+"""Measured link rates of a ring, and the partition of vectors that is fastest at these rates.
 
 Example
 -------
@@ -20,28 +20,28 @@ from sim.golden.ring_cycles import best_owner
 
 __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 
-#: Smallest fraction of the modelled cycles that a different partition must save to be chosen.
+#: Minimum fraction of the modelled cycles that a different partition must save to be chosen.
 MIN_GAIN = 0.05
 
-#: Lengths of the two broadcasts from a root, in segments; their difference in cycles excludes start and end.
+#: Lengths of the two broadcasts from each root, in segments; subtracting their cycles cancels the overhead.
 _SEGMENTS = 4, 12
 
-#: Links are considered equally fast if their costs per word differ by a smaller factor.
+#: Links count as equally fast if their costs per word differ by less than this factor.
 _ALIKE = 1.03
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partitioning:
-    """A partition of vectors, and the reason for its choice."""
+    """A partition of vectors, and the measurements that led to it."""
 
-    root: int | None  # rank that owns all groups; None if each rank owns a block
+    root: int | None  # rank that owns every group; None if each rank owns one block
     rates: tuple[float, ...]  # rate of the link from each rank, in words per cycle
-    # modelled cycles of a fused update, for each root, and for one block per rank (None)
+    # modelled cycles of a fused update, keyed by root (None: one block per rank)
     cycles: dict[int | None, float]
 
     @property
     def gain(self) -> float:
-        """Fraction of the modelled cycles that the partition saves."""
+        """Fraction of the modelled cycles that the chosen partition saves."""
         return 1 - self.cycles[self.root] / self.cycles[None]
 
     def __str__(self) -> str:
@@ -53,11 +53,11 @@ class Partitioning:
 
 
 def link_rates(ring: Ring) -> tuple[float, ...]:
-    """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
+    """Measure each rank's link by broadcasts, which overwrite the weights at the start of the memories.
 
-    A broadcast uses all links except the link to its root, and takes as long as the slowest link in use. So the
-    fastest broadcast is from the root that the slowest link leads to, and any other broadcast shows the slowest
-    link's rate. The fastest broadcast shows the second slowest link's rate, which is returned for all other links.
+    A broadcast uses every link except the one into its root, and is limited by the slowest link that it uses. The
+    fastest broadcast is therefore from the root that the slowest link leads to; any other broadcast measures the
+    slowest link. The fastest one measures the second slowest link; its rate is returned for all other links.
     """
     if ring.nodes < 2:
         return (1.0,) * ring.nodes
@@ -80,10 +80,10 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the partition with the fewest modelled cycles, if it saves at least :data:`MIN_GAIN` of them.
+    """Choose the partition with the fewest modelled cycles, if it saves at least :data:`MIN_GAIN`.
 
-    The link from each rank carries ``rates[rank]`` words per cycle; ``latency`` is the latency of links in cycles. An
-    owner of all groups must have room for the state ``planes`` of the optimizer.
+    The link from each rank carries ``rates[rank]`` words per cycle; ``latency`` is the link latency in cycles. A rank
+    that owns every group must have enough memory for the optimizer's state ``planes``.
     """
     config = ring.devices[0].config
     if ring.nodes < 2:

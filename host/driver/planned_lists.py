@@ -1,4 +1,4 @@
-"""Lists of layers that nodes may run when their activation memory has a plan."""
+"""Layer lists that nodes may run under a plan of their activation memory."""
 
 from collections.abc import Iterable
 
@@ -6,17 +6,17 @@ __all__ = ["PlanError", "PlannedLists"]
 
 
 class PlanError(ValueError):
-    """A memory plan is impossible, or lists do not belong to it."""
+    """Raised if a memory plan is impossible, or if lists do not belong to the plan."""
 
 
 class PlannedLists:
-    """Lists of a memory plan: when a plan is set, nodes run only its lists."""
+    """Layer lists of a memory plan. Once a plan is set, nodes run only its lists."""
 
     def __init__(self) -> None:
         self._starts: frozenset[int] | None = None
 
     def set(self, starts: Iterable[int]) -> None:
-        """Allow only the lists that start at these elements of the weight memory."""
+        """Allow only lists that start at the given elements of the weight memory."""
         self._starts = frozenset(starts)
 
     def check(self, lists: Iterable[int]) -> None:

@@ -1,6 +1,6 @@
-"""Interfaces (typing protocols) of rings of nodes: one ring, or the rings of a grid.
+"""Interfaces (typing protocols) of a single ring or the rings of a grid.
 
-Access to a part that the nodes lack raises ``ValueError``.
+Accessing a part that the nodes lack raises ``ValueError``.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,7 @@ __all__ = ["FlatRing", "TrainingRing", "VectorRing"]
 
 
 class VectorRing(Protocol):
-    """Nodes with vectors in their memories, and the owners of their elements."""
+    """Nodes that hold vectors in their memories, with an owner for each element."""
 
     @property
     def nodes(self) -> int:
@@ -31,7 +31,7 @@ class VectorRing(Protocol):
 
     @property
     def config(self) -> Configuration:
-        """Configuration of the first node, for parameters that are the same on all nodes."""
+        """Configuration of the first node, for parameters that are equal on all nodes."""
 
     @property
     def formats(self) -> Formats:
@@ -45,7 +45,7 @@ class VectorRing(Protocol):
 
 
 class TrainingRing(VectorRing, Protocol):
-    """Nodes that train: one ring, or the rings of a grid."""
+    """Nodes for training: a single ring or the rings of a grid."""
 
     @property
     def settings(self) -> RingSettings: ...

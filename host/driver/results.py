@@ -1,4 +1,4 @@
-"""Results of commands that have succeeded on a ring."""
+"""Results of successful commands on a ring."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from host.driver.masking import Matrices
 
 __all__ = ["Cycles", "MaskOutcome", "Outcome", "SparsifyOutcome", "known", "slowest", "total"]
 
-#: Number of cycles; None for a command of golden nodes that has no cycle model.
+#: Cycle count of a command; None if golden nodes ran it and have no cycle model for it.
 Cycles: TypeAlias = int | None
 
 
 def known(cycles: Cycles) -> int:
-    """Return the cycles, which must be known; raises ``ValueError`` for None."""
+    """Return a cycle count, or raise ``ValueError`` if it is unknown (None)."""
     if cycles is None:
         raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
                          "them: take transport verilated")
@@ -21,13 +21,13 @@ def known(cycles: Cycles) -> int:
 
 
 def total(cycles: Iterable[Cycles]) -> Cycles:
-    """Sum of cycles; None if any are unknown."""
+    """Sum cycle counts; None if any is unknown."""
     every = list(cycles)
     return None if None in every else sum(map(known, every))
 
 
 def slowest(cycles: Iterable[Cycles]) -> Cycles:
-    """Largest number of cycles; None if any are unknown."""
+    """Return the largest cycle count; None if any is unknown."""
     every = list(cycles)
     return None if None in every else max(map(known, every))
 
@@ -36,8 +36,8 @@ def slowest(cycles: Iterable[Cycles]) -> Cycles:
 class Outcome:
     """Result of a collective that has succeeded."""
 
-    cycles: Cycles  # cycles from the start of the command to its end, on the slowest node
-    # ranks of nodes that encountered a NaN in their gradients, and of nodes that encountered a non-finite sum
+    cycles: Cycles  # from start to end of the command on the slowest node
+    # ranks of the nodes with a NaN in their gradients, and of the nodes with a non-finite sum
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
@@ -46,9 +46,9 @@ class Outcome:
 class MaskOutcome:
     """Result of a mask operation."""
 
-    results: list[list[Matrices]]  # masked matrices of each job, for each node
-    replaced: list[int]  # number of elements per node that masks have replaced by the alternative
-    cycles: Cycles  # sum over successive commands, each counted on its slowest node
+    results: list[list[Matrices]]  # for each node, the masked matrices of each job
+    replaced: list[int]  # number of elements per node that masks replaced by the alternative value
+    cycles: Cycles  # sum over consecutive commands, each with the cycles of its slowest node
     commands: int  # number of successive commands
 
 
@@ -56,5 +56,5 @@ class MaskOutcome:
 class SparsifyOutcome:
     """Result of a sparsify operation."""
 
-    dropped: list[int]  # number of elements per node that were not kept and have become errors
+    dropped: list[int]  # number of elements per node that were below the threshold and became errors
     cycles: Cycles  # cycles on the slowest node

@@ -1,8 +1,8 @@
-"""Driver of a ring: transfers of vectors, collectives, and errors that name their cause.
+"""Driver of a ring: vector transfers, collectives, and errors that name their cause.
 
-Vectors are stored in buffers (:mod:`host.driver.memory`); a vector that is given by its length is at the start of
-each memory. Commands run one after the other on every node. Submitted commands are queued in order, and
-``commands.wait`` waits for them.
+Vectors are stored in buffers (:mod:`host.driver.memory`). A vector given by its length is at the start of each
+memory. Every node runs its commands one after another. Submitted commands are queued, and ``commands.wait`` waits for
+them.
 
 Example
 -------
@@ -62,10 +62,10 @@ class ConnectedNodes:
         self.commands = CommandQueueing(self.devices, self.counters)
 
     def connect(self) -> None:
-        """Check that every device is a node of the expected configuration, and recover the ring, unless the driver is
-        a tenant's own; the privileged host has then done so.
+        """Check that every device is a node of the expected configuration. Then recover the ring, except in a
+        tenant's driver, since the privileged host has already done so.
 
-        Raises ``ConfigurationError`` if a device is a different design, or a node of a different configuration.
+        Raises ``ConfigurationError`` if a device has a different design, or a node has a different configuration.
         """
         for device in self.devices:
             device.connect()
@@ -74,10 +74,10 @@ class ConnectedNodes:
             self.recover()
 
     def recover(self) -> None:
-        """Recover the ring after a failure: stop all commands, and drop all events and all words on the links.
+        """Recover the ring after a failure: stop all commands, and discard events and words on the links.
 
-        Memories and settings stay unchanged, and pending commands fail. Raises ``RingError`` if the devices belong to
-        a tenant: only the privileged host can recover the ring, also for a tenant's job.
+        Memories and settings are kept; pending commands fail. Raises ``RingError`` if the devices belong to a tenant:
+        only the privileged host can recover the ring.
         """
         if not self.devices.privileged:
             raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
@@ -85,7 +85,7 @@ class ConnectedNodes:
         self.commands.abandon()
         self.settings.forget()
         self.devices.write_register("CONTROL", 1)
-        # While the links are held in reset, the running command ends immediately, and queued ones at their start.
+        # While the links are held in reset, the running command ends immediately, and queued ones on starting.
         self.commands.drain()
         present = features_of(self.config)
         for present_feature in present:
@@ -99,12 +99,12 @@ class ConnectedNodes:
 
 
 def _part(name: str) -> Any:
-    """Property of a ring that holds the driver of a feature, created on first use."""
+    """Descriptor that creates the driver of a feature on first use."""
     return functools.cached_property(lambda ring: feature(name).part(ring))
 
 
 class Ring(ConnectedNodes):
-    """Nodes in a ring, in order of rank; :class:`~hdl.ring.topology.RingTopology` defines the neighbours."""
+    """Nodes in a ring, in rank order. :class:`~hdl.ring.topology.RingTopology` defines the neighbours."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
@@ -115,11 +115,11 @@ class Ring(ConnectedNodes):
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    #: Programs of the nodes; the driver sends the commands one by one to nodes without program memories.
+    #: Programs of the nodes. For nodes without program memory, the driver sends the commands one by one.
     programs: "functools.cached_property[RingPrograms]" = _part("programs")
-    #: Updates that wait for a quorum; raises ``ValueError`` if nodes do not support rounds.
+    #: Quorum updates. Raises ``ValueError`` if the nodes do not support rounds.
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
-    #: Computation by lists of layers; raises ``ValueError`` if nodes do not support it.
+    #: Computation with layer lists. Raises ``ValueError`` if the nodes do not support it.
     compute: "functools.cached_property[ListCompute]" = _part("compute")
-    #: Quantized inference; raises ``ValueError`` if nodes do not support it.
+    #: Quantized inference. Raises ``ValueError`` if the nodes do not support it.
     inference: "functools.cached_property[NodeInference]" = _part("quantization")

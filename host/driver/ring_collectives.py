@@ -1,4 +1,4 @@
-"""Collectives: sums of gradients, updates of weights, and transfers of weights."""
+"""Collectives: gradient sums, weight updates and weight transfers."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["RingCollectives", "WeightUpdates", "outcome_of"]
 
 
 def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
-    """Result of a collective that has succeeded on every node."""
+    """Result of a collective that succeeded on every node."""
     done = pending.events
     return Outcome(
         cycles=slowest(event.cycles for event in done.values()),
@@ -31,7 +31,7 @@ def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
 
 
 class WeightUpdates:
-    """Weight updates by collectives, and distribution of weights by updates, in one ring or several."""
+    """Weight updates by collectives, and initial distribution of weights, on one ring or several."""
 
     def __init__(self, memory: RingMemory, settings: RingSettings, commands: CommandQueueing, formats: Formats):
         self._memory = memory
@@ -40,18 +40,18 @@ class WeightUpdates:
         self._formats = formats
 
     def fused_update(self, where: Where) -> Outcome:
-        """Sum gradients, update each block on its owner, and copy the new weights to all nodes."""
+        """Sum the gradients, update each block on its owner, and copy the new weights to all nodes."""
         raise NotImplementedError
 
     def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Give all nodes the same weights, in the form in which a fused update would store them.
+        """Give all nodes the same weights, stored as a fused update would store them.
 
-        On nodes with master weights, each block becomes the master weights of the node that owns it. With a weight
-        codec, all nodes then receive the block's decoded codes through a fused update with zero gradients and special
-        settings. Gradients and residuals are zero afterwards.
+        On nodes with master weights, each block becomes its owner's master weights. With a weight codec, a fused
+        update with zero gradients and special settings then sends the block's decoded codes to all nodes. Gradients
+        and residuals are zero afterwards.
         """
         vector = len(weights) if where is None else where
-        if self._formats.has_residual:  # the residual would otherwise be added to these zeros
+        if self._formats.has_residual:  # otherwise the residual would be added to these zeros
             self._memory.clear_residual(vector)
         if self._formats.has_master:
             self._memory.write_master(weights, vector)
@@ -63,7 +63,7 @@ class WeightUpdates:
         self.fused_update(vector)
 
 
-#: Buffers of a vector that each collective uses, by name.
+#: Names of the vector's buffers that each collective uses.
 _PARTS = {
     Operation.FUSED_UPDATE: ("gradients", "weights", "state"),
     Operation.ALL_REDUCE: ("gradients",),
@@ -73,12 +73,12 @@ _PARTS = {
     Operation.QUIESCE: (),
 }
 
-#: Operations for which one rank can own all groups.
+#: Operations that allow one rank to own all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 
 
 class RingCollectives(WeightUpdates):
-    """Collectives that all nodes of a ring carry out."""
+    """Collectives that involve all nodes of a ring."""
 
     def __init__(self, partition: RingPartition, memory: RingMemory, settings: RingSettings,
                  commands: CommandQueueing, formats: Formats):
@@ -87,22 +87,22 @@ class RingCollectives(WeightUpdates):
 
     def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, owner: int | None = None,
                first: int = 0, length: int | None = None, begin: int = 0) -> PendingCommand[Outcome]:
-        """Queue a collective on all nodes after earlier commands, without waiting for it.
+        """Queue a collective on all nodes, after earlier commands and without waiting for it.
 
-        The optimizer uses the settings that the registers contain when the command starts.
+        The optimizer uses the register settings at the time when the command starts.
 
-        A command may cover a part of the vector, with bit-identical results to a command for the whole vector: the
-        block of a group of 32 elements depends only on its position in the vector.
+        A command may cover only part of the vector. The results are bit-identical to a command for the whole vector,
+        because a group's block depends only on the group's position in the vector.
 
-        Raises ``ValueError`` if the operation is not a collective, the vector lacks a buffer that the operation
-        needs, or the part is not within the vector.
+        Raises ``ValueError`` if the operation is not a collective, if the vector lacks a buffer that the operation
+        needs, or if the part is not within the vector.
 
         Parameters
         ----------
         operation : Operation
-            Operation that nodes carry out together, or QUIESCE.
+            A collective operation or QUIESCE.
         root : int
-            Rank where a BROADCAST starts.
+            Rank that is the source of a BROADCAST.
         owner : int, optional
             Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and holds all state; by default
             :attr:`host.driver.ring_memory.RingPartition.root`.
@@ -140,7 +140,7 @@ class RingCollectives(WeightUpdates):
         return self._commands.submit_together(operation, outcome_of, fields)
 
     def _owner(self, operation: Operation, owner: int | None) -> int | None:
-        """Rank that owns all groups in a command, as requested or by default; None if each rank owns a block."""
+        """Rank that owns all groups of a command, as given or by default; None if each rank owns a block."""
         if operation in _OWNED:
             owner = self._partition.root if owner is None else owner
         elif owner is not None:
@@ -151,7 +151,7 @@ class RingCollectives(WeightUpdates):
         return owner
 
     def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
-        """Queue the update of each block on its owner, with the sums of an earlier reduce-scatter.
+        """Queue the update of each block on its owner, using the sums of an earlier reduce-scatter.
 
         A reduce-scatter, this update and an all-gather of the new weights give the same bits as a fused update.
         """
@@ -161,7 +161,7 @@ class RingCollectives(WeightUpdates):
         parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._partition.owned(parts["weights"].length)):
-            # For n nodes, block b contains every n-th group, starting with group b.
+            # With n nodes, block b contains every n-th group, starting with group b.
             first = GROUP * self._partition.block_of(rank) if len(owned) else 0
             bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
                      for part, buffer in parts.items()}
@@ -180,7 +180,7 @@ class RingCollectives(WeightUpdates):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Number of words of state or master weights in ``groups`` groups, with the latest settings."""
+        """Number of words of state or master weights that ``groups`` groups take with the latest settings."""
         packed = bool(self._settings.optimizer_field("packed_state"))
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
@@ -188,7 +188,7 @@ class RingCollectives(WeightUpdates):
         return packed_words(groups * int(GROUP), packed)
 
     def _state_words(self, length: int, owner: int | None) -> int:
-        """Words of state or master weights for a fused update of ``length`` elements, with the latest settings."""
+        """Number of words of state or master weights in a fused update of ``length`` elements."""
         block = largest_block(length, self._commands.nodes) if owner is None else length
         if self._formats.has_master or "OPTIMIZER" not in self._settings.known:
             return block
@@ -198,8 +198,8 @@ class RingCollectives(WeightUpdates):
         return packed_words(block, bool(packed))
 
     def fused_update(self, where: Where, *, owner: int | None = None) -> Outcome:
-        """Sum gradients, update each block on its owner, and copy the new weights to all nodes; see :meth:`submit`
-        for an ``owner`` of all blocks."""
+        """Sum the gradients, update each block on its owner, and copy the new weights to all nodes. See
+        :meth:`submit` for ``owner``, which owns all blocks."""
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
     def all_reduce(self, where: Where, *, owner: int | None = None, begin: int = 0) -> Outcome:
@@ -208,16 +208,16 @@ class RingCollectives(WeightUpdates):
         return self.submit(Operation.ALL_REDUCE, where, owner=owner, begin=begin).result()
 
     def reduce_scatter(self, where: Where) -> Outcome:
-        """Replace the gradients of each node's own block by their sum."""
+        """Replace the gradients of each node's own block with their sum."""
         return self.submit(Operation.REDUCE_SCATTER, where).result()
 
     def all_gather(self, where: Where) -> Outcome:
-        """Copy each block of weights from its owner to all nodes, including the owner. With a weight codec, decoded
-        weights are copied."""
+        """Copy each block of weights from its owner to all nodes, including the owner itself. With a weight codec,
+        the weights are encoded and decoded."""
         return self.submit(Operation.ALL_GATHER, where).result()
 
     def broadcast(self, where: Where, *, root: int) -> Outcome:
-        """Copy the weights of one node to all nodes, unchanged."""
+        """Copy one node's weights to all nodes, unchanged."""
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""Memories of a ring's nodes: transfer of vectors, whole or by blocks, and the ranks that own the blocks."""
+"""Vectors in a ring's memories: transfers, whole or by block, and the ranks that own the blocks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Rows = Sequence[npt.NDArray[Any]]
 
 
 class RingPartition:
-    """Partition of vectors: the ranks that own their elements."""
+    """Partition of vectors among the ranks that own their elements."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
@@ -30,37 +30,37 @@ class RingPartition:
 
     @property
     def root(self) -> int | None:
-        """Rank that owns all groups of fused updates and all-reduces; None if each rank owns a block."""
+        """Rank that owns all groups in fused updates and all-reduces, or None if each rank owns a block."""
         return self._root
 
     def set_root(self, root: int | None) -> None:
-        """Make one rank own all groups in later fused updates and all-reduces; with None, each rank owns a block, as
+        """Make one rank own all groups in later fused updates and all-reduces. With None, each rank owns a block, as
         it does initially. See docs/ring/root_reduce.md.
 
-        A different partition changes the order of sums. State and master weights stay on their nodes: see
-        :meth:`RingMemory.move_state`. Raises ``ValueError`` as :meth:`check_root` does.
+        Changing the partition changes the order of sums. State and master weights stay on their nodes; see
+        :meth:`RingMemory.move_state`. Raises ``ValueError`` like :meth:`check_root`.
         """
         if root is not None:
             self.check_root(root)
         self._root = root
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError`` unless this rank can own all groups, which needs the role RootReduce."""
+        """Raise ``ValueError`` unless this rank can own all groups, which requires the role RootReduce."""
         if not 0 <= root < len(self._devices):
             raise ValueError(f"Owner must be a rank below {len(self._devices)}, not {root!r}")
         if not self._devices.config.role.root_reduce:
             raise ValueError("Nodes must have role RootReduce(), for one of them to own all groups")
 
     def block_of(self, rank: int) -> int:
-        """Number of the block that a rank owns when each rank owns a block."""
+        """Number of the block that a rank owns if each rank owns a block."""
         return int(self._topology.owned_block(rank))
 
     def largest_block(self, length: int) -> int:
-        """Largest number of elements that a rank owns."""
+        """Maximum number of elements that any rank owns."""
         return length if self._root is not None else largest_block(length, len(self._devices))
 
     def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
-        """Elements of a vector that each rank owns, in the order of their state in its memory."""
+        """Indices of the elements that each rank owns, in the order of their state in its memory."""
         ranks = range(len(self._devices))
         if self._root is not None:
             return [np.arange(length if rank == self._root else 0) for rank in ranks]
@@ -68,15 +68,15 @@ class RingPartition:
         return [blocks[self.block_of(rank)] for rank in ranks]
 
     def owner(self, element: int, length: int) -> int:
-        """Rank that owns an element of a vector of ``length`` elements."""
+        """Rank that owns the given element of a vector of ``length`` elements."""
         return next(rank for rank, owned in enumerate(self.owned(length)) if element in owned)
 
 
 class RingMemory:
-    """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
+    """Vectors in the memories of all nodes, with state and master weights on the owners of a partition.
 
-    The argument ``where`` specifies a vector's buffers, the single buffer that the method uses, or the length of a
-    vector at the start of each memory.
+    The argument ``where`` gives a vector's buffers, the single buffer that the method uses, or the length of a vector
+    at the start of each memory.
     """
 
     def __init__(self, devices: Devices, partition: RingPartition):
@@ -86,15 +86,15 @@ class RingMemory:
         self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # for buffers on these nodes
 
     def require(self, allocation: Allocation) -> None:
-        """Raise ``ValueError`` unless the nodes have room for the allocation."""
+        """Raise ``ValueError`` unless every node has room for the allocation."""
         for config in self._devices.configs:
             allocation.check(config, nodes=len(self._devices))
 
     def allocate(self, allocation: Allocation) -> Buffers:
-        """Reserve buffers for a vector, its state and its errors, after all reserved buffers. Raises ``ValueError``
+        """Reserve buffers for a vector, its state and its errors, after all existing buffers. Raises ``ValueError``
         if there is no room.
 
-        The first buffers are at the start of each memory; a vector that is given by its length must be there.
+        The first buffers are at the start of each memory, where a vector that is given by its length must be.
         """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
@@ -103,10 +103,10 @@ class RingMemory:
         """Buffer that covers a whole memory."""
         return Buffer(space, 0, self.allocator.room(space))
 
-    # Vectors that every node holds completely; they may differ between nodes.
+    # Vectors that are complete on every node, possibly with different contents.
 
     def write_gradients(self, gradients: Rows, where: Where | None = None) -> None:
-        """Write one vector of gradients per node, in order of rank."""
+        """Write one gradient vector per node, in order of rank."""
         self._write_vectors("gradients", gradients, where)
 
     def read_gradients(self, where: Where) -> Vector:
@@ -119,19 +119,19 @@ class RingMemory:
         self.write_weights_of([weights] * len(self._devices), where)
 
     def write_weights_of(self, weights: Rows, where: Where | None = None) -> None:
-        """Write one vector of weights per node, in order of rank."""
+        """Write one weight vector per node, in order of rank."""
         self._write_vectors("weights", weights, where)
 
     def read_weights(self, where: Where, ranks: Sequence[int] | None = None) -> Vector:
-        """Read the weights, one row per node, or per rank in ``ranks``."""
+        """Read the weights, one row per node or per rank in ``ranks``."""
         return self._read("weights", place(where, "weights"), ranks)
 
     def clear_errors(self, where: Where) -> None:
-        """Set the errors of a vector to zero; see :meth:`host.driver.node_operations.NodeOperations.sparsify`."""
+        """Clear the errors of a vector; see :meth:`host.driver.node_operations.NodeOperations.sparsify`."""
         self._write_zeros("weights", place(where, "errors"))
 
     def write_errors(self, errors: Rows, where: Where | None = None) -> None:
-        """Write one vector of errors per node, in order of rank; see :meth:`clear_errors`."""
+        """Write one error vector per node, in order of rank; see :meth:`clear_errors`."""
         self._write_vectors("errors", errors, where)
 
     def read_errors(self, where: Where) -> Vector:
@@ -139,15 +139,15 @@ class RingMemory:
         return self._read("weights", place(where, "errors"))
 
     def clear_residual(self, where: Where) -> None:
-        """Set the residual of the gradient codec to zero on every node."""
+        """Clear the gradient codec's residual on every node."""
         self._write_zeros(self._residuals(), place(where, "gradients"))
 
     def write_residual(self, residuals: Rows, where: Where | None = None) -> None:
-        """Write the residual of the gradient codec, which is added to the next gradients; one vector per node."""
+        """Write the gradient codec's residual, which is added to the next gradients, as one vector per node."""
         self._write_vectors("gradients", residuals, where, space=self._residuals())
 
     def read_residual(self, where: Where) -> Vector:
-        """Read the residual of the gradient codec, which is added to the next gradients; one row per node."""
+        """Read the gradient codec's residual, which is added to the next gradients, as one row per node."""
         return self._read(self._residuals(), place(where, "gradients"))
 
     def _residuals(self) -> str:
@@ -157,11 +157,11 @@ class RingMemory:
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
-        """Write the same centroids (see :func:`host.features.codebook.codebooks.codebook`) to all nodes, and return
-        the total number of words written; the weight codec must have a codebook.
+        """Write the same centroids to all nodes and return the total number of words written. The weight codec must
+        have a codebook; see :func:`host.features.codebook.codebooks.codebook`.
 
-        Every fused update loads the codebook at its start, so a new codebook applies from the next update, and must
-        not be written while an update runs. Before the first write, all centroids are zero.
+        Every fused update loads the codebook when it starts, so a new codebook takes effect with the next update and
+        must not be written while an update runs. Before the first write, all centroids are zero.
         """
         if not self._formats.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
@@ -169,15 +169,15 @@ class RingMemory:
         self.write_space("codebook", [words] * len(self._devices))
         return len(self._devices) * len(words)
 
-    # Vectors stored in blocks, each on the node that owns it.
+    # Vectors stored in blocks, each on its owner.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Write the master weights of the whole vector, each block to its owner. Decoded weights are not written: see
+        """Write the master weights of the whole vector, each block to its owner. Decoded weights are not written; see
         :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self._write_blocks(self._masters(), self._to_owners(weights), where)
 
     def read_master(self, where: Where) -> Vector:
-        """Read the master weights of the whole vector, each block from the node that owns it."""
+        """Read the master weights of the whole vector, each block from its owner."""
         return self._from_owners(self._masters(), where, packed_state=False)
 
     def _masters(self) -> str:
@@ -186,7 +186,7 @@ class RingMemory:
         return "masters"
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
-        """Set every state plane of a vector to zero."""
+        """Clear all state planes of a vector."""
         block = self._partition.largest_block(_length(where))
         zeros = np.zeros(packed_words(block, packed_state), dtype=np.uint32)
         for plane in range(max(config.memories.planes for config in self._devices.configs)):
@@ -195,20 +195,20 @@ class RingMemory:
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
                     packed_state: bool = False) -> None:
-        """Write a state plane of the whole vector, each block to the node that owns it; with ``packed_state``, it is
-        stored as bfloat16, rounded to nearest even."""
+        """Write a state plane of the whole vector, each block to its owner. With ``packed_state``, it is stored as
+        bfloat16, rounded to nearest even."""
         blocks = self._to_owners(state)
         if packed_state:
             blocks = [moments.pack(np.ascontiguousarray(block, np.float32).view(np.uint32)) for block in blocks]
         self._write_blocks(f"state_{plane}", blocks, where)
 
     def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
-        """Read a state plane of the whole vector, each block from the node that owns it."""
+        """Read a state plane of the whole vector, each block from its owner."""
         return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
 
     def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
-        """Change the partition of a vector (:meth:`RingPartition.set_root`), and move the vector's state and master
-        weights from the old owners to the new owners.
+        """Change the partition of a vector (:meth:`RingPartition.set_root`). The vector's state and master weights
+        move from the old owners to the new ones.
 
         Raises ``ValueError``, and changes nothing, if the rank cannot own all groups or has no room for all state.
         """
@@ -226,7 +226,7 @@ class RingMemory:
             self.write_master(masters, buffers)
 
     def _check_state(self, root: int, where: Where, *, packed_state: bool) -> None:
-        """Raise ``ValueError`` unless a node has room for the state and the master weights of all elements."""
+        """Raise ``ValueError`` unless a node has room for the state and master weights of all elements."""
         planes = any(config.memories.planes for config in self._devices.configs)
         if not planes and not self._formats.has_master:
             return
@@ -238,11 +238,11 @@ class RingMemory:
                              f"{room:,}: rank {root} cannot own them")
 
     def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """Split a vector into its blocks, in order of the ranks that own them."""
+        """Split a vector into blocks, in order of their owners' ranks."""
         return [vector[owned] for owned in self._partition.owned(len(vector))]
 
     def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
-        """Assemble a vector from the block of each rank."""
+        """Assemble a vector from the blocks of all ranks."""
         length, base = _length(where), place(where, "state").base
         owned = self._partition.owned(length)
         blocks = self._devices.read_space(space, base, {rank: packed_words(len(index), packed_state)
@@ -254,7 +254,7 @@ class RingMemory:
 
     def _write_blocks(self, space: str, blocks: Rows, where: Where | None,
                       ranks: Sequence[int] | None = None) -> None:
-        """Write words of the block that each node owns, on all nodes or on some."""
+        """Write words of each node's own block, on all nodes or only some."""
         longest = max(map(len, blocks))
         buffer = place(longest if where is None else where, "state")
         if longest > buffer.length:
@@ -274,7 +274,7 @@ class RingMemory:
     # Transfers of words.
 
     def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *, space: str | None = None) -> None:
-        """Write one vector per node into its buffer for a ``part``: gradients, weights or errors."""
+        """Write one vector per node to its buffer for a ``part``: gradients, weights or errors."""
         length = max((len(vector) for vector in vectors), default=0)
         buffer = place(length if where is None else where, part)
         if length > buffer.length:
@@ -285,7 +285,7 @@ class RingMemory:
         self.write_space(space, [np.zeros(buffer.length, dtype=np.uint32)] * len(self._devices), base=buffer.base)
 
     def write_space(self, space: str, vectors: Rows, *, base: int = 0, ranks: Sequence[int] | None = None) -> None:
-        """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
+        """Write one vector per node, in order of rank, to a memory of all nodes or of ``ranks`` only."""
         if len(vectors) != len(self._devices):
             raise ValueError(f"Vectors must be one per node, {len(self._devices)}, not {len(vectors)}")
         words = dict(enumerate(map(self._formats.elements.to_words, vectors)))
@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Number of elements in a vector; a single buffer of state does not determine it."""
+    """Number of elements in a vector, which a single state buffer does not determine."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

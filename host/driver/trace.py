@@ -1,4 +1,4 @@
-"""Records of a node's trace: when each command started, and when it ended."""
+"""Records of a node's trace, which show when each command started and ended."""
 
 from typing import Any, NamedTuple
 
@@ -9,34 +9,34 @@ __all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
-#: Number of records that may be written but not yet counted by the pointer, or overwritten during the read.
+#: Number of records that may be written but not yet counted, or overwritten while the trace is read.
 _UNDER_WAY = 1
 
 
 class TraceError(Exception):
-    """A trace lacks records, or does not belong to the program."""
+    """A trace is incomplete, or does not belong to the program."""
 
 
 class TraceRecord(NamedTuple):
-    """A record in a trace: start or end of a command."""
+    """A trace record: the start or end of a command."""
 
     queue: int
     tag: int  # tag of the command
-    end: bool  # whether this is the end of the command, otherwise its start
+    end: bool  # True for the end of the command, False for its start
     time: int  # cycle of the node's clock, modulo 2**32
     # number of updates of the weights that the command uses, modulo 2**13; 0 if updates are not counted
     version: int = 0
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
-    """Decode a trace, oldest record first. ``words`` contains the whole memory space, read before the pointer.
+    """Decode a trace, oldest record first; ``words`` is the whole memory space, read before the pointer.
 
     ``pointer`` is register TRACE_POINTER; ``since`` is its value before the first record to return, by default the
-    oldest record. With ``since``, nothing may be recorded meanwhile. Raises ``TraceError`` if records were lost.
+    oldest record. With ``since``, no record may be added meanwhile. Raises ``TraceError`` if records were lost.
     """
     kept = words.size // 2
     if since is None:
-        # The pointer wraps around after 2^32 records; a small value is then treated as few records, as at the start.
+        # The pointer wraps after 2^32 records; a small value is then read as few records, as it is at the start.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
     count = (pointer - since) % (1 << 32)
     if count > kept:

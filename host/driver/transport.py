@@ -1,4 +1,4 @@
-"""Transport of packets to one node, and pending answers."""
+"""Transports that carry packets to nodes, and pending answers."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ class Transport(Protocol):
     """Transport to one node: packets of 32-bit words in both directions, in order and without loss."""
 
     def send(self, packet: Words) -> None:
-        """Queue one request packet without waiting for the node, which may itself be waiting for :meth:`receive`."""
+        """Queue one request packet without waiting for the node, which may itself wait for :meth:`receive`."""
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Receive the next response packet, waiting at most ``timeout_cycles`` cycles of the node's clock.
+        """Receive the next response packet, waiting for at most ``timeout_cycles`` node clock cycles.
 
-        Raises ``TimeoutError`` if no packet arrives, with the state of queues and links, as far as it is known.
+        Raises ``TimeoutError`` if no packet arrives, with the state of queues and links as far as known.
         """
 
     def close(self) -> None:
@@ -30,7 +30,7 @@ class Transport(Protocol):
 
 
 class Line(Protocol):
-    """Transport to several nodes, which are selected by number."""
+    """Transport to several nodes, selected by number."""
 
     def send(self, node: int, packet: Words) -> None:
         """Queue one request packet for a node; see :meth:`Transport.send`."""
@@ -40,7 +40,7 @@ class Line(Protocol):
 
 
 class NodeTransport:
-    """Transport to one node over a shared line; closing the transport leaves the line open."""
+    """Transport to one node over a shared line, which stays open when the transport is closed."""
 
     def __init__(self, line: Line, node: int) -> None:
         self._line, self._node = line, node
@@ -54,12 +54,12 @@ class NodeTransport:
         return self._line.receive(self._node, timeout_cycles)
 
     def close(self) -> None:
-        """Do nothing: the line is shared by all its transports."""
+        """Do nothing: the line is shared with other transports."""
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request in progress: the expected form of its response and, later, the response."""
+    """A request in progress: the expected form of its response and, eventually, the response."""
 
     opcode: Opcode
     tag: int
@@ -78,7 +78,7 @@ class Request:
 class Pending(Generic[T]):
     """An answer that is still pending."""
 
-    _complete: Callable[[Request], None]  # receives responses, in request order, up to the response to this request
+    _complete: Callable[[Request], None]  # receives responses in request order, up to the response to this request
     _requests: Sequence[Request]
     _combine: Callable[[list[Words]], T]  # combines the payloads of the responses into the answer
 

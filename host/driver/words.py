@@ -1,4 +1,4 @@
-"""32-bit words in packets, the fields in them, and register values as bits."""
+"""Convert packet fields, memory elements and register values to and from 32-bit words."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Vector = NDArray[Any]
 
 
 def bits_of(elements: NDArray[Any]) -> Words:
-    """Convert elements to words of a memory; raises ``TypeError`` unless they are 1-D uint32 or float32."""
+    """Convert elements to memory words. Raises ``TypeError`` unless they are 1-D uint32 or float32."""
     elements = np.asarray(elements)
     if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
         raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
@@ -25,19 +25,19 @@ def bits_of(elements: NDArray[Any]) -> Words:
 
 
 def int_of(words: Words) -> int:
-    """Combine words into one number, with the first word in its lowest bits."""
+    """Combine words into one integer, with the first word in the lowest bits."""
     return int.from_bytes(words.astype("<u4").tobytes(), "little")
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:
-    """Lowest bit and width of each field of a layout, as plain integers, which are faster to pack."""
+    """Lowest bit and width of each field of a layout, as plain integers, which can be packed faster."""
     return {name: (field.offset, field.width) for name, field in layout}
 
 
 def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) -> Words:
-    """Pack fields, described by :func:`places`, into words; fields without a value are 0.
+    """Pack fields described by :func:`places` into words; missing fields are 0.
 
-    Raises ``ValueError`` if a value does not fit into its field; the message begins with ``owner``, such as
+    Raises ``ValueError`` if a value does not fit into its field. The message starts with ``owner``, for example
     "Command's".
     """
     bits = 0
@@ -51,17 +51,17 @@ def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) 
 
 
 def fields(where: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
-    """Value of each field, described by :func:`places`."""
+    """Unpack the value of each field described by :func:`places`."""
     return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in where.items()}
 
 
 def field_values(name: str, bits: int) -> dict[str, int]:
-    """Value of each field of a register of kind bitfield."""
+    """Unpack the value of each field of a bitfield register."""
     return fields({field.name: (field.bit, field.width) for field in register(name).fields}, bits)
 
 
 def to_bits(entry: Register, value: float, *, integers: bool) -> int:
-    """Encode a value for a register as bits; ``integers`` states whether the node's numbers are integers.
+    """Encode a register value as bits. ``integers`` states whether the node computes with integers.
 
     Raises ``TypeError`` or ``ValueError`` if the register cannot hold the value.
     """
@@ -79,7 +79,7 @@ def to_bits(entry: Register, value: float, *, integers: bool) -> int:
 
 
 def from_bits(entry: Register, payload: Words, *, integers: bool) -> int | float:
-    """Decode a register's bits to a value; the inverse of :func:`to_bits`."""
+    """Decode the bits of a register; the inverse of :func:`to_bits`."""
     if entry.kind is not Kind.FLOAT32:
         return int(payload[0])
     return int(payload.view(np.int32)[0]) if integers else float(payload.view(np.float32)[0])

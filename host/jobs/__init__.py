@@ -1,1 +1,1 @@
-"""Jobs on custom data: vectors of any length, which a ring of nodes sums and updates."""
+"""Jobs on custom data: vectors of any length that a ring of nodes sums and updates."""

@@ -1,4 +1,4 @@
-"""Validation of a job before anything is built for it."""
+"""Validation of a job before anything is built."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ from host.training.sparsifier import STATE, check_zeros
 __all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS", "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS",
            "check_job", "check_state", "gradient_codec", "groups_of"]
 
-#: Maximum number of elements of a job's group; each needs at least 28 bytes of the host's memory.
+#: Maximum number of elements in a group; each element takes at least 28 bytes of host memory.
 MAX_LENGTH = 1 << 28
 
-#: Argument: the fraction of the elements that nodes send.
+#: Argument: fraction of the elements that nodes send.
 DENSITY = Optional(Number(0, 1, above=True))
 
 #: Argument: an optimizer that nodes run.
@@ -30,10 +30,10 @@ OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
 
 @dataclasses.dataclass(frozen=True)
 class _Several(Argument):
-    """A value of one kind, or a sequence of values of that kind."""
+    """Argument that is a value of one kind or a sequence of them."""
 
     kind: Argument
-    single: bool  # whether a single value is allowed instead of a sequence
+    single: bool  # whether a single value is also accepted
     minimum: int = 0  # minimum number of items of a sequence
 
     def wanted(self) -> str:
@@ -58,24 +58,24 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
-#: Argument: the length of a vector, or the lengths of its groups. The second kind accepts only lengths of groups.
+#: Argument: the length of a vector, or the lengths of its groups. The second variant accepts only group lengths.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: Argument: None, one optimizer for all groups, or one per group. The second kind accepts only a sequence.
+#: Argument: None, one optimizer for all groups, or one per group. The second variant accepts only a sequence.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
-    """Codec of gradients; by default raw, or zero_value if a density is given, which creates zeros."""
+    """Choose the gradient codec: ``raw`` by default, or ``zero_value`` if a density is given."""
     if name is not None:
         return name
     return str(RAW if density is None else ZERO_VALUE)
 
 
 def groups_of(lengths: Sequence[int]) -> list[slice]:
-    """Slices of the groups within the vector; each begins at a multiple of 32."""
+    """Slice of each group in the vector; every slice starts at a multiple of 32."""
     groups: list[slice] = []
     for length in lengths:
         first = aligned(groups[-1].stop) if groups else 0
@@ -85,9 +85,9 @@ def groups_of(lengths: Sequence[int]) -> list[slice]:
 
 def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
-    """Check a job, with parameters as for :class:`Job`, and return the length of its vector's longest part.
+    """Check a job's parameters, as for :class:`Job`; return the length of the longest part of its vector.
 
-    Raises ``ValueError`` if the job is impossible.
+    Raises ``ValueError`` if the job cannot be run.
     """
     if optimizers and len(optimizers) != len(lengths):
         raise ValueError(f"Optimizers must be one for each of {len(lengths)} groups, not {len(optimizers)}")
@@ -104,7 +104,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
         check_zeros(config.gradients)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
-    # Updated parts begin with the block of rank 0, as their group does, so that state is where it is without parts.
+    # Updated parts start with rank 0's block, like their group, so the optimizer state keeps its addresses.
     unit = int(GROUP) * nodes if optimizers else int(GROUP)
     if part is not None and not (0 < part <= largest and part % unit == 0):
         raise ValueError(f"Part must be a positive multiple of {unit} of at most {largest:,} elements, not "
@@ -118,7 +118,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: int, length: int) -> None:
-    """Validate the state of a job with these groups, elements and shapes of arrays, before any of it is restored.
+    """Validate a job's state before any of it is restored.
 
     It must be a dictionary as returned by :meth:`host.jobs.job.Job.state`. Raises ``TypeError`` if it is not a job's
     state, and ``ValueError`` if it is the state of a different kind of job.

@@ -1,4 +1,4 @@
-"""Figures (cycles, words and other costs) of a ring's work for a job."""
+"""Cost figures (cycles, words and so on) of a ring's work for a job."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ __all__ = ["Figures"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Cost of operations on a ring. Figures of successive operations can be added.
+    """Cost of operations on a ring. The figures of consecutive operations can be added.
 
-    The golden model provides ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros``, which are 0 in a job
+    ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros`` come from the golden model; they are 0 for a job
     that is not checked.
 
     Members
     -------
     elements : int
-        Number of elements of the vectors; an element is counted once, not once per node.
+        Number of vector elements, each counted once, not once per node.
     commands : int
         Number of commands: one for each part of a vector that fits into the nodes' memories.
     cycles : int, optional
-        Cycles of the commands, from the start to the end of each on the slowest node.
+        Number of cycles of the commands, each from start to end on the slowest node.
     bound : int
-        Minimum number of cycles that the busiest link needs, without headers, latency and pipelines.
+        Lower bound on the cycles of the busiest link, without headers, latency and pipelines.
     sparsify_cycles : int
-        Cycles that the nodes need to select the elements to send, before the commands.
+        Number of cycles that the nodes take to select the elements to send, before the commands.
     host_cycles : int
-        Cycles to move vectors through the nodes' host ports in both directions; modelled, unless ports are simulated.
+        Cycles to move vectors through the host ports in both directions; modelled, unless ports are simulated.
     words, words_dense, words_zero_value : int
         Number of 32-bit words that all nodes have sent, and the same number if every payload were raw, and if
         gradients and their sums were encoded as zero_value.
@@ -54,7 +54,7 @@ class Figures:
 
     @property
     def density(self) -> float | None:
-        """Fraction of the elements sent in scatter-reduces that were nonzero; None if it is unknown."""
+        """Fraction of the elements sent in scatter-reduces that were nonzero, or None if unknown."""
         return self.nonzeros / self.sent if self.sent else None
 
     def __add__(self, other: "Figures") -> "Figures":

@@ -1,4 +1,4 @@
-"""A job on a ring of nodes: sums of vectors, and updates of weights.
+"""Jobs on a ring of nodes: summing vectors and updating weights.
 
 :func:`host.jobs.simulate.simulate` opens a job on simulated nodes.
 """
@@ -46,12 +46,12 @@ def _close(owned: contextlib.ExitStack, process: int) -> None:
 
 
 class Job:
-    """Vectors of any length on a ring. The end of a ``with`` block, or :meth:`close`, closes the job.
+    """Vectors of any length on a ring; closed at the end of a ``with`` block or by :meth:`close`.
 
     The job's vector consists of one or more groups of elements, each with its own optimizer; see :attr:`groups`.
-    Every group begins at a multiple of 32 elements; elements between two groups are unused. The order in which an
-    element's gradients are summed depends on its index in its group, and not on the parts into which a group is split
-    if it is too long for the nodes' memories.
+    Every group begins at a multiple of 32 elements; elements between two groups are unused. An element's summation
+    order depends only on its index in its group, not on how a group that exceeds the nodes' memories is split into
+    parts.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class Job:
     packed_state : bool
         Whether nodes store state as bfloat16.
     density : float, optional
-        Fraction of the job's elements that nodes send on average, above 0 and at most 1; the remaining ones are added
+        Mean fraction of the job's elements that nodes send, above 0 and at most 1; the remaining elements are added
         to later gradients. By default nodes send all nonzero elements.
     check : bool
         Whether every result is compared with the golden model, which also predicts the traffic.
     part : int, optional
-        Number of elements of the longest part; by default as large as the nodes' memories allow. A multiple of 32,
-        and in a job with optimizers of 32 times the number of nodes.
+        Maximum number of elements in a part; by default as large as the nodes' memories allow. Must be a multiple of
+        32 or, in a job with optimizers, of 32 times the number of nodes.
 
     Members
     -------
@@ -96,7 +96,7 @@ class Job:
         self.groups = checks.groups_of(lengths)
         self.length = self.groups[-1].stop
         self._parts = parts_of(self.groups, largest)
-        # A job that only sums accepts vectors of any length, not only of a part's length.
+        # A job that only sums accepts vectors of any length, not just the length of a part.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
         self._slots = Slots(self._ring, sizes, length=self.length, planes=planes, packed_state=packed_state,
                             errors=density is not None, updates=bool(optimizers))
@@ -112,7 +112,7 @@ class Job:
     # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Close a stack of contexts together with the job, or when the job is unused or the process ends."""
+        """Close a stack of contexts together with the job, or when the job is unused or the process exits."""
         Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
         self._close = weakref.finalize(self, _close, owned, os.getpid())
 
@@ -140,12 +140,12 @@ class Job:
 
     @property
     def session(self) -> Session:
-        """Session with the ring, its configuration, and its elapsed time."""
+        """Session that provides the ring, its configuration and the elapsed time."""
         return self._session
 
     @property
     def weights(self) -> Vector:
-        """Weights of the whole vector, as stored by the nodes."""
+        """Weights of the whole vector as stored by the nodes."""
         return self._slots.weights.copy()
 
     # Sums.
@@ -153,18 +153,18 @@ class Job:
     @checked(begin=Integer(0))
     def all_reduce(self, values: npt.ArrayLike, *, places: npt.ArrayLike | None = None,
                    begin: int = 0) -> tuple[Vector, Figures]:
-        """Sum one vector per node, of any length.
+        """Sum one vector of any length per node.
 
         Parameters
         ----------
         values : array of float32, shape (nodes, n)
         places : array of int, shape (n,), optional
-            Indices of the elements in the job's vector. Gradient values of these elements that a lossy codec, or a
-            density, has kept back are added. Without indices, nothing is added or kept back, and every nonzero
+            Indices of the elements in the job's vector. Gradient values of these elements held back earlier by a
+            lossy codec or a density are added. Without indices, nothing is added or held back, and every nonzero
             element is sent.
         begin : int
-            Index of the first value in a longer vector of which these are a part: a multiple of 32. The sums are
-            those of the longer vector, however it is split.
+            If the values are part of a longer vector, the index of the first one: a multiple of 32. The sums are the
+            same as for the longer vector, however it is split.
 
         Returns
         -------
@@ -211,14 +211,14 @@ class Job:
 
     @checked(fresh=Flag())
     def load(self, weights: npt.ArrayLike, *, fresh: bool = True) -> None:
-        """Replace the weights, which are zero initially.
+        """Replace the weights, which are initially zero.
 
         Parameters
         ----------
         weights : array of float32, shape (length,)
         fresh : bool
-            Whether the job restarts, at step 0, with zero state; otherwise the optimizer's state, and values kept
-            back because of a density, are preserved. Residuals of a gradient codec are lost.
+            Whether the job restarts at step 0 with zero state; otherwise, the optimizer state and the values held
+            back by a density are preserved. Residuals of a gradient codec are lost.
         """
         self._require_open()
         array = _array("Weights", weights)
@@ -242,7 +242,7 @@ class Job:
 
     def step(self, gradients: npt.ArrayLike,
              optimizers: Sequence[Optimizer | None] | None = None) -> tuple[Vector, Figures]:
-        """Update the weights with the mean of the nodes' gradients, using the optimizers of the groups.
+        """Update the weights with the mean of the nodes' gradients, using each group's optimizer.
 
         Parameters
         ----------
@@ -302,7 +302,7 @@ class Job:
     # State.
 
     def state(self) -> dict[str, Any]:
-        """Return all data that later steps depend on: arrays, and the number of updates of each group."""
+        """Return everything later steps depend on: arrays, and the number of updates of each group."""
         self._require_open()
         self._slots.collect()
         return {"weights": self.weights, "steps": list(self.steps),
@@ -310,7 +310,7 @@ class Job:
                 "thresholds": {key: threshold.state() for key, threshold in self._thresholds.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a job of the same kind.
+        """Restore the state of a job of the same kind.
 
         Raises ``TypeError`` if it is not a job's state, and ``ValueError`` if it is from a different kind of job.
         """
@@ -343,7 +343,7 @@ class Job:
     # Steps of operations.
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
-        """Convert values to one row of float32 per node."""
+        """Convert values to float32, with one row per node."""
         array = _array(name, values)
         if array.dtype != np.float32:
             raise TypeError(f"{name} must be float32, not {array.dtype}: use .astype(numpy.float32)")
@@ -370,7 +370,7 @@ class Job:
 
     def _sparsify(self, gradients: list[Vector], places: Places | None,
                   buffers: Buffers) -> tuple[list[Vector], Cycles]:
-        """Gradients that nodes send at the job's density, and the cycles that the selection takes."""
+        """Return the gradients that nodes send at the job's density, and the cycles that selection takes."""
         if places is None or self._density is None:
             return gradients, 0
         threshold = self._threshold((int(places[0]), len(places)))

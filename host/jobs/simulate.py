@@ -1,4 +1,4 @@
-"""A job on simulated nodes, with a configuration chosen to fit.
+"""A job on simulated nodes, with a suitable configuration chosen automatically.
 
 Example
 -------
@@ -47,11 +47,11 @@ _NODE: dict[str, Argument] = {
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
              density: float | None = None, gradients: str | None = None,
              weights: str = Weights.codec) -> NodeConfig:
-    """Choose a configuration of nodes for a job.
+    """Choose a node configuration for a job.
 
-    Nodes have the memories of a default node, or the next powers of two that fit the vector, up to :data:`LARGEST`
-    elements, and the state planes that the optimizer needs. Raises ``TypeError`` if an argument has a wrong type, and
-    ``ValueError`` if no such nodes exist.
+    Memories have the default size, or the next power of two that fits the vector, up to :data:`LARGEST` elements, and
+    nodes have the state planes that the optimizer needs. Raises ``TypeError`` if an argument has the wrong type, and
+    ``ValueError`` if there is no suitable configuration.
 
     Parameters
     ----------
@@ -76,32 +76,32 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 class FormatOptions(Section):
     """Formats of a job's vectors."""
 
-    #: Codec of gradients, for example ``mx9``; by default raw, or zero_value with a density.
+    #: Codec for gradients, such as ``mx9``; by default raw, or zero_value if there is a density.
     gradients: str | None = option(None, kind=_NODE["gradients"])
     #: Codec of new weights.
     weights: str = option(Weights.codec, kind=_NODE["weights"])
     #: Fraction of the elements that nodes send.
     density: float | None = option(None, kind=DENSITY)
-    #: Whether nodes store the optimizer's state as bfloat16. A second moment then does not decay with a b2 above
-    #: 0.996, such as the default; a :class:`MomentsWarning` is issued.
+    #: Whether nodes store the optimizer's state as bfloat16. Second moments then do not decay with a b2 above 0.996,
+    #: such as the default; a :class:`MomentsWarning` is issued.
     packed_state: bool = option(False, kind=Flag())
 
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Options for the simulation of a job's ring."""
+    """Options for simulating a job's ring."""
 
     #: Number of threads of the simulation.
     threads: int = option(1, kind=Integer(1))
-    #: Whether floating-point units are gateware or native code; this affects only the speed.
+    #: Whether floating-point units are gateware or native code; affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
-    #: Whether vectors use simulated host ports; otherwise the ports' time is modelled.
+    #: Whether vectors are transferred over simulated host ports; otherwise, the time of the ports is modelled.
     host_port: bool = option(False, kind=Flag())
     #: Latency of each link in cycles.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Verilated nodes, or golden models; results of golden models are not verified: docs/simulation.md.
+    #: Verilated nodes or golden models; golden models' results are not verified: docs/simulation.md.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
-    #: Called with the name of each stage of a build when it begins.
+    #: Called with the name of each build stage when it starts.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
     def __post_init__(self) -> None:
@@ -117,12 +117,12 @@ class RingOptions(Section):
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              formats: FormatOptions, node: Configuration | None = None, part: int | None = None, check: bool = True,
              ring: RingOptions) -> Job:
-    """Build a simulated ring for a job, unless it is cached, and start it, with all weights zero.
+    """Start a simulated ring for a job, with all weights zero; build it first unless it is cached.
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or when the job is no
-    longer used. Fields of the sections are passed as keyword arguments instead of the sections:
-    ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError`` if an argument has a wrong type, and
-    ``ValueError`` if the job is impossible, before anything is built.
+    longer used. Fields of the sections are passed directly as keyword arguments: ``simulate(length=1000, density=0.1,
+    threads=2)``. Raises ``TypeError`` if an argument has a wrong type, and ``ValueError`` if the job is impossible,
+    before anything is built.
 
     Parameters
     ----------
@@ -131,11 +131,11 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     length : int or sequence of int
         Number of elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
-        Optimizer on the nodes, for all groups or one for each; without one, the job only sums.
+        Optimizer on the nodes, common to all groups or one per group; without one, the job only sums.
     node : Configuration, optional
         Configuration of the nodes; by default the one that :func:`node_for` chooses.
     part : int, optional
-        Maximum number of elements of a vector in the nodes at a time; by default as many as their memories can hold.
+        Maximum number of vector elements on the nodes at the same time; by default, the capacity of their memories.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
     """
@@ -150,13 +150,13 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     shared: dict[str, Any] = {"packed_state": formats.packed_state, "density": formats.density, "part": part}
     checks.check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
     if (note := moments_note(optimizers, packed_state=formats.packed_state)) is not None:
-        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside of the argument checks
+        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside the argument checks
     return _begun(node, nodes, ring, lambda session: Job(
         session, lengths, optimizers=optimizers, check=check, **shared))
 
 
 def _begun(node: Configuration, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
-    """Create a job with a session that the job closes."""
+    """Create a job that also closes its session."""
     with contextlib.ExitStack() as stack:
         job = job_of(stack.enter_context(open_session(
             node, nodes=nodes, transport=ring.transport, threads=ring.threads, arithmetic=ring.arithmetic,

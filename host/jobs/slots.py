@@ -1,8 +1,8 @@
-"""Parts of a job's vector in the memories of a ring's nodes.
+"""Parts of a job's vector in the memories of the ring's nodes.
 
 A vector that is too long for the nodes' memories is split into parts, which share one slot of the memories. State,
-master weights, errors and residuals of a part are only on the nodes: they are read before another part uses the slot,
-and written again when the part uses the slot again.
+master weights, errors and residuals of a part exist only on the nodes: they are read before another part takes the
+slot, and restored when the part returns.
 """
 
 import bisect
@@ -24,9 +24,9 @@ Places = npt.NDArray[np.int64]
 
 
 def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: bool, errors: bool) -> int:
-    """Number of elements of the longest vector that fits on the nodes: a multiple of 32.
+    """Number of elements in the longest vector that fits on the nodes, a multiple of 32.
 
-    Raises ``ValueError`` if there is no room even for 32 elements.
+    Raises ``ValueError`` if not even 32 elements fit.
     """
     def check(groups: int) -> None:
         Allocation(length=groups * GROUP, planes=planes, packed_state=packed_state, errors=errors).check(
@@ -41,12 +41,12 @@ def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: b
 
     check(1)
     most = min(config.memories.gradient, config.memories.weight) // GROUP
-    # If more elements fit, fewer elements fit as well.
+    # If a number of groups fits, so does any smaller number.
     return bisect.bisect_left(range(2, most + 1), True, key=exceeds) * int(GROUP) + int(GROUP)
 
 
 def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
-    """Split groups into parts of at most ``largest`` elements, each with the number of its group."""
+    """Split groups into parts of at most ``largest`` elements, each paired with its group number."""
     return [(number, np.arange(first, min(first + largest, group.stop)))
             for number, group in enumerate(groups) for first in range(group.start, group.stop, largest)]
 
@@ -62,7 +62,7 @@ class Slot:
         return self.holds is not None and np.array_equal(self.holds, places)
 
     def of(self, length: int) -> Buffers:
-        """Buffers for a part of ``length`` elements, at the start of the slot."""
+        """Return buffers for a part of ``length`` elements at the start of the slot."""
         whole = self.buffers
         errors = None if whole.errors is None else Buffer("weights", whole.errors.base, length)
         return Buffers(gradients=Buffer("gradients", whole.gradients.base, length),
@@ -70,11 +70,11 @@ class Slot:
 
 
 class Slots:
-    """All slots of a job, and the contents of the vector's parts that are not in a slot.
+    """All slots of a job, and the contents of vector parts that are not in a slot.
 
-    Parts have ``lengths``. Each has its own slot if the nodes have room for all; otherwise there is one slot. Planes,
-    packed state and errors are as for :class:`~host.driver.memory.Allocation`. With ``updates``, nodes store and
-    update weights; otherwise they only sum.
+    ``lengths`` gives the lengths of the parts. Each part has its own slot if all fit; otherwise there is one slot.
+    Planes, packed state and errors are as for :class:`~host.driver.memory.Allocation`. With ``updates``, the nodes
+    store and update weights; otherwise they only sum.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
@@ -92,7 +92,7 @@ class Slots:
                     if buffer is not None:
                         ring.memory.allocator.free(buffer)
             self._slots = [Slot(ring.memory.allocate(allocation(length=max(lengths))))]
-        self.weights = np.zeros(length, np.float32)  # weights of the whole vector, which are the same on all nodes
+        self.weights = np.zeros(length, np.float32)  # weights of the whole vector, identical on all nodes
         rows = (ring.nodes, length)
         self.contents: dict[str, npt.NDArray[np.float32]] = {
             f"state_{plane}": np.zeros(length, np.float32) for plane in range(planes)}
@@ -109,7 +109,7 @@ class Slots:
         return max(slot.buffers.length for slot in self._slots)
 
     def bring(self, places: Places) -> Buffers:
-        """Load a part into a slot, preferably an empty slot, unless the part is already loaded."""
+        """Load a part into a slot, preferably an empty one, unless it is already loaded."""
         room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
         slot = next((slot for slot in room if slot.holds_these(places)),
                     next((slot for slot in room if slot.holds is None), room[0]))
@@ -121,19 +121,19 @@ class Slots:
         return buffers
 
     def borrow(self, length: int) -> Buffers:
-        """Return buffers for a vector that is not part of the job's vector, and needs no weights or state."""
+        """Return buffers for a vector that is not part of the job's vector and needs no weights or state."""
         slot = next(slot for slot in self._slots if slot.buffers.length >= length)
         if self._ring.formats.has_residual:
             self.empty(slot)
         return slot.of(length)
 
     def empty(self, slot: Slot) -> None:
-        """Read the contents of a slot, so that it can be used for another part."""
+        """Read the contents of a slot so that another part can use it."""
         self._read(slot)
         slot.holds = None
 
     def collect(self) -> None:
-        """Read the contents of all slots, which stay loaded."""
+        """Read the contents of all slots, leaving them loaded."""
         for slot in self._slots:
             self._read(slot)
 
@@ -145,7 +145,7 @@ class Slots:
             contents[...] = 0
 
     def forget(self) -> None:
-        """Mark all slots as empty, so that their contents are written again."""
+        """Mark all slots as empty, so that their contents will be written again."""
         for slot in self._slots:
             slot.holds = None
 

@@ -1,4 +1,4 @@
-"""Processor time of a job's all-reduces, with simulated and with modelled host ports.
+"""Measure the processor time of a job's all-reduces, with simulated and with modelled host ports.
 
 The sums must be the same in both cases.
 """
@@ -13,14 +13,14 @@ from host.jobs.simulate import simulate
 
 __all__ = ["BARS", "NODES", "measure", "rows"]
 
-#: Maximum processor time of an all-reduce in seconds, by its length, on four default nodes.
+#: Maximum processor time in seconds of an all-reduce on four default nodes, keyed by its length.
 BARS = {10_000: 0.3, 100_000: 3.0}
 
 NODES, PART = 4, 16_384
 
 
 def measure() -> dict[int, tuple[float, float]]:
-    """Measure the seconds of processor time for each length, with modelled ports and with simulated ports.
+    """Measure the processor time in seconds for each length, with modelled and with simulated ports.
 
     Raises ``AssertionError`` unless the two sums are bit-identical.
     """
@@ -42,7 +42,7 @@ def measure() -> dict[int, tuple[float, float]]:
 
 
 def rows(seconds: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: processor time with modelled ports, and its limit."""
+    """Return rows for ``bench.json``: processor time with modelled ports, and its limit."""
     return [{"name": "job.all_reduce",
              "config": f"{NODES} nodes, {length:,} elements; {simulated:.2f} s with simulated host ports",
              "measured": modelled, "bound": BARS[length], "ratio": modelled / BARS[length], "unit": "CPU s"}

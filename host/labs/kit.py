@@ -1,4 +1,4 @@
-"""Common functions of labs: output folder, progress, printed and written results, and exit code."""
+"""Common functions of labs: output folder, progress, printed and written results, exit code."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab, in a folder that its run has claimed. The first of the ``files`` is the report. Files in
+    """Results of a lab in an output folder claimed by its run. The first of the ``files`` is the report. Files in
     ``keep`` may remain from an earlier run."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):
@@ -28,7 +28,7 @@ class Results:
         self.console = make_console()
 
     def progress(self) -> Progress:
-        """Create the progress display of the run, on its console."""
+        """Create the run's progress display on its console."""
         return Progress(self.console)
 
     def show(self, *parts: Table | str) -> None:
@@ -36,7 +36,7 @@ class Results:
         show(*parts, console=self.console)
 
     def write(self, report: Mapping[str, Any], *draw: Callable[[Path], None]) -> None:
-        """Write the report, and draw pictures to the remaining files in order."""
+        """Write the report and draw the pictures, one function per remaining file."""
         write_report(report, self.paths[0].parent, self.paths[0].name)
         for path, function in zip(self.paths[1:], draw, strict=True):
             function(path)
@@ -46,7 +46,7 @@ class Results:
         self.show(" · ".join(map(shown, self.paths)))
 
     def end(self, failures: Iterable[str]) -> None:
-        """Print failures; if there are any, exit with code 1."""
+        """Print the failures; if there are any, exit with code 1."""
         failed = list(failures)
         for failure in failed:
             self.console.print(failure, style="bold red", soft_wrap=True)
@@ -60,12 +60,12 @@ def end(failed: object) -> None:
 
 
 def names(text: str, separator: str = ",") -> list[str]:
-    """Split a string into the items of a list."""
+    """Split text into a list of stripped names."""
     return [name.strip() for name in text.split(separator)]
 
 
 def chosen_names(what: str, text: str | None, possible: Collection[str], separator: str = ",") -> list[str]:
-    """Return the names in a text, by default all possible names; raises ``ValueError`` for an unknown name."""
+    """Return the names in a text, or all possible names if it is None; raises ``ValueError`` if one is unknown."""
     chosen = list(possible) if text is None else names(text, separator)
     for name in chosen:
         if name not in possible:
@@ -74,7 +74,7 @@ def chosen_names(what: str, text: str | None, possible: Collection[str], separat
 
 
 def numbers(what: str, text: str, kind: type[float] = int) -> list[Any]:
-    """Parse a comma-separated list of numbers; ``what`` is its name in the message of a ``ValueError``."""
+    """Parse comma-separated numbers; a ``ValueError`` refers to them as ``what``."""
     try:
         return [kind(name) for name in text.split(",")]
     except ValueError:

@@ -4,7 +4,7 @@ from host.command_group import Entry
 
 __all__ = ["LABS"]
 
-#: Labs by name, in the order of `gradring lab`; each module is imported when its lab is run.
+#: Labs, keyed by name and in the order of `gradring lab`; each module is imported when its lab is run.
 LABS = {
     "sweep": Entry("host.labs.sweep.lab", "sweep_lab",
                    "Compare formats by loss, traffic, cycles, LUTs and Fmax.",

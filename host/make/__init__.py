@@ -1,1 +1,1 @@
-"""Targets of `make`: their variables, commands and virtual environment. Only the standard library is needed."""
+"""Targets of `make`: variables, commands and virtual environments. Needs only the standard library."""

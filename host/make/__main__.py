@@ -1,4 +1,4 @@
-"""Entry point ``python -m host.make TARGET [GOAL ...]`` of the Makefile; old Pythons can run the first lines."""
+"""Entry point ``python -m host.make TARGET [GOAL ...]`` for the Makefile; starts on old Pythons too."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Execution of make targets: checks of variables, installation of packages in .venv, and commands."""
+"""Run make targets: check variables, install packages in .venv, execute commands."""
 
 import contextlib
 import fcntl
@@ -19,14 +19,14 @@ __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags
 
 ENVIRONMENT = Path(".venv")
 _PYTHON = ENVIRONMENT / "bin" / "python"
-#: Files that list packages. Packages are installed again if one of these files is newer than their stamp.
+#: Files that list packages; packages are reinstalled if one of these files is newer than their stamp.
 _LISTS = (Path("pyproject.toml"), Path("constraints.txt"))
 _PIP = [str(_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
         "constraints.txt", "--editable"]
 
 
 class InstallError(Exception):
-    """Packages cannot be installed; ``code`` is the exit code."""
+    """Raised if packages cannot be installed; ``code`` is the exit code."""
 
     def __init__(self, text: str, code: int = 1):
         super().__init__(text)
@@ -34,9 +34,9 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command until it ends, by default in this process's environment, and forward signals to it.
+    """Run a command to completion, forwarding signals to it; the environment defaults to this process's.
 
-    Returns its exit code, or 128 plus the number of a signal.
+    Returns its exit code, or 128 plus the signal number.
     """
     received = []
     with subprocess.Popen(words, env=environment) as process:
@@ -51,7 +51,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def _stale(extra: str) -> bool:
-    """Whether packages must be installed: there is no stamp, or one of the files it depends on is newer."""
+    """Return whether packages must be installed: the stamp is missing or older than a file it depends on."""
     stamp, base = ENVIRONMENT / f".{extra}", ENVIRONMENT / ".base"
     lists = _LISTS if extra == "base" else (*_LISTS, base)
     return not (_PYTHON.exists() and stamp.exists() and base.exists()) or any(
@@ -60,7 +60,7 @@ def _stale(extra: str) -> bool:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """Hold a lock that only one make process can hold at a time."""
+    """Hold a lock that excludes other make processes."""
     with _LISTS[0].open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,10 +71,10 @@ def _locked() -> Iterator[None]:
 
 
 def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
-    """Install the packages of gradring and of extras, unless they are installed and up to date.
+    """Install the packages of gradring and its extras, unless they are up to date.
 
-    With ``dry``, commands are not run; with ``show``, they are printed. Raises ``InstallError`` if a command fails or
-    is interrupted, or Python has no module venv.
+    If ``dry``, commands are not run; if ``show``, they are printed. Raises ``InstallError`` if a command fails or is
+    interrupted, or if Python lacks the venv module.
     """
     wanted = list(dict.fromkeys(["base", *extras]))
     if not any(map(_stale, wanted)):
@@ -101,14 +101,14 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                 (ENVIRONMENT / f".{extra}").touch()
 
 
-#: A word; any character in it may be escaped with a backslash. Words end at blanks, but not at line ends.
+#: A word; a backslash escapes any character. Words end at blanks but not at line ends.
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
 def read_flags(flags: str) -> tuple[str, dict[str, str]]:
-    r"""Parse ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``, into letters of options, and variables.
+    r"""Parse ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``, into option letters and variables.
 
-    After the word ``--``, blanks and backslashes are escaped by a backslash, and ``$`` is doubled.
+    After ``--``, blanks and backslashes are escaped with a backslash, and ``$`` is doubled.
     """
     words = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in _WORD.findall("-" + flags)]
     end = words.index("--") if "--" in words else len(words)
@@ -117,9 +117,9 @@ def read_flags(flags: str) -> tuple[str, dict[str, str]]:
     return letters, {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-#: The Makefile's copy of MAKEFLAGS; with -e, the original contains the names of variables instead of their values.
+#: The Makefile's copy of MAKEFLAGS; with -e, the original has variable names instead of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"
-#: Variables that must be hidden from commands that run make.
+#: Variables to hide from commands that run make.
 _OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
@@ -144,14 +144,14 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
     return 0
 
 
-#: Current names of targets, by their names in the previous release.
+#: Current target names, keyed by their names in the previous release.
 _OLD_TARGETS = {"relay": "streaming"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a target with the variables in ``MAKEFLAGS``, and return the exit code of its command.
+    """Run a target with the variables in ``MAKEFLAGS``; return the exit code of its command.
 
-    Arguments are the target, and all targets on make's command line.
+    The arguments are the target, followed by all targets on make's command line.
     """
     goal, *goals = [_OLD_TARGETS.get(name, name) for name in arguments]
     if goal != arguments[0]:

@@ -1,4 +1,4 @@
-"""Targets of make, the arguments that their variables add to commands, and their help texts.
+"""Make targets, the command arguments that their variables add, and their help texts.
 
 The tables are in targets.toml and options.json.
 """
@@ -20,26 +20,26 @@ from hdl.choices import choice_error, suggestion
 __all__ = ["OFF", "Target", "Variable", "check_known", "find_target", "manual", "overview", "read_tables", "targets"]
 
 _FOLDER = Path(__file__).parent
-#: Values that switch a variable off, and values that switch it on; case is ignored.
+#: Values that switch a variable off, and values that switch it on; case-insensitive.
 OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable, and the arguments that it adds to a command."""
+    """A make variable and the arguments that it adds to a command."""
 
-    option: str  # command-line option that passes the value; empty if the arguments are added unchanged
+    option: str  # command-line option that passes the value; if empty, the arguments are added unchanged
     text: str  # help text
     kind: str = "text"  # integer, number, text or path
-    #: Arguments that each value adds to a command, or a list of allowed values; empty if any value is allowed.
+    #: Arguments that each value adds to a command, or a list of allowed values; if empty, any value is allowed.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    repeats: bool = False  # whether the value consists of several words; the option precedes each of them
+    repeats: bool = False  # whether the value consists of several words, each passed with its own option
     off: bool = False  # whether the values 0, no and false unset the variable
     always: str | None = None  # value if the variable is not set
     section: str = ""  # section of the help
 
     def words(self, name: str, value: str) -> list[str]:
-        """Arguments for the command line; raises ``ValueError`` if the value is invalid."""
+        """Return the command-line arguments; raises ``ValueError`` if the value is invalid."""
         off = value.lower() in OFF
         if isinstance(self.values, Mapping):
             key = "0" if off else "1" if value.lower() in _ON and "1" in self.values else value
@@ -75,29 +75,29 @@ class Variable:
 class Target:
     """A target as described in targets.toml."""
 
-    #: Name of the target, with heading and help text.
+    #: Name of the target, with its heading and help text.
     name: str
     subject: str = ""
     text: str = ""
     #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras by variable: first, extras needed if it is set; then, extras needed unless it is switched off.
+    #: Extras keyed by variable: those needed if it is set, then those needed unless it is switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # by name
     needs: list[str] = dataclasses.field(default_factory=list)  # variables that must be set
-    #: Targets that replace this one, by the variable that selects them.
+    #: Targets that replace this one, keyed by the variable that selects them.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
     install: bool = True  # whether programs are run from the virtual environment
     note: str = ""  # line printed before the commands
 
     def mode(self, values: Mapping[str, str]) -> "Target":
-        """Return this target or, if a variable selects one of its modes, that mode."""
+        """Return this target, or the mode of it that a variable selects."""
         return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
     def commands(self, values: Mapping[str, str]) -> list[list[str]]:
-        """Arguments of each command; raises ``ValueError`` if a value is invalid or missing."""
+        """Return the arguments of each command; raises ``ValueError`` if a value is invalid or missing."""
         commands = [shlex.split(command) for command in self.run]
         for name in self.needs:
             if not values.get(name):
@@ -109,7 +109,7 @@ class Target:
         return commands
 
     def needed(self, values: Mapping[str, str]) -> list[str]:
-        """Extras of pyproject.toml that the target needs with these values of its variables."""
+        """Return the extras of pyproject.toml that the target needs with these variable values."""
         return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(values.get(name, ""))),
                 *(extra for name, extra in self.extras_unless_off.items() if values.get(name, "").lower() not in OFF)]
 
@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: its command's options, with the names from the target's table where it lists them."""
+    """Variables of a target: the options of its command, renamed as in the target's table where listed."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -146,13 +146,13 @@ def read_tables() -> dict[str, Any]:
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All targets with their own rule, by name."""
+    """All targets that have their own rule, keyed by name."""
     options = json.loads((_FOLDER / "options.json").read_text(encoding="utf-8"))
     return {name: _target(name, table, options) for name, table in read_tables().items()}
 
 
 def find_target(goal: str) -> Target:
-    """Find the target of a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra.
+    """Find the target for a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra.
 
     Raises ``ValueError`` if there is no such target. Extras are defined in pyproject.toml.
     """
@@ -172,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` for a variable that no goal has, given the other variables that are set."""
+    """Raise ``ValueError`` for a variable that no goal accepts, given the other variables that are set."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -192,7 +192,7 @@ _WIDTH = 100  # characters per line
 
 
 def overview() -> str:
-    """List of all targets, in two columns, grouped under subject headings."""
+    """List all targets in two columns, grouped under headings."""
     lines = ["make TARGET NAME=value ...   installs what a target needs into .venv, and runs it. make help-TARGET",
              "lists its variables. 0, no and false switch off. Blanks need quotes: UNIT=\"node floating.add\"."]
     for subject, group in itertools.groupby(targets().values(), key=lambda target: target.subject):
@@ -204,7 +204,7 @@ def overview() -> str:
 
 
 def _values(variable: Variable) -> str:
-    """Describe the values of a variable: a list of the values if it is short, or else their kind."""
+    """Describe the values of a variable: list them if the list is short, otherwise name their kind."""
     values = list(variable.values)
     text = " or ".join(values) if len(values) < 3 else ", ".join(values)
     if values:
@@ -230,7 +230,7 @@ def _rows(target: Target) -> Iterator[str]:
 
 
 def manual(name: str) -> str:
-    """List the variables of a target and of its modes, by section."""
+    """List the variables of a target and its modes by section."""
     target = find_target(name)
     lines = [f"make {name}: {target.text}", *_rows(target)]
     for selector, mode in target.modes.items():

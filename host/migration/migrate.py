@@ -1,6 +1,6 @@
-"""Migration of a running job between sites: the job is stopped and copied, and always has exactly one owner.
+"""Migration of a running job between sites: it is stopped, copied, and always owned by exactly one site.
 
-Each update changes every weight, so copying in advance is useless. The job is stopped from FREEZE to START. The
+Each update changes every weight, so copying in advance would be useless. The job is stopped from FREEZE to START. The
 ledger determines the owner: the source before COMMIT, and the target after COMMIT, even if :func:`settle` is called
 after a failure.
 """
@@ -25,7 +25,7 @@ __all__ = ["Downtime", "Entry", "Ledger", "LedgerError", "LedgerParty", "Message
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be read, or its entry is not as expected."""
+    """Raised if the ledger cannot be read or its entry is not as expected."""
 
 
 _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
@@ -33,17 +33,17 @@ _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Owner of the job, and the number of the checkpoint that the owner has continued from."""
+    """Owner of the job, and number of the checkpoint from which the owner continued."""
 
     owner: str
     sequence: int
 
 
 class Ledger:
-    """A ledger in a file; it names the only site that may run the job.
+    """Ledger in a file that names the only site that may run the job.
 
-    A commit replaces the file by an atomic rename, so the file contains either the old or the new entry, even if a
-    process is killed.
+    A commit replaces the file with an atomic rename, so even if a process is killed, the file contains either the old
+    or the new entry.
     """
 
     calls = frozenset({"read", "commit"})  # calls that tenants may make
@@ -66,7 +66,7 @@ class Ledger:
         write_json(self._path, dataclasses.asdict(entry))
 
 
-#: Parties of a migration, in this process or in a different one.
+#: Parties of a migration, each in this process or in another one.
 LedgerParty: TypeAlias = "Ledger | RemoteLedger"
 SiteParty: TypeAlias = "Site | RemoteSite"
 
@@ -95,12 +95,12 @@ class Message(enum.Enum):
 
 
 class MigrationError(Exception):
-    """A site or a message was lost; the ledger's owner runs the job."""
+    """Raised if a site or message is lost; the owner in the ledger runs the job."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles for which the job was stopped, from its last event to its first command on the target."""
+    """Number of cycles for which the job was stopped: from its last event to its first command afterwards."""
 
     read: int  # cycles on the source
     # cycles on the target
@@ -115,7 +115,7 @@ class Downtime:
 
     @property
     def bound(self) -> float:
-        """Upper limit of the cycles: three cycles per live word plus 4,000 cycles, increased by 10 %."""
+        """Upper bound on the cycles: three per live word plus 4,000, increased by 10 %."""
         return 1.1 * (3 * self.live_words + 4000)
 
 
@@ -124,9 +124,9 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move a job from the source to the target.
 
-    Raises ``LedgerError`` unless the source runs and owns the job; ``RejectionError`` if the target rejects the
-    checkpoint, so that the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if
-    a site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
+    Raises ``LedgerError`` unless the source owns and runs the job; ``RejectionError`` if the target rejects the
+    checkpoint, and the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if a
+    site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
 
     ``on_step`` is called before each step, and ``channel`` with each message; ``channel`` raises ``MigrationError``
     if the message is lost.
@@ -178,11 +178,11 @@ def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: E
 
 
 def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
-    """Make the owner in the ledger run the job, and all other sites delete it; return the owner.
+    """Make the ledger's owner run the job and all other sites delete it; return the owner.
 
     The other sites are scrubbed first, so that two sites never run the job at the same time. A site that does not
     answer is skipped: a target that is not the owner was never started, and a source that is no longer the owner was
-    frozen before the commit. A later call scrubs this site, and changes nothing else. Raises ``LedgerError`` if the
+    frozen before the commit. A later call scrubs such a site and changes nothing else. Raises ``LedgerError`` if the
     ledger names none of the sites, and ``StaleError`` or ``SiteError`` if the owner lacks the ledger's checkpoint.
     """
     entry = ledger.read()
@@ -192,7 +192,7 @@ def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
                           f"{entry.owner}")
     for site in sites:
         if site is not owner:
-            with contextlib.suppress(Exception):  # ignore any error: the job must not wait for this site
+            with contextlib.suppress(Exception):  # ignore any error, as the job must not wait for this site
                 site.scrub()
     owner.go_on(sequence=entry.sequence)
     return owner

@@ -1,14 +1,14 @@
-"""Parties of a migration in separate processes, and proxies for them.
+"""Run the parties of a migration in separate processes, and access them through proxies.
 
-Source, target and ledger each serve calls on a socket (:func:`serve`). The tenant's process uses proxies for them, so
-that :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` follow the same steps as within
-one process.
+Source, target and ledger each serve calls on a socket (:func:`serve`). The tenant's process accesses them through
+proxies, so :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` follow the same steps as
+within one process.
 
-Both ends first prove that they have the key, with an HMAC of random numbers from both ends. A call is then a request
-and an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at
-a time. A tenant that is silent, sends invalid bytes or has a different key is disconnected, and delays no other
-tenant. If a party does not answer, because its process has died or a message was lost, the call fails with a
-``MigrationError``, and the next call connects again. A party completes the call of a tenant that has died.
+Both ends first prove that they hold the key, using an HMAC of random numbers drawn by both. Each call then consists
+of a request and an answer, in the :mod:`format <host.sockets.format>` shared by all sockets. A party serves several
+tenants, one call at a time. A tenant that is silent, sends invalid bytes or has a wrong key is disconnected without
+delaying other tenants. If a party does not answer (it died, or a message was lost), the call fails with a
+``MigrationError``, and the next call reconnects. A party completes a call even if the tenant that made it has died.
 """
 
 import dataclasses
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGES", "Party", "RemoteLedger", "RemoteSite", "serve"]
 
-#: Seconds that a party may take for a call.
+#: Time limit for a call, in seconds.
 PATIENCE = 300.0
 
 #: Seconds between checks of connections.
 _LOOK = 0.5
 
-#: Limits for tenants: a proof may take long on a busy machine, and a silent tenant delays no other tenant.
+#: Time limits for tenants. A proof may take long on a busy machine; a silent tenant delays no other tenant.
 _LIMITS = Limits(first_seconds=30.0)
 
 #: Number of bytes in a random number.
 _DRAWN = 32
 
-#: Function that decides whether a message is lost, given the party, the call, and whether the message is an answer.
+#: Decides whether to lose a message (for tests), given the party, the call, and whether the message is an answer.
 Loss = Callable[[str, str, bool], bool]
 
-#: A party; its ``calls`` are the names of the methods and properties that tenants may call.
+#: A party. Its ``calls`` attribute lists the methods and properties that tenants may access.
 Party: TypeAlias = "Ledger | Site"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Challenge:
-    """First message of a party: a random number."""
+    """First message from a party, containing a random number."""
 
     drawn: bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Proof of the key: an HMAC of the random numbers of both ends; a tenant's proof includes its own number."""
+    """Proof of possessing the key: an HMAC of both ends' random numbers, and the tenant's own number."""
 
     drawn: bytes
     mac: bytes
@@ -64,7 +64,7 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of a party's method, or a read of a property."""
+    """Call of a method of a party, or access to one of its properties."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -73,7 +73,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Result of a call, or the text of its error."""
+    """Result of a call, or the message of the error that it raised."""
 
     well: bool
     value: Any
@@ -84,14 +84,14 @@ MESSAGES = Registry(Challenge, Proof, Call, Answer, Entry)
 
 
 def _mac(key: bytes, role: str, party: bytes, tenant: bytes) -> bytes:
-    """HMAC that proves to the other end that this end has the key."""
+    """Compute the HMAC that proves to the other end that this end holds the key."""
     return hmac.digest(key, role.encode() + party + tenant, "sha256")
 
 
 def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = None) -> None:
-    """Answer the calls of tenants that have the key, indefinitely.
+    """Serve the calls of tenants that hold the key; never returns.
 
-    An existing socket at the address is replaced; a file of any other kind is kept, and raises an ``OSError``.
+    An existing socket at this address is replaced; any other file is kept, and raises an ``OSError``.
     """
     if address.is_socket():
         address.unlink()
@@ -127,19 +127,19 @@ def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
 
 
 def _answer(party: Party, call: Call) -> Answer:
-    """Carry out a call, and return its result or the text of its error."""
+    """Execute a call, and return its result or its error message."""
     try:
         if call.name not in party.calls:
             raise ValueError(f"call must be one of {', '.join(sorted(party.calls))}, not {call.name!r}")
         attribute = getattr(party, call.name)
         return Answer(well=True, value=attribute(*call.arguments, **call.options) if callable(attribute)
                       else attribute)
-    except Exception as error:  # the process continues after any error, which the tenant receives
+    except Exception as error:  # Report any error to the tenant and keep serving.
         return Answer(well=False, value=f"{type(error).__name__}: {error}")
 
 
 class _Remote:
-    """Proxy for a party: calls of methods, and reads of properties, are forwarded to the party."""
+    """Proxy that forwards method calls and property accesses to a party."""
 
     properties: frozenset[str] = frozenset()
 
@@ -154,9 +154,9 @@ class _Remote:
         return self.call(name) if name in self.properties else functools.partial(self.call, name)
 
     def call(self, what: str, *arguments: Any, **options: Any) -> Any:
-        """Make a call, and wait for its result.
+        """Call a method of the party and wait for the result.
 
-        Raises ``MigrationError`` if the party does not answer, or if the call has failed at the party.
+        Raises ``MigrationError`` if the party does not answer, or if the call fails there.
         """
         try:
             connection = self._connected()
@@ -176,7 +176,7 @@ class _Remote:
         return answer.value
 
     def _connected(self) -> Client:
-        """Return the connection; if there is none, connect, and let both ends prove that they have the key."""
+        """Return the connection. If there is none, connect and authenticate both ends."""
         if self._connection is not None:
             return self._connection
         self._connection = connection = Client(self._address, MESSAGES)
@@ -198,10 +198,10 @@ class _Remote:
 
 
 class RemoteLedger(_Remote):
-    """Proxy of a :class:`~host.migration.migrate.Ledger`."""
+    """Proxy for a :class:`~host.migration.migrate.Ledger`."""
 
 
 class RemoteSite(_Remote):
-    """Proxy of a :class:`~host.migration.site.Site`."""
+    """Proxy for a :class:`~host.migration.site.Site`."""
 
     properties = frozenset({"running", "cycles", "live_words"})

@@ -1,4 +1,4 @@
-"""A site of a job: a fabric, a training process, and a folder with a checkpoint that outlives them."""
+"""A site of a job: a fabric, a training process, and a folder with a checkpoint that outlives both."""
 
 import contextlib
 import dataclasses
@@ -26,20 +26,20 @@ from sim.golden.ring import largest_block
 
 __all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "SiteError", "live_windows"]
 
-#: Bits per word on a serial line: 4 bytes, each with a start bit, 8 data bits and a stop bit.
+#: Number of bits per word on a serial line: 4 bytes, each with a start bit, 8 data bits and a stop bit.
 WORD_BITS = 40
 
-#: Maximum age of a checkpoint accepted by a target, in seconds.
+#: Maximum age in seconds of a checkpoint that a target accepts.
 FRESH = 60
 
 
 class SiteError(RuntimeError):
-    """A site cannot carry out a call in its current state."""
+    """Raised if a site cannot carry out a call in its current state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """Keys of a migration: for the manifest, and for the watermark of the model's owner."""
+    """Keys of a migration: one for the manifest, and one for the watermark of the model's owner."""
 
     manifest: bytes = dataclasses.field(repr=False)
     owner: bytes = dataclasses.field(repr=False)
@@ -51,10 +51,10 @@ class Fabric:
 
     ring: Ring
     clock: Callable[[], int]  # returns the number of cycles so far
-    line: tuple[int, int] | None = None  # cycles and bits per second of the serial line that its nodes share
+    line: tuple[int, int] | None = None  # clock cycles per second, and bits per second of the serial line
 
     def pass_cycles(self, words: int) -> int:
-        """Cycles that the serial line needs for ``words`` words from each node; 0 without a line."""
+        """Number of cycles that the serial line needs for ``words`` words from each node; 0 without a line."""
         if self.line is None:
             return 0
         clock, baud = self.line
@@ -62,7 +62,7 @@ class Fabric:
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
-    """Memory ranges that the next step of a run reads before it writes them, except gradients."""
+    """Memory ranges that the next step of a run reads before writing them, except gradients."""
     node = ring.devices[0].config
     block = largest_block(length, ring.nodes)
     windows: dict[str, list[tuple[int, int]]] = {"weights": [(0, length)]}
@@ -81,7 +81,7 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """A checkpoint that is loaded on the nodes."""
+    """A checkpoint loaded on the nodes."""
 
     state: Any  # state of the process
     frame: DeviceFrame
@@ -95,7 +95,7 @@ class Site:
     Parameters
     ----------
     folder : Path
-        Folder for the latest checkpoint that this site has made or accepted.
+        Folder for the latest checkpoint made or accepted by this site.
     fabric : callable
         Opens the fabric.
     workload : callable
@@ -133,7 +133,7 @@ class Site:
 
     @property
     def cycles(self) -> int:
-        """Cycles of the fabric so far; 0 while it is closed."""
+        """Cycle count of the fabric so far; 0 while it is closed."""
         return 0 if self._open is None else self._open.clock()
 
     def pass_cycles(self, words: int) -> int:
@@ -141,7 +141,7 @@ class Site:
         return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:
-        """Open the fabric, unless it is already open, and return its ring."""
+        """Open the fabric unless it is already open, and return its ring."""
         if self._open is None:
             self._open = self._stack.enter_context(self._fabric())
         return self._open.ring
@@ -153,7 +153,7 @@ class Site:
 
     @property
     def live_words(self) -> int:
-        """Number of words per node that were loaded; 0 before a load."""
+        """Number of words loaded per node; 0 before a load."""
         return 0 if self._loaded is None else self._loaded.frame.live_words
 
     # Calls of the source.
@@ -170,7 +170,7 @@ class Site:
         self.running = False
 
     def capture(self, *, nonce: str, sequence: int) -> bytes:
-        """Make a checkpoint of the frozen job, and store it.
+        """Make a checkpoint of the frozen job and store it.
 
         Raises ``SiteError`` if no job is frozen, or it continues from a checkpoint with the same or a larger number.
         """
@@ -193,7 +193,7 @@ class Site:
         return data
 
     def go_on(self, *, sequence: int) -> None:
-        """Continue the job: from its current state, from the checkpoint in the folder, or from the beginning.
+        """Continue the job from its current state, the checkpoint in the folder, or the beginning.
 
         The folder must contain the checkpoint with the ledger's number, or the next checkpoint, made by the owner
         itself and not continued by any other site. Raises ``StaleError`` if it contains a different one, and
@@ -225,8 +225,8 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Remove the job from the nodes, the process and the folder. Nodes that have never contained data of the job
-        stay unchanged, and a fabric that cannot be scrubbed is closed."""
+        """Remove the job from the nodes, the process and the folder. Nodes that never held data of the job are not
+        changed, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:
@@ -240,7 +240,7 @@ class Site:
     # Calls of the target.
 
     def reserve(self) -> str:
-        """Prepare the fabric while the job still runs elsewhere; return the nonce for the next checkpoint."""
+        """Prepare the fabric while the job runs elsewhere; return the nonce for the next checkpoint."""
         ring = self.open()
         self._before = read(ring, live_windows(ring, self._config, self._workload().parameters.size))
         self._nonce = secrets.token_hex(16)
@@ -287,7 +287,7 @@ class Site:
             raise
 
     def keep(self, data: bytes) -> None:
-        """Store the loaded checkpoint, so that the job can start here even if this process ends. Raises ``SiteError``
+        """Store the loaded checkpoint so that the job can start here even if this process ends. Raises ``SiteError``
         if ``data`` is a different checkpoint."""
         if hashlib.sha256(data).digest() != self._checked().digest:
             raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")

@@ -1,4 +1,4 @@
-"""The digits data set: 1,797 real images of 8 x 8 pixels, included in scikit-learn."""
+"""The digits dataset: 1,797 real images of 8 x 8 pixels, shipped with scikit-learn."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["Dataset", "digits"]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Examples for training and for testing, one per row, with their labels."""
+    """Training and test examples, one per row, with labels."""
 
     train_x: npt.NDArray[np.float32]
     train_y: npt.NDArray[np.int64]
@@ -20,9 +20,9 @@ class Dataset:
 
 
 def digits() -> Dataset:
-    """Load handwritten digits, with pixels scaled from 0 … 16 to 0 … 1.
+    """Load handwritten digits, scaling pixels from 0 … 16 to 0 … 1.
 
-    A fifth of the images, the same in every run and with all digits in proportion, is reserved for testing.
+    One fifth of the images, always the same and stratified by digit, is held out for testing.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -1,4 +1,4 @@
-"""Shapes of a perceptron's layers, and the positions of their parameters."""
+"""Layer shapes of a perceptron, and the offsets of the layers in the parameter vector."""
 
 import dataclasses
 import itertools
@@ -11,26 +11,26 @@ __all__ = ["Dense", "layers_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A linear layer, and the position of its parameters in the parameter vector."""
+    """A linear layer and its position in the parameter vector."""
 
     #: Number of the layer, from 1.
     number: int
     inputs: int
     outputs: int
-    base: int  # index of its first element, a multiple of 32
+    base: int  # index of its first parameter, a multiple of 32
 
     @property
     def length(self) -> int:
-        """Number of weights and biases, including padding to the next group."""
+        """Number of weights and biases, including the padding to the next group."""
         return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds per example of forward, or of backward (weights and, after the first layer, inputs)."""
+        """Multiply-adds per example, forward or backward (for weights and, after the first layer, inputs)."""
         return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def layers_of(widths: Sequence[int]) -> list[Dense]:
-    """Layers of a perceptron with the given widths, including inputs and outputs, one after the other."""
+    """Layers of a perceptron with the given widths, which include inputs and outputs."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     layers: list[Dense] = []

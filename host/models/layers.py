@@ -1,8 +1,8 @@
-"""Layers of perceptrons and transformers, attention masks, and perceptrons with one flat parameter vector.
+"""Perceptron and transformer layers, attention masks, and models with one flat parameter vector.
 
-A :class:`Model` is a sequence of layers. Its parameters are stored in one vector, so that they can be written to a
-node's memory unchanged; each layer accesses named views of it. Everything is computed in the ``dtype`` of that
-vector: float32 in training, float64 when gradients are compared with finite differences. Sums are computed with
+A :class:`Model` is a sequence of layers. Its parameters are stored in one vector, which can be written to a node's
+memory unchanged; layers access named views of it. Everything is computed in the vector's ``dtype``: float32 in
+training, float64 when gradients are compared with finite differences. Sums are computed with
 :mod:`sim.arithmetic.functions`, in the order given in docs/numbers.md, so that they are bit-identical on every
 processor.
 
@@ -41,7 +41,7 @@ Views = dict[str, Array]
 
 
 class Layer(abc.ABC):
-    """A function of a batch (one example per row) and of named parameters.
+    """A function of a batch (one example per row) and named parameters.
 
     ``forward`` returns the output and a ``cache`` for ``backward``, which returns the gradient with respect to the
     input and writes the gradient with respect to the parameters to ``gradients``, both summed over the batch.
@@ -49,7 +49,7 @@ class Layer(abc.ABC):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each parameter, in the order of the parameter vector."""
+        """Names and shapes of the parameters, in the order of the parameter vector."""
         return {}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:  # noqa: B027
@@ -65,7 +65,7 @@ class Layer(abc.ABC):
 
 
 def bias_gradient(upstream: Array, operands: str) -> Array:
-    """Sum the columns of an upstream gradient, as a product with ones if operands have a format other than FP32."""
+    """Sum the columns of an upstream gradient; for operands other than FP32, as a product with ones."""
     if operands == FP32:
         return column_sums(upstream)
     sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
@@ -73,10 +73,10 @@ def bias_gradient(upstream: Array, operands: str) -> Array:
 
 
 class Linear(Layer):
-    """``bias + x @ weight.T`` for each input vector; each sum begins with its bias.
+    """``bias + x @ weight.T`` for each input vector, with each sum starting at its bias.
 
-    Weights are of shape (outputs, inputs). They are drawn input by input, scaled for a ReLU after the layer (He et
-    al., 2015): for inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all
+    Weights have shape (outputs, inputs). They are initialized input by input, scaled for a following ReLU (He et al.,
+    2015): for inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all
     three products, and of the bias gradient, a product with ones, are in the format ``operands``.
     """
 
@@ -113,7 +113,7 @@ class Linear(Layer):
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign results in +0.0, and a NaN remains NaN."""
+    """``max(x, 0)``, with gradient 0 at 0; zeros of either sign become +0.0, and NaN stays NaN."""
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         return np.where(x <= 0, x.dtype.type(0), x), x
@@ -123,12 +123,12 @@ class ReLU(Layer):
 
 
 class Model:
-    """A sequence of layers, followed by a softmax cross-entropy.
+    """Sequence of layers followed by a softmax cross-entropy loss.
 
     Parameters
     ----------
     dtype : dtype
-        Type of parameters, activations and gradients.
+        Data type of parameters, activations and gradients.
     align : int
         Each layer with parameters is padded to a multiple of ``align`` elements; padding and its gradients are zero.
     """
@@ -140,14 +140,14 @@ class Model:
         sizes = [sum(map(math.prod, layer.shapes.values())) for layer in self.layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
-        #: Indices of the parameters in the vector, without padding.
+        #: Index of each parameter in the vector, which also contains padding.
         self.places = np.concatenate([np.zeros(0, dtype=np.intp), *(
             np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
-        #: All parameters, as a flat vector. Initially zero; see :meth:`initialize`.
+        #: All parameters as one flat vector, initially zero; see :meth:`initialize`.
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     def views(self, vector: Array) -> list[Views]:
-        """Named views of a vector with the layout of :attr:`parameters`, one dictionary per layer."""
+        """Named views of a vector laid out like :attr:`parameters`, one dictionary per layer."""
         if vector.shape != (self.size,):
             raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
         result = []
@@ -174,7 +174,7 @@ class Model:
         return x
 
     def accuracy(self, x: Array, labels: Labels) -> float:
-        """Fraction of examples for which the label has the largest score."""
+        """Fraction of examples with the largest score at the label."""
         return float((self.scores(x).argmax(axis=1) == labels).mean())
 
     def loss(self, x: Array, labels: Labels) -> float:
@@ -183,8 +183,8 @@ class Model:
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
-        """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
-        Without examples, loss and gradient are zero. Overflow gives infinity or NaN, without a warning.
+        """Loss summed over the examples, and its gradient as a new vector laid out like :attr:`parameters`. Without
+        examples both are zero; overflow gives infinity or NaN without a warning.
         """
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
@@ -201,15 +201,15 @@ class Model:
         return float(loss), gradient
 
 
-#: Maximum number of parameters: the size in words of a node's largest possible memory.
+#: Maximum number of parameters: the size in words of the largest possible node memory.
 MOST = 1 << 24
 
 
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
                align: int = 1, operands: str = FP32) -> Model:
-    """A :class:`Model` of :class:`Linear` layers with the given widths, with a ReLU between successive layers.
+    """Build a :class:`Model` of :class:`Linear` layers with the given widths and a ReLU between them.
 
-    Raises ``ValueError`` if it has more parameters than the largest memory of a node can hold.
+    Raises ``ValueError`` if it has more parameters than a node's largest memory can hold.
     """
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
@@ -226,12 +226,12 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
 #: exactly zero if the largest score of its row is above -9,000.
 ALTERNATIVE = -10000.0
 
-#: Function that masks matrices of shape (sequences, matrices, rows, columns), given the length of each sequence.
+#: Function that masks matrices of shape (sequences, matrices, rows, columns), given each sequence's length.
 Mask = Callable[[Array, Labels], Array]
 
 
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
-    """Mask of the scores that are kept, one matrix per sequence: row i, column j where j <= i and j < length.
+    """Mask of the scores to keep, one matrix per sequence: row i, column j where j <= i and j < length.
 
     No row is masked entirely: column 0 is always kept, since lengths are at least 1.
     """
@@ -242,22 +242,22 @@ def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
 
 
 def mask(scores: Array, lengths: Labels) -> Array:
-    """Keep scores that are not masked, and replace masked scores by :data:`ALTERNATIVE`."""
+    """Replace masked scores by :data:`ALTERNATIVE`."""
     return np.where(keep(scores.shape[-1], lengths)[:, None], scores, scores.dtype.type(ALTERNATIVE))
 
 
 def mask_rows(gradients: Array, lengths: Labels) -> Array:
-    """Keep rows that are not padding, and replace padding by zeros."""
+    """Replace padding rows by zeros."""
     rows = np.arange(gradients.shape[-2]) < lengths[:, None]
     return np.where(rows[:, None, :, None], gradients, gradients.dtype.type(0))
 
 
-#: Term that layer normalization adds to each variance.
+#: Constant that layer normalization adds to each variance.
 EPSILON = 1e-5
 
 
 class Embedding(Layer):
-    """Sum of a character's vector and its position's vector. The input is characters, which have no gradient."""
+    """Sum of token and position embeddings; the inputs are characters and have no gradient."""
 
     def __init__(self, characters: int, positions: int, width: int):
         self.characters = characters
@@ -287,7 +287,7 @@ class Embedding(Layer):
 
 
 class LayerNorm(Layer):
-    """Normalization of each position's vector to mean 0 and variance 1, times ``scale``, plus ``shift``."""
+    """Layer normalization: each position's vector has mean 0 and variance 1, then ``scale`` and ``shift``."""
 
     def __init__(self, width: int):
         self.width = width
@@ -314,14 +314,14 @@ class LayerNorm(Layer):
 
 
 def _dense(x: Array, matrix: Array) -> Array:
-    """Multiply every position's vector by a matrix."""
+    """Multiply the vector at each position by a matrix."""
     return product(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 class Attention(Layer):
-    """Masked multi-head attention without biases; each head uses ``width`` / ``heads`` elements.
+    """Masked multi-head attention without biases; each head uses ``width / heads`` elements.
 
-    All weights that :data:`Mask` leaves nonzero contribute to the gradient.
+    All attention weights that the :data:`Mask` leaves nonzero contribute to the gradient.
     """
 
     def __init__(self, width: int, heads: int):
@@ -339,14 +339,14 @@ class Attention(Layer):
             view[...] = generator.standard_normal(view.shape) / math.sqrt(self.width)
 
     def forward(self, x: Array, parameters: Views, lengths: Labels | None = None) -> tuple[Array, Any]:
-        """Return output and cache. Without lengths, there is no padding."""
+        """Return the output and the cache; without ``lengths`` there is no padding."""
         if lengths is None:
             lengths = np.full(x.shape[0], x.shape[1])
         scores, parts = self.scores(x, parameters)
         return self.attend(x, parameters, mask(scores, lengths), parts)
 
     def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Scores before masking, and the queries, keys and values that :meth:`attend` needs."""
+        """Return the scores before masking, and the queries, keys and values for :meth:`attend`."""
         parts = self._split(_dense(x, parameters["inward"]), 3)
         query, key = parts[:2]
         return product(query, key.swapaxes(-1, -2)) * (1 / math.sqrt(self.width // self.heads)), parts
@@ -363,7 +363,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # The gradient of a score is zero if its weight is zero, so masked scores need no extra step.
+        # A score with a weight of zero has a gradient of zero, so masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))
@@ -385,7 +385,7 @@ _LAYERS = 1000  # maximum number of hidden layers of a perceptron
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Parse widths of hidden layers: ``64,32``, or ``32x9`` for nine layers of 32, or ``none``."""
+    """Parse hidden layer widths: ``64,32``, or ``32x9`` for nine layers of 32, or ``none``."""
     result: list[int] = []
     try:
         for part in text.split(",") if text not in ("", "none") else ():

@@ -1,7 +1,7 @@
-"""Text from Python's documentation, as sequences of characters of different lengths, and a bigram model of it.
+"""Text from Python's documentation, as character sequences of various lengths, with a bigram model.
 
 The text is :mod:`pydoc_data.topics`, which ``help()`` shows: each line is converted to lower case, runs of spaces are
-collapsed, and outer spaces are removed. Duplicate lines are used once, so that no line is in both parts.
+collapsed, and outer spaces are removed. Duplicate lines are used only once, so that no line is in both parts.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ Characters = npt.NDArray[np.int64]
 
 #: Replaces every character outside the alphabet.
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-#: Characters of the alphabet; a character's number is its index.
+#: Characters of the alphabet, indexed by their number.
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-_HELD_OUT = 10  # the last of every ten lines is held out
+_HELD_OUT = 10  # one of every ten lines is held out: the last
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -39,7 +39,7 @@ def decode(characters: Iterable[int]) -> str:
 
 
 def lines(topics: Mapping[str, str]) -> list[str]:
-    """Distinct lines of at least two characters, in the order of their first occurrence in the sorted topics."""
+    """Distinct lines of at least two characters, in order of first occurrence in the sorted topics."""
     lower = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
     return list(dict.fromkeys(line for line in lower if len(line) >= 2))
 
@@ -47,8 +47,8 @@ def lines(topics: Mapping[str, str]) -> list[str]:
 def cut(line: str, context: int) -> list[str]:
     """Split a line into pieces of at most ``context`` + 1 characters.
 
-    A piece begins with the last character of the previous piece, so that every character of the line except the first
-    is predicted exactly once.
+    Each piece starts with the last character of the previous one, so that every character of the line except the
+    first is predicted exactly once.
     """
     if context < 1:
         raise ValueError(f"Context must be at least 1, not {context!r}")
@@ -57,13 +57,13 @@ def cut(line: str, context: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Sequences of at least two characters each, for training and for testing."""
+    """Sequences of at least two characters, for training and for testing."""
     train: list[Characters]
     test: list[Characters]
 
 
 def topics(*, context: int) -> Text:
-    """Lines of :mod:`pydoc_data.topics`, split into pieces with at most ``context`` predicted characters.
+    """Split lines of :mod:`pydoc_data.topics` into pieces with at most ``context`` predicted characters.
 
     Every tenth line is reserved for testing. The text differs slightly between versions of Python.
     """
@@ -78,14 +78,14 @@ def topics(*, context: int) -> Text:
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Sequences as rows of an array; shorter ones are padded with zeros at the end."""
-    #: Characters, and for each of them the next character; both of shape (sequences, length of the longest).
+    #: Each character and the one that follows it; both have the shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
     lengths: Characters  # number of predicted characters in each sequence
 
 
 def collate(sequences: Sequence[Characters]) -> Batch:
-    """Combine sequences of at least two characters into a batch, which may be empty."""
+    """Combine sequences of at least two characters each into a batch, which may be empty."""
     short = [len(sequence) for sequence in sequences if len(sequence) < 2]
     if short:
         raise ValueError(f"Sequence must be of at least 2 characters, not {short[0]!r}")
@@ -99,10 +99,10 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 
 
 class Bigram:
-    """Probability of a character given the previous one: relative frequencies, with ``smoothing`` added to counts.
+    """Probability of a character given the previous one: relative frequencies of smoothed counts.
 
-    By default, the smoothing is selected from several values for the smallest loss on every tenth sequence, with
-    counts taken from the remaining sequences.
+    ``smoothing`` is added to each count. By default, it is chosen from several values to minimize the loss on every
+    tenth sequence, with counts from the remaining sequences.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
@@ -120,10 +120,10 @@ class Bigram:
             np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
         self.smoothing = smoothing
         totals = counts.cumsum(axis=1)[:, -1:]
-        #: Logarithms of the probabilities: the row is the previous character, the column the next one.
+        #: Logarithms of the probabilities; rows are the previous character, columns the next one.
         self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:
-        """Mean of -log(probability) over all characters except the first of each sequence, in nats."""
+        """Mean of -log(probability), in nats, over all characters except the first of each sequence."""
         terms = np.concatenate([self.logarithms[sequence[:-1], sequence[1:]] for sequence in sequences])
         return float(-terms.astype(np.float64).cumsum()[-1] / len(terms))

@@ -1,12 +1,12 @@
-"""A causal transformer over characters, with one flat parameter vector.
+"""A causal character-level transformer with one flat parameter vector.
 
-Each layer adds attention to its input, and a feed-forward network to the sum; layer normalization precedes the
-attention and the feed-forward network (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters are stored in
-one vector, and everything is computed in its ``dtype``.
+Each layer adds attention to its input, and then a feed-forward network; layer normalization precedes both (Xiong et
+al., 2020). As in :mod:`host.models.layers`, parameters are stored in one vector, and everything is computed in its
+``dtype``.
 
-There are two masking functions, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which
-callers can replace. A pass through the model is suspended until its values are masked: passes run side by side
-(:func:`lockstep`), and one call masks the values of all passes.
+Callers can replace the two masking functions, :func:`~host.models.layers.mask` and
+:func:`~host.models.layers.mask_rows`. A pass through the model is suspended until its values are masked, so several
+passes can run in lockstep (:func:`lockstep`), with one call to mask the values of all.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ T = TypeVar("T")
 class Use(enum.Enum):
     """Kinds of values that are masked."""
 
-    SCORES = "scores"  # attention scores, masked as by :func:`~host.models.layers.mask`: future characters, padding
-    ROWS = "rows"  # padding rows in the loss's gradient, masked as by :func:`~host.models.layers.mask_rows`
+    SCORES = "scores"  # attention scores; :func:`~host.models.layers.mask` masks future characters and padding
+    ROWS = "rows"  # padding rows in the loss's gradient; masked by :func:`~host.models.layers.mask_rows`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,18 +39,18 @@ class Request:
     """Request of a pass for masked values."""
 
     use: Use
-    values: Array  # matrices to be masked, of shape (sequences, matrices, rows, columns)
+    values: Array  # matrices to mask, of shape (sequences, matrices, rows, columns)
     lengths: Labels  # length of each sequence
 
 
-#: Generator that yields requests for masks, receives the masked values, and returns its result.
+#: Generator that yields mask requests, receives masked values, and returns its result.
 Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Run several passes in lockstep, and return their results.
+    """Run several passes in lockstep and return their results.
 
-    ``answer`` returns masked values for each pass, given all requests; an ended pass has None for both.
+    ``answer`` returns the masked values for each pass, given all requests; both are None for a pass that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -71,7 +71,7 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 class TransformerConfig:
     """Sizes of a transformer."""
 
-    width: int = 32  # elements of the vector at each position; a multiple of ``heads``
+    width: int = 32  # number of elements of the vector at each position; a multiple of ``heads``
     #: Number of attention heads in each layer.
     heads: int = 2
     layers: int = 1
@@ -90,8 +90,8 @@ class TransformerConfig:
 class Transformer:
     """A causal transformer, followed by a softmax cross-entropy.
 
-    For each batch, ``mask`` is called once per layer, and ``mask_rows`` once for the gradient. Parameters,
-    activations and gradients have the type ``dtype``.
+    For each batch, ``mask`` is called once per layer and ``mask_rows`` once for the gradient. Parameters, activations
+    and gradients are of type ``dtype``.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
@@ -109,11 +109,11 @@ class Transformer:
         self._layers |= {"norm": layers.LayerNorm(width), "output": layers.Linear(width, config.characters, gain=0.1)}
         self._model = layers.Model(list(self._layers.values()), dtype=dtype)
         self.size = self._model.size
-        #: All parameters, as a flat vector. Initially zero; see :meth:`initialize`.
+        #: All parameters as a flat vector; initially zero, see :meth:`initialize`.
         self.parameters = self._model.parameters
 
     def views(self, vector: Array) -> dict[str, Views]:
-        """Named views of a vector with the layout of :attr:`parameters`, by layer, then by parameter."""
+        """Named views into a vector laid out as :attr:`parameters`, keyed by layer, then by parameter."""
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def initialize(self, seed: int) -> None:
@@ -121,35 +121,35 @@ class Transformer:
         self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
-        """Scores of each possible next character, of shape (sequences, positions, characters)."""
+        """Scores of all possible next characters, of shape (sequences, positions, characters)."""
         return self._run(self._forward(inputs, lengths))[0]
 
     def loss(self, batch: Batch) -> float:
-        """Compute the loss, summed over the predicted characters."""
+        """Loss, summed over the predicted characters."""
         return self._run(self.loss_pass(batch))
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
-        """Loss summed over the predicted characters, and its gradient, laid out as :attr:`parameters`.
+        """Loss, summed over the predicted characters, and its gradient, laid out as :attr:`parameters`.
 
-        Without sequences, loss and gradient are zero. Overflow gives infinity or NaN, without a warning.
+        If there are no sequences, loss and gradient are zero. Overflow gives infinity or NaN without a warning.
         """
         return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """Pass that computes :meth:`loss`, for :func:`lockstep`."""
+        """Pass for :func:`lockstep` that computes :meth:`loss`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """Pass that computes :meth:`scores` and each layer's attention weights, for :func:`lockstep`."""
+        """Pass for :func:`lockstep` that computes :meth:`scores` and the attention weights of each layer."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """Pass that computes :meth:`differentiate`, for :func:`lockstep`."""
+        """Pass for :func:`lockstep` that computes :meth:`differentiate`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
@@ -172,7 +172,7 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Add the losses of all sequences, from first to last; each is the sum over the sequence's characters."""
+        """Add the losses of all sequences in order; the loss of each is the sum over its characters."""
         total = scores.dtype.type(0)
         for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
             total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])

@@ -1,5 +1,5 @@
-"""PyTorch on a simulated ring: a backend of torch.distributed, optimizers on the nodes, and their launcher.
+"""PyTorch on a simulated ring: a torch.distributed backend, optimizers on the nodes, and a launcher.
 
 Ranks are ordinary processes. The launcher owns the ring; ranks send it requests over a Unix socket, and an operation
-is carried out when all ranks have requested it. Only :mod:`~host.pytorch.rank` and its imports need PyTorch.
+is executed when all ranks have requested it. Only :mod:`~host.pytorch.rank` and its imports need PyTorch.
 """

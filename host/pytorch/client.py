@@ -17,7 +17,7 @@ __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
 #: Reason if the launcher gives none.
 GONE = "The process that has the ring has ended: its own message says why"
-#: Attempts to send the first message; a rank that is stopped for a time may be too slow for the server.
+#: Attempts to send the first message; a temporarily stopped rank may be too slow for the server.
 _ATTEMPTS = 3
 
 
@@ -30,7 +30,7 @@ class RingClient:
         self._left = False
         self._backends: set[str] = set()
         self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
-        # calls and bytes of each collective that this rank has sent over gloo
+        # number of calls and bytes of each collective that this rank has sent over gloo
         self.gloo: dict[str, tuple[int, int]] = {}
 
     @property
@@ -39,13 +39,13 @@ class RingClient:
         return RING in self._backends
 
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
-        """Join the group of all ranks over a backend; calling it again with the same backend has no effect."""
+        """Join the group of all ranks over a backend; repeated calls with the same backend have no effect."""
         if backend not in self._backends:
             self._call(Hello(rank=rank, ranks=ranks, timeout=timeout, backend=backend))
             self._backends.add(backend)
 
     def begin(self, request: Request | Save) -> "Future[Any]":
-        """Request an operation, and return a future for its result; raises ``RingError`` before :meth:`join`."""
+        """Request an operation; return a future for its result. Raises ``RingError`` before :meth:`join`."""
         self._check_joined()
         if self._messages is None:
             self._messages = queue.SimpleQueue()
@@ -53,17 +53,17 @@ class RingClient:
         return self._post(request, self._messages)
 
     def ask(self, request: Request | Save) -> Any:
-        """Request an operation, and wait for its result. A failure raises the same ``RingError`` on all ranks."""
+        """Request an operation and wait for its result; a failure raises the same ``RingError`` on all ranks."""
         self._check_joined()
         return self._call(request)
 
     def count(self, name: str, size: int) -> None:
-        """Count a collective over gloo, and its bytes."""
+        """Count a collective over gloo and its number of bytes."""
         calls, before = self.gloo.get(name, (0, 0))
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends with an error; return the error that all ranks receive, if it differs."""
+        """Report that this rank ends with an error; return the error that all ranks receive, if different."""
         with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
             try:
                 connection._exchange(failure)
@@ -72,7 +72,7 @@ class RingClient:
         return None
 
     def leave(self) -> None:
-        """Report that there are no more requests; calling it again has no effect."""
+        """Report that there are no more requests; repeated calls have no effect."""
         if self._left:
             return
         if self._backends:
@@ -92,11 +92,11 @@ class RingClient:
                             cause=None, events=[])
 
     def _call(self, message: Any) -> Any:
-        """Send a message after all earlier messages, and wait for its answer."""
+        """Send a message after all earlier messages and wait for its answer."""
         return self._exchange(message) if self._messages is None else self._post(message, self._messages).result()
 
     def _post(self, message: Any, messages: "queue.SimpleQueue[tuple[Any, Future[Any]]]") -> "Future[Any]":
-        """Send a message in the thread that sent the earlier messages, and return a future for the answer."""
+        """Send a message in the thread that sent the earlier messages; return a future for the answer."""
         answer: Future[Any] = Future()
         messages.put((message, answer))
         return answer
@@ -133,7 +133,7 @@ class RingClient:
 
 
 def wait_for_reason(address: str) -> str | None:
-    """Wait until the ranks cannot continue, and return the reason; None if the server ends without one."""
+    """Wait until the ranks cannot continue; return the reason, or None if the server ends without one."""
     for _ in range(_ATTEMPTS):
         try:
             connection = Client(address, MESSAGES)
@@ -147,7 +147,7 @@ def wait_for_reason(address: str) -> str | None:
 
 @functools.cache
 def client() -> RingClient:
-    """The connection of this process; raises ``RingError`` if it was not started by the launcher."""
+    """The connection of this process; raises ``RingError`` if the launcher did not start the process."""
     address = os.environ.get(ADDRESS)
     if address is None:
         raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",

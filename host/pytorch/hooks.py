@@ -1,13 +1,13 @@
-"""Reduction of ``DistributedDataParallel`` gradients, by a method chosen in each backward pass.
+"""Reduction of ``DistributedDataParallel`` gradients, with the method chosen in each backward pass.
 
-Every module gets one communication hook when it is created. For each bucket, the hook considers the module's own
-process group, the type of the gradients, and the optimizers that exist at the time: gradients of parameters on the
+Every module gets one communication hook when it is created. For each bucket, the hook looks at the module's own
+process group, the type of the gradients, and the optimizers that exist at that time: gradients of parameters on the
 nodes stay local, other float32 gradients of a module in the group of all ranks are averaged over the ring, and
 everything else is averaged in the module's own group over gloo. A hook that the script registers replaces this hook.
 
-With a lossy codec or a density, a part of each gradient is kept back and added to a later gradient of the same
-parameter. DDP sums a bucket without regard to its parameters, and buckets change after the first step; the hook has
-access to the parameters.
+With a lossy codec or a density, part of each gradient is kept back and added to a later gradient of the same
+parameter. DDP sums a bucket without regard to its parameters, and changes the buckets after the first step, but the
+hook can access the parameters.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ __all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "loc
 
 @dataclasses.dataclass
 class Passes:
-    """Counts of forward and backward passes so far, which distinguish requests in different steps.
+    """Counts of forward and backward passes so far, which distinguish requests from different steps.
 
-    A module in ``DistributedDataParallel`` has its own counts, which include passes that sum its gradients, but not
-    passes under ``no_sync()``, since ranks may differ in these. All other modules share two counts: calls of
-    outermost modules with parameters that require gradients, and calls of ``torch.autograd.backward``.
+    A module in ``DistributedDataParallel`` has its own counts, which include passes that sum its gradients but not
+    passes under ``no_sync()``, where ranks may differ. All other modules share two counts: calls of outermost modules
+    with parameters that require gradients, and calls of ``torch.autograd.backward``.
     """
 
     forward: int = 0
@@ -48,7 +48,7 @@ class Passes:
 
 #: Passes outside of ``DistributedDataParallel``.
 OTHERS = Passes()
-#: Modules with calls in progress, from the outermost to the innermost.
+#: Modules with calls in progress, outermost first.
 _calls: list[torch.nn.Module] = []
 
 
@@ -60,7 +60,7 @@ def _enter(module: torch.nn.Module, arguments: Any) -> None:
 
 
 def _leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
-    # Remove calls that ended with an error in a hook, since their end was not recorded.
+    # Remove calls that ended with an error in a hook, because their end was not recorded.
     while _calls and _calls.pop() is not module:
         pass
 
@@ -80,7 +80,7 @@ def _count_passes() -> None:
 
 
 def _agree_on_infinities() -> None:
-    """Make ranks agree in ``GradScaler`` whether a gradient of an optimizer on the nodes is finite.
+    """Make all ranks agree in ``GradScaler`` on whether gradients summed on the nodes are finite.
 
     These gradients differ between ranks, so one rank may find an infinity that other ranks do not have. All ranks
     must then skip the step and lower the scale, as with an infinite mean.
@@ -104,14 +104,14 @@ def _agree_on_infinities() -> None:
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
 
-#: Gradient of a parameter: the number of a job, the parameter's first index in its vector, and the gradient.
+#: Part of a sum: the number of a job, the parameter's first index in the job's vector, and the gradient.
 _Piece = tuple[int, int, torch.Tensor]
 
 #: Reduction of each module.
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
-#: Reduction of each parameter, as a weak reference.
+#: Weak reference to the reduction of each parameter.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Job that keeps back parts of a parameter's gradients, and the index of the parameter's first element in it.
+#: Job that keeps back parts of a parameter's gradients, and index of the parameter's first element in that job.
 _kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
@@ -122,25 +122,25 @@ def _done(values: torch.Tensor) -> Future[torch.Tensor]:
 
 
 def local_gradients(state: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Leave gradients local, for an optimizer on the nodes to sum: a hook for ``register_comm_hook``."""
+    """Hook for ``register_comm_hook`` that leaves gradients local, for an optimizer on the nodes to sum."""
     for parameter in bucket.parameters():
         ownership.note_local(parameter)
     return _done(bucket.buffer())
 
 
 class Reduction:
-    """Reduction of the gradients of one module; with ``keeps``, nodes keep back parts of gradients."""
+    """Reduction of one module's gradients; with ``keeps``, nodes keep back parts of gradients."""
 
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
         self.passes = Passes()  # passes of the module that sum gradients
-        self._order = WeakTensorKeyDictionary()  # places of parameters, if nothing is kept back
+        self._order = WeakTensorKeyDictionary()  # parameter positions if nothing is kept back
         # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        """Average the gradients of a bucket, except gradients that optimizers on the nodes sum."""
+        """Average a bucket's gradients, except gradients that optimizers on the nodes sum."""
         if not bucket.index():
             self.passes.backward += 1
         parameters, buffer = bucket.parameters(), bucket.buffer()
@@ -169,8 +169,8 @@ class Reduction:
     def _average(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Replace the gradients of some parameters by their averages over the ring.
 
-        Sums are parts of one vector of all parameters, in which each parameter begins a group of 32 elements. Their
-        bits do not depend on how parameters are distributed among buckets.
+        Sums are parts of one vector of all parameters, with each parameter starting a new group of 32 elements. Their
+        bits do not depend on the assignment of parameters to buckets.
         """
         starts = self._starts(parameters)
         pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
@@ -187,7 +187,7 @@ class Reduction:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
     def _starts(self, parameters: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-        """For each parameter, the job that keeps back its gradients, or 0, and its first index in the vector."""
+        """For each parameter, the job that keeps back its gradients (or 0) and its first index in the vector."""
         if self._keeps:
             self._make_room(parameters)
             return [_kept[parameter] for parameter in parameters]
@@ -199,7 +199,7 @@ class Reduction:
         return [self._order[parameter] for parameter in parameters]
 
     def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Open a job that keeps back gradients, for parameters that are reduced for the first time."""
+        """Open a job that keeps back gradients for parameters that have not been reduced before."""
         if all(parameter in _kept for parameter in parameters):
             return
         summed = {id(parameter) for parameter in parameters}
@@ -220,7 +220,7 @@ class Reduction:
             client().ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
-        """Counts of passes so far; None under ``join()``, where ranks without inputs take part in sums."""
+        """Counts of passes so far, or None under ``join()``, where ranks without inputs join in sums."""
         module = self._module()
         if module is not None and module._join_config.enable:
             return None
@@ -228,12 +228,12 @@ class Reduction:
 
 
 def _aligned_starts(parameters: Sequence[torch.Tensor]) -> list[int]:
-    """Index of each parameter in a vector in which each begins a group, and the length of the vector."""
+    """Start index of each parameter in a vector where each starts a new group, and the vector's length."""
     return list(itertools.accumulate((aligned(parameter.numel()) for parameter in parameters), initial=0))
 
 
 def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Runs of gradients that follow each other in the vector of a job."""
+    """Group gradients into runs that are contiguous in a job's vector."""
     run: list[_Piece] = []
     for piece in pieces:
         if run and (piece[0] != run[-1][0] or piece[1] != run[-1][1] + aligned(run[-1][2].numel())):
@@ -244,13 +244,13 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
-    """Passes of the DistributedDataParallel module that contains a parameter, or else of all other modules."""
+    """Passes of the DistributedDataParallel module with this parameter, or of all other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
 
 
 def _check_join(module: Any) -> None:
-    """Raise ``ValueError`` if means cannot be formed for ranks with different numbers of inputs."""
+    """Raise ``ValueError`` if means cannot be computed over ranks with different numbers of inputs."""
     if any(ownership.is_owned(parameter) for parameter in module.module.parameters()):
         raise ValueError("join() must have optimizers of torch.optim, not of gradring.torch: a rank without inputs "
                          "does no step")

@@ -27,7 +27,7 @@ __all__ = ["Jobs", "Operation", "Options", "WatchedJobs"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options for all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
+    """Options that apply to all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
 
     nodes: int
     gradients: str = RAW
@@ -52,10 +52,10 @@ class Operation:
 
 
 class Jobs:
-    """All jobs of a script, each on its own simulated ring, which is open in the context of a ``stack``.
+    """All jobs of a script, each on its own simulated ring, which is closed with the ``stack``.
 
-    A sum that belongs to no job is computed by the most recent job, or by a job that is created for this sum.
-    ``announce`` is called with the name of each stage of a build, and ``say`` with each line about a job, once.
+    A sum that belongs to no job is computed by the most recent job, or by a new job. ``announce`` is called with the
+    name of each build stage, and ``say`` once with each line about a job.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -66,14 +66,14 @@ class Jobs:
         self._jobs: list[Job] = []
         self.operations: list[Operation] = []  # operations completed so far
         self.build_seconds = 0.0  # seconds spent in builds
-        self.cycles = 0  # simulated cycles, including modelled cycles of host ports
+        self.cycles = 0  # simulated cycles, including modelled cycles of the host ports
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Carry out an operation that each rank requests with the same title. Raises ``ValueError`` if ranks
-        disagree, or the job is impossible."""
+        """Execute an operation that all ranks request with the same title. Raises ``ValueError`` if the ranks
+        disagree, or if the job is impossible."""
         first = requests[0]
         if isinstance(first, Buffers):
             return None
@@ -155,7 +155,7 @@ class Jobs:
 
 
 class WatchedJobs:
-    """Jobs with operations that end early if a rank ends meanwhile.
+    """Jobs with operations that are ended early if a rank ends in the meantime.
 
     A separate thread checks the ranks every ``look`` seconds. If ``ended`` returns a sentence about a rank that has
     ended with an error, the thread calls ``tell`` with the sentence, ends the operation as SIGTERM would, and calls
@@ -170,7 +170,7 @@ class WatchedJobs:
         self.interrupted = False
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Carry out the operation that all ranks request; see :meth:`Jobs.answer`."""
+        """Execute the operation that all ranks request; see :meth:`Jobs.answer`."""
         done = threading.Event()
 
         def watch() -> None:

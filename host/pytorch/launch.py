@@ -22,19 +22,19 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways in which a script starts ranks itself, by a word in the command lines of the new processes.
+#: Ways for a script to start ranks itself, keyed by a word in the new processes' command lines.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
-#: Processes of multiprocessing that do not run code of the script.
+#: Processes of multiprocessing that do not run code from the script.
 _HELPERS = ("resource_tracker", "semaphore_tracker")
 
-#: Additional seconds for ranks to import PyTorch before they start the script.
+#: Extra time in seconds for ranks to import PyTorch before they start the script.
 _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks expected in ``init_process_group()``; missing ones are reported, and later ended, after limits."""
+    """Ranks expected in ``init_process_group()``; missing ones are reported, and ended after a limit."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Arrivals:
         self._said = False
 
     def look(self) -> None:
-        """Report missing ranks when they are slow, and end all ranks when the time limit has expired."""
+        """Report slow ranks that are missing, and end all ranks after the time limit."""
         missing = [number for number, rank in enumerate(self._ranks)
                    if number not in self._server.backends and rank.poll() is None]
         waited = time.monotonic() - self._server.since
@@ -66,7 +66,7 @@ class Arrivals:
                       f"{': ' if cause else ''}{cause}")
 
     def _cause(self) -> tuple[list[int], str]:
-        """Return the processes that ranks have started, and a text that gives them as the cause, with the remedy."""
+        """Return the processes started by ranks, and a text that names them as the cause, with a remedy."""
         begun = starters([rank.pid for rank in self._ranks])
         if not begun:
             return [], ""
@@ -76,8 +76,8 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, each with the way in which it was started; empty
-    if the system does not list processes in /proc."""
+    """Processes that ranks have started with their own environment, mapped to how they were started; empty if the
+    system has no /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -97,12 +97,12 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program that runs a module regardless of PYTHONPATH in a clone; an installed wheel has unique module names.
+#: Program that runs a module regardless of PYTHONPATH in a clone; a wheel has unique module names.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
-#: Seconds between checks of the ranks' processes, and seconds that ranks have to end on their own and after SIGTERM:
-#: in total less than the two seconds within which all ranks end after one has failed.
+#: Seconds between checks of the ranks' processes, and for ranks to end on their own and after SIGTERM:
+#: less in total than the two seconds within which all ranks end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
@@ -120,13 +120,13 @@ class Launched(NamedTuple):
 @contextlib.contextmanager
 def _ranks(script: Sequence[str], options: Options, address: Path,
            *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Start the processes of all ranks; they end no later than the block."""
+    """Start the processes of all ranks, which end no later than the block."""
     keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with socket.create_server(("127.0.0.1", 0)) as store:
-            # Rank 0 serves PyTorch's store at this socket, since a port that is free now may be taken later. PyTorch
-            # treats it as a store of the launcher.
+            # Rank 0 serves PyTorch's store on this socket, since a port that is free now may be taken later. PyTorch
+            # treats it as a store provided by the launcher.
             environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
@@ -155,12 +155,12 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
            replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
-    """Run a script once per node, and serve its ranks until all have ended. If a rank has ended with an error, raises
-    ``LaunchError`` after all other ranks have ended.
+    """Run a script once per node, and serve its ranks until all have ended. Raises ``LaunchError`` if a rank has
+    ended with an error, after all other ranks have ended.
 
-    ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, backend gloo,
-    if requested by name, is replaced by the ring. ``announce`` is called with the name of each stage of a build when
-    it begins, and ``say`` with lines about slow ranks and about jobs.
+    ``script`` is the script and its arguments, or ``-m``, a module and its arguments. With ``replace``, the ring
+    replaces the gloo backend if it is requested by name. ``announce`` is called with the name of each stage of a
+    build as it begins, and ``say`` with lines about slow ranks and jobs.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
@@ -187,8 +187,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
-    """Sentence about a rank that has ended with an error, if there is one. A rank that was ended by a signal comes
-    first, since it causes the errors of other ranks."""
+    """Describe the rank that has ended with an error, if any. A rank ended by a signal comes first, as it causes
+    other errors."""
     codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
     code, number = min(codes, key=lambda item: (item[0] == 0, item))
     ending = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -204,7 +204,7 @@ def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
 
 
 def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals: Arrivals) -> None:
-    """Serve requests until all ranks have ended, or until some time after one has failed."""
+    """Serve requests until all ranks have ended, or for some time after one has failed."""
     limit: float | None = None
     looked = 0.0
     while any(rank.poll() is None for rank in ranks):
@@ -212,7 +212,7 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals:
         if server.error is None:
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                # State T: stopped by a signal, not by a debugger; only on systems with /proc.
+                # State T means stopped by a signal, not by a debugger; it is only known on systems with /proc.
                 server.stopped([number for number, rank in enumerate(ranks) if status(rank.pid)[:1] == ["T"]])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)

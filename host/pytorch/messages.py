@@ -1,4 +1,4 @@
-"""Messages from ranks to the launcher, which owns the ring, and its answers.
+"""Messages between the ranks and the launcher, which owns the ring.
 
 The first message on a connection is :class:`Hello`, :class:`Listen` or :class:`Failed`. A new class must also be
 added to :data:`MESSAGES`.
@@ -18,41 +18,41 @@ __all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduc
 
 Vector = npt.NDArray[np.float32]
 
-#: A number or an index of ranks, jobs or elements.
+#: A number, or the index of a rank, job or element.
 _Count = Annotated[int, Within(0, 1 << 40)]
 
-#: Name of the backend that uses the ring.
+#: Name of the PyTorch backend that uses the ring.
 RING = "gradring"
 
 # Environment variables of ranks.
 #: Path of the launcher's socket.
 ADDRESS = "GRADRING_ADDRESS"
-#: 1 if nodes keep back parts of gradients and add them to later gradients.
+#: 1 if nodes hold back parts of gradients and add them to later gradients.
 KEEPS = "GRADRING_KEEPS"
-#: 1 if backend gloo, requested by name, is replaced by the ring.
+#: 1 to replace the gloo backend by the ring where a script requests gloo by name.
 REPLACE = "GRADRING_REPLACE"
-#: File descriptor, in rank 0, of the listening socket for PyTorch's store at MASTER_PORT.
+#: In rank 0: file descriptor of the listening socket for PyTorch's store at MASTER_PORT.
 STORE = "GRADRING_STORE"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """A rank joins a process group of all ranks."""
+    """Sent by a rank to join a process group of all ranks."""
 
-    # number of the rank, and number of ranks in its group
+    # the rank, and the number of ranks in its group
     rank: _Count
     ranks: _Count
-    # time-out, in seconds, of the group's collectives over gloo
+    # timeout in seconds of the group's collectives over gloo
     timeout: Annotated[float, Within(0, float("inf"))]
-    backend: str = RING  # the ring's name, or the names of backends that the script requests instead
+    backend: str = RING  # name of the ring, or names of the other backends that the script requests
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Numbers of steps and passes of a rank up to a request; they differ if one rank skips a step or pass."""
+    """Steps and passes that a rank has made so far; they differ if one rank skips a step or pass."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
-    # passes in which the modules concerned sum gradients
+    # number of passes that sum the gradients of the modules concerned
     forward: _Count = 0
     backward: _Count = 0
 
@@ -67,20 +67,20 @@ class Made:
 class Request:
     """An operation that all ranks must request together."""
 
-    made: Made | None = None  # steps and passes of the rank so far, on which ranks must agree
+    made: Made | None = None  # the rank's steps and passes so far, which must be the same on all ranks
 
     @property
     def title(self) -> str:
-        """Description of the operation, with all data that ranks must agree on."""
+        """Description of the operation, including all data that must be the same on all ranks."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Request):
-    """Open a job: a vector of groups, with or without optimizers."""
+    """Open a job: a vector made of groups, with or without optimizers."""
 
     lengths: tuple[_Count, ...]  # number of elements of each group
-    optimizers: tuple[Optimizer, ...] = ()  # optimizer of each group; empty in a job that only sums
+    optimizers: tuple[Optimizer, ...] = ()  # optimizer of each group; empty for a job that only sums
 
     @property
     def title(self) -> str:
@@ -93,11 +93,11 @@ class AllReduce(Request):
     """Sum one vector per rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # index of the first value in the longer vector that the values are a part of
-    # indices of the values in the vector of their job
+    job: _Count | None = None  # index of the first value in the longer vector that contains the values
+    # indices of the values in their job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
-    begin: _Count = 0  # index of the first value in a longer vector, of which these are a part
-    group: _Count = 0  # number of the process group, in order of creation, among the groups that contain all ranks
+    begin: _Count = 0  # index of the first value in the longer vector that contains the values
+    group: _Count = 0  # number of the process group, counting groups of all ranks in order of creation
 
     @property
     def title(self) -> str:
@@ -109,8 +109,8 @@ class AllReduce(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
-    """Start of a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must reach it before
-    the first rank waits in gloo, since gloo would not report the reason for a skipped step."""
+    """Start a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must get here before the
+    first one waits in gloo, because gloo would not report why a step was skipped."""
 
     @property
     def title(self) -> str:
@@ -123,10 +123,10 @@ class Step(Request):
 
     job: _Count
     gradients: Annotated[Vector, Dimensions(1)]
-    present: tuple[tuple[bool, ...], ...]  # whether the rank has a gradient of each parameter of each group
-    names: tuple[tuple[str, ...], ...]  # names of the parameters of each group, for error messages
+    present: tuple[tuple[bool, ...], ...]  # for each group, whether the rank has a gradient for each parameter
+    names: tuple[tuple[str, ...], ...]  # parameter names of each group, for error messages
     optimizers: tuple[Optimizer, ...]  # optimizer of each group in this step
-    # initial weights, if they differ from the result of the previous step
+    # initial weights, unless they are the result of the previous step
     weights: Annotated[Vector, Dimensions(1)] | None = None
     state: dict[str, Any] | None = None  # initial state of the job
 
@@ -138,40 +138,40 @@ class Step(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """Save the state of a job, requested by a single rank."""
+    """Save a job's state; requested by one rank only."""
 
     job: _Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The rank ends with an error. The answer is the reason if a different rank has failed earlier."""
+    """Sent when a rank ends with an error. The answer is the reason if another rank failed earlier."""
 
     rank: _Count
     error: str  # class and message of the error
-    own: bool  # whether the rank itself is the cause; a lost gloo connection may have another cause
+    own: bool  # whether this rank is itself the cause; a lost gloo connection may have other causes
 
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """The rank waits on this connection for the text of an error that ends all ranks."""
+    """Sent by a rank to wait on this connection for the text of an error that ends all ranks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leave:
     """The rank has no more requests."""
 
-    gloo: dict[str, tuple[_Count, _Count]]  # calls and bytes of each collective that used gloo
+    gloo: dict[str, tuple[_Count, _Count]]  # number of calls and bytes of each collective sent over gloo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
     """Answer to a message."""
 
-    well: bool  # whether the value is a result; otherwise it is the text of an error
+    well: bool  # whether the value is a result; if not, it is an error message
     value: Any = None
 
 
-#: All messages, and the classes used in their fields.
+#: All messages, and the classes of their fields.
 MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, SGD, Adam,
                     AdamW)

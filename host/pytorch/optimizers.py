@@ -1,7 +1,7 @@
-"""PyTorch optimizers that compute their step on the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
+"""PyTorch optimizers that run their step on the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
 
-They accept the arguments of ``torch.optim``. Gradients stay local; ``step()`` makes the ring sum them, update each
-block of weights at its owner, and copy the new weights to all ranks.
+They take the same arguments as ``torch.optim``. Gradients stay on their rank until ``step()``. The ring then sums
+them, each owner updates its block of weights, and the new weights are copied to all ranks.
 """
 
 import inspect
@@ -21,19 +21,19 @@ from host.training import optimizers
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
-#: Arguments of torch.optim that select an implementation without affecting results.
+#: Arguments of torch.optim that choose an implementation but do not affect results.
 _IMPLEMENTATIONS = ("foreach", "fused")
 
 
 def _with_clip(theirs: type[torch.optim.Optimizer]) -> inspect.Signature:
-    """Signature of an optimizer in torch.optim, with ``clip`` as its last argument."""
+    """Return the signature of an optimizer in torch.optim, plus ``clip`` as the last argument."""
     signature = inspect.signature(theirs)
     clip = inspect.Parameter("clip", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float | None)
     return signature.replace(parameters=[*signature.parameters.values(), clip], return_annotation=signature.empty)
 
 
 def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    """Convert every array in a state to a tensor, or every tensor to an array."""
+    """Convert all arrays in a state to tensors, or all tensors to arrays."""
     if isinstance(state, kind):
         return convert(state)
     if isinstance(state, dict):
@@ -42,20 +42,20 @@ def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 
 
 class _NodeOptimizer(torch.optim.Optimizer):
-    """Base class of the optimizers on the nodes.
+    """Base class of optimizers that run on the nodes.
 
-    ``params`` are parameters, or groups of them, as in ``torch.optim``. Frozen parameters, without ``requires_grad``,
-    are omitted, and must stay frozen. The other arguments, listed in ``__signature__``, are defaults for options of
-    groups; options that nodes do not support must not be set.
+    ``params`` contains parameters or parameter groups, as in ``torch.optim``. Frozen parameters (without
+    ``requires_grad``) are skipped and must stay frozen. The remaining arguments, listed in ``__signature__``, are
+    default values of group options. Options that the nodes do not support must not be set.
     """
 
     __signature__: inspect.Signature
 
     #: Arguments that nodes support.
     _taken: tuple[str, ...] = ()
-    #: Whether the optimizer's step sums the gradients over all ranks.
+    #: Whether step() of this optimizer sums the gradients over all ranks.
     on_nodes = True
-    #: Names that torch.optim uses for the optimizer state held in each plane.
+    #: torch.optim's name for the optimizer state stored in each plane.
     _planes: tuple[str, ...] = ()
 
     def __init__(self, params: Any, *arguments: Any, **options: Any) -> None:
@@ -72,7 +72,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._frozen += [parameter for parameter in group["params"] if not parameter.requires_grad]
             trained = [parameter.requires_grad for parameter in group["params"]]
-            for key in group.keys() & {"params", "param_names"}:  # names are present if named_parameters() was passed
+            for key in group.keys() & {"params", "param_names"}:
                 group[key] = list(itertools.compress(group[key], trained))
             for parameter in group["params"]:
                 if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
@@ -88,21 +88,21 @@ class _NodeOptimizer(torch.optim.Optimizer):
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
         self._known: Vector | None = None  # weights that the nodes contain
-        self._given: dict[str, Any] | None = None  # state that is still to be sent to the nodes
+        self._given: dict[str, Any] | None = None  # state not yet sent to the nodes
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which is possible only before the first step."""
+        """Add a parameter group. This is only possible before the first step."""
         if getattr(self, "_job", None) is not None or hasattr(self, "_lengths"):
             raise ValueError("Groups of an optimizer on the nodes must be given when it is made")
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Reject copies, since two optimizers cannot share the job on the nodes."""
+        """Disallow copying, since two optimizers cannot share one job on the nodes."""
         raise TypeError(f"{type(self).__name__} on the nodes must be made again, not be copied or pickled: save "
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would ignore frozen or added parameters; a job's length is fixed."""
+        """Raise ``ValueError`` if a step would miss unfrozen or added parameters, as a job has a fixed length."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -112,7 +112,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                              "make the optimizer again")
 
     def _made(self) -> Made:
-        """Number of steps, including the current one, and number of passes of the modules with the parameters."""
+        """Number of steps, including this one, and of passes of the modules that own the parameters."""
         parameters = itertools.chain.from_iterable(self._parameters)
         passes = {id(count): count for count in map(passes_of, parameters)}.values()
         return Made(steps=self._steps, forward=sum(count.forward for count in passes),
@@ -123,14 +123,14 @@ class _NodeOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _slices(self) -> Iterator[tuple[torch.Tensor, slice]]:
-        """Each parameter, with its slice of the job's vector."""
+        """Each parameter and its slice of the job's vector."""
         for group, elements in zip(self._parameters, self._places, strict=True):
             ends = itertools.accumulate((parameter.numel() for parameter in group), initial=elements.start)
             for parameter, (first, end) in zip(group, itertools.pairwise(ends), strict=True):
                 yield parameter, slice(first, end)
 
     def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
-        """Concatenate one tensor for each parameter; zeros replace a tensor that is missing."""
+        """Concatenate one tensor per parameter, using zeros for missing tensors."""
         vector = np.zeros(self._places[-1].stop, np.float32)
         for parameter, elements in self._slices():
             values = tensor(parameter)
@@ -151,10 +151,10 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the weights on the nodes with the mean of the gradients of all ranks.
+        """Update the weights on the nodes using the gradients averaged over all ranks.
 
-        All ranks must call it after the same steps and passes. A parameter without a gradient on this rank is treated
-        as having a gradient of zeros.
+        All ranks must call this after the same number of steps and passes. A parameter that has no gradient on this
+        rank contributes zeros.
         """
         loss = None
         if closure is not None:
@@ -167,7 +167,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         if self._job is None:
             self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used, made=made)))
         weights = self._flat(lambda parameter: parameter)
-        # Bits are compared, since a weight may be NaN.
+        # Compare bits, since a weight may be NaN.
         changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
         self._known = client().ask(Step(
             job=self._job, made=made, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
@@ -181,8 +181,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in the form used by ``torch.optim``, with additional state of the nodes under
-        ``gradring``. A single rank may call it, and ``torch.load`` can read it without ``weights_only=False``."""
+        """Return the state in the format of ``torch.optim``, with the extra state of the nodes under ``gradring``.
+        Can be called on a single rank; ``torch.load`` can read it with ``weights_only=True``."""
         kept = self._given
         if kept is None and self._job is not None:
             kept = client().ask(Save(job=self._job))
@@ -191,7 +191,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "gradring": _converted(kept, np.ndarray, torch.from_numpy)}
 
     def _fill(self, kept: dict[str, Any]) -> None:
-        """Set the state of each parameter as ``torch.optim`` does."""
+        """Set the per-parameter state in the same way as ``torch.optim``."""
         steps = {id(parameter): count for count, group in zip(kept["steps"], self._parameters, strict=False)
                  for parameter in group}
         for plane, name in enumerate(self._planes):
@@ -204,10 +204,10 @@ class _NodeOptimizer(torch.optim.Optimizer):
             self._spread(kept["contents"][f"state_{plane}"], take)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state of the same kind of optimizer, on all ranks.
+        """Continue from a state of the same optimizer class. Must be called on all ranks.
 
-        A state of ``torch.optim`` without ``gradring`` is rejected, since it lacks the state of the nodes. A state
-        saved before the first step starts a new job.
+        A ``torch.optim`` state without ``gradring`` is rejected, since it lacks the state of the nodes. A state saved
+        before the first step starts a new job.
         """
         if "gradring" not in state_dict:
             raise ValueError("State must be one that an optimizer of gradring.torch has saved, with what its nodes "
@@ -220,11 +220,11 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
 
 class SGD(_NodeOptimizer):
-    """``torch.optim.SGD``, on the nodes.
+    """``torch.optim.SGD`` on the nodes.
 
-    Arguments are ``params``, ``lr``, ``momentum``, ``dampening``, ``weight_decay`` and ``nesterov``, as in
-    ``torch.optim.SGD``, with its defaults, and ``clip``, the maximum magnitude of an element of the mean gradient, as
-    in ``torch.nn.utils.clip_grad_value_``; None for no limit.
+    Takes ``params``, ``lr``, ``momentum``, ``dampening``, ``weight_decay`` and ``nesterov`` with the defaults of
+    ``torch.optim.SGD``. ``clip`` limits the magnitude of each element of the mean gradient, as
+    ``torch.nn.utils.clip_grad_value_`` does; None means no limit.
     """
 
     __signature__ = _with_clip(torch.optim.SGD)
@@ -242,10 +242,10 @@ class SGD(_NodeOptimizer):
 
 
 class Adam(_NodeOptimizer):
-    """``torch.optim.Adam``, on the nodes.
+    """``torch.optim.Adam`` on the nodes.
 
-    Arguments are ``params``, ``lr``, ``betas``, ``eps``, ``weight_decay`` and ``decoupled_weight_decay``, as in
-    ``torch.optim.Adam``, with its defaults, and ``clip`` as in :class:`SGD`.
+    Takes ``params``, ``lr``, ``betas``, ``eps``, ``weight_decay`` and ``decoupled_weight_decay`` with the defaults of
+    ``torch.optim.Adam``, and ``clip`` as in :class:`SGD`.
     """
 
     __signature__ = _with_clip(torch.optim.Adam)
@@ -261,6 +261,6 @@ class Adam(_NodeOptimizer):
 
 
 class AdamW(Adam):
-    """``torch.optim.AdamW``, on the nodes; see :class:`Adam`. Weight decay is decoupled, and 0.01 by default."""
+    """``torch.optim.AdamW`` on the nodes; see :class:`Adam`. Decoupled weight decay defaults to 0.01."""
 
     __signature__ = _with_clip(torch.optim.AdamW)

@@ -1,8 +1,8 @@
-"""Parameters that optimizers on the nodes update, and gradients that belong to a single rank.
+"""Parameters updated by optimizers on the nodes, and gradients that belong to a single rank.
 
-A parameter is owned as long as an optimizer of ``gradring.torch`` that was created for it exists. Its gradients stay
-local after a backward pass, since the optimizer's step averages them. Applying an optimizer of PyTorch, or a function
-that clips gradients, to a local gradient is an error, since each rank would use a different value.
+A parameter is owned while there is a ``gradring.torch`` optimizer for it. Its gradients stay local after a backward
+pass, since the optimizer's step averages them. Applying a PyTorch optimizer or a gradient clipping function to a
+local gradient is an error, because each rank would use a different value.
 """
 
 import functools
@@ -19,42 +19,42 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: Optimizers on the nodes for each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Owned parameters that were later also passed to an optimizer, until the next ownership check.
+#: Owned parameters that were later also passed to another optimizer, until the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters with a local gradient, which a backward pass has not averaged.
+#: Parameters with a local gradient, which no backward pass has averaged.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
 def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
-    """Record that an optimizer on the nodes updates these parameters, until the optimizer is deleted."""
+    """Record that an optimizer on the nodes updates these parameters, for as long as it exists."""
     for parameter in parameters:
         if parameter not in _owners:
             _owners[parameter] = weakref.WeakSet()
-            # After any later backward pass the gradient is no longer local, unless DDP's hook records it again.
+            # Any later backward pass makes the gradient non-local, unless DDP's hook records it again.
             parameter.register_post_accumulate_grad_hook(note_mean)
         _owners[parameter].add(optimizer)
 
 
 def is_owned(parameter: torch.Tensor) -> bool:
-    """Whether an optimizer on the nodes updates the parameter."""
+    """Whether an optimizer on the nodes updates this parameter."""
     if parameter in _claimed:
-        gc.collect()  # frees, on all ranks, an optimizer that was replaced but is part of a reference cycle
+        gc.collect()  # frees a replaced optimizer that is part of a reference cycle, on all ranks
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 
 
 def note_local(parameter: torch.Tensor) -> None:
-    """Record that the gradient of a parameter belongs to this rank only."""
+    """Record that a parameter's gradient belongs to this rank only."""
     _local[parameter] = True
 
 
 def note_mean(parameter: torch.Tensor) -> None:
-    """Record that the gradient of a parameter is no longer local."""
+    """Record that a parameter's gradient is no longer local."""
     _local.pop(parameter, None)
 
 
 def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-    """Reject a step of a PyTorch optimizer with local gradients; only optimizers on the nodes sum them."""
+    """Reject a PyTorch optimizer's step with local gradients, which only optimizers on the nodes sum."""
     if getattr(optimizer, "on_nodes", False):
         return
     local = sum(parameter.grad is not None and parameter in _local
@@ -66,7 +66,7 @@ def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) 
 
 
 def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that clips gradients so that it rejects gradients that nodes will average."""
+    """Wrap a gradient clipping function so that it rejects gradients that the nodes will average."""
     @functools.wraps(clip)
     def refuse(parameters: Any, *arguments: Any, **options: Any) -> Any:
         clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -81,7 +81,7 @@ def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that adds parameters to an optimizer so that it records parameters that may be owned."""
+    """Wrap ``add_param_group`` so that it records parameters that may be owned."""
     @functools.wraps(add_group)
     def add(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> Any:
         result = add_group(self, param_group)
@@ -94,7 +94,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """From now on, reject operations that would treat the gradient of one rank as the mean."""
+    """Reject, from now on, operations that would take one rank's gradient for the mean."""
     register_optimizer_step_pre_hook(_check_step)
     torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):

@@ -1,7 +1,7 @@
-"""The process group ``gradring``: reductions of float32 over a simulated ring, everything else over gloo.
+"""Process group ``gradring``: float32 reductions use a simulated ring, everything else uses gloo.
 
-A subclass in Python must derive from ``ProcessGroup``, since methods of a ``Backend`` cannot be overridden. DDP's
-reducer calls its ``allreduce`` from C++. Methods that are not overridden reach the gloo backend through PyTorch's own
+A Python subclass must derive from ``ProcessGroup``, since the methods of a ``Backend`` cannot be overridden. DDP's
+reducer calls ``allreduce`` from C++. Methods that are not overridden reach the gloo backend through PyTorch's own
 dispatch.
 """
 
@@ -29,10 +29,10 @@ __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 
 
 class RingWork(dist.Work):
-    """Reduction that completes, or fails, when the ring has answered.
+    """Reduction that completes or fails when the ring has answered.
 
-    ``answers`` are the ring's answers, in order of arrival. After the last one, ``finish`` is called once; it writes
-    the sums to the ``tensors``, or raises the ring's error.
+    ``answers`` are the ring's answers, in order of arrival. After the last one, ``finish`` is called once to write
+    the sums to ``tensors`` or raise the ring's error.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
@@ -52,10 +52,10 @@ class RingWork(dist.Work):
             return self._tensors
 
         def arrive(_answer: Any) -> None:
-            # Use a separate thread, since a callback of the script may wait for the next sum.
+            # A separate thread is needed, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
-        # An error raised in a callback is also visible in C++; an error set by `Future.set_exception` is not.
+        # C++ also sees an error raised in a callback, but not one set by `Future.set_exception`.
         self._future: Future[list[torch.Tensor]] = arrived.then(write)
         if answers:
             answers[-1].add_done_callback(arrive)
@@ -63,7 +63,7 @@ class RingWork(dist.Work):
             arrived.set_result(None)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the tensors contain the sums; raises ``RingError`` if the ring has failed."""
+        """Wait until the tensors contain the sums; raise ``RingError`` if the ring has failed."""
         self._ended.result()
         return True
 
@@ -102,13 +102,13 @@ _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def _bytes(arguments: Iterable[Any]) -> int:
-    """Total bytes of all tensors in the arguments."""
+    """Return the total size in bytes of all tensors in the arguments."""
     return sum(argument.numel() * argument.element_size() if isinstance(argument, torch.Tensor) else
                _bytes(argument) if isinstance(argument, (list, tuple)) else 0 for argument in arguments)
 
 
 class GlooGroup(dist.ProcessGroup):
-    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's group of the same ranks."""
+    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's own group."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
         super().__init__(plain.rank(), plain.size())
@@ -142,7 +142,7 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks, with the same ``number`` on each rank: sums and averages of float32 use the ring,
+    """Process group of all ranks, with the same ``number`` on each: sums and averages of float32 use the ring,
     everything else uses gloo."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
@@ -165,7 +165,7 @@ class RingGroup(GlooGroup):
         return super().allreduce_coalesced(tensors, *arguments, **options) if work is None else work
 
     def _over_ring(self, tensors: list[torch.Tensor], operation: Any) -> RingWork | None:
-        """Reduce tensors over the ring; None if there are none, or the ring does not support the reduction."""
+        """Reduce tensors over the ring; return None if there are none or the ring does not support it."""
         if not tensors or operation not in _SUMS or not all(
                 tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
                 for tensor in tensors):
@@ -185,10 +185,10 @@ class RingGroup(GlooGroup):
 
 
 def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
-    """Operation of a reduction, from any form of arguments that ``ProcessGroup`` accepts."""
+    """Return the reduction operation from any form of arguments that ``ProcessGroup`` accepts."""
     chosen = next((form for form in (options, opts, op) if form is not None), kind())
     chosen = getattr(chosen, "reduceOp", chosen)
-    # `reduceOp` has a special type that never equals an operation; its `op` can be compared.
+    # `reduceOp` has a special type that never compares equal to an operation; its `op` can be compared.
     return getattr(chosen, "op", chosen)
 
 
@@ -200,7 +200,7 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
         connection.join(rank, size, timeout.total_seconds())
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
-    # All ranks run on this machine, but its host name may resolve to a different address.
+    # All ranks run on this machine, but the host name may resolve to a different address.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     gloo = dist.ProcessGroupGloo(store, rank, size, options)
     gloo._set_sequence_number_for_group()
@@ -212,15 +212,15 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
 
 _GLOO = "gloo"
 
-#: PyTorch functions that test for a gloo group before they use gloo features that a group of the ring also has: by
-#: module, and also by name if other functions of the module test for a different reason.
+#: PyTorch functions that check for a gloo group before using gloo features that a ring group also has, by
+#: module, and by function name if other functions in the module check for a different reason.
 _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
 
 def install(*, replace: bool) -> None:
-    """Register the backend with PyTorch, as the default of ``init_process_group()``; report named backends to the
-    launcher, and count the traffic over gloo. With ``replace``, the ring replaces backend gloo requested by name."""
+    """Register the backend as PyTorch's default in ``init_process_group()``; report named backends to the launcher,
+    and count gloo traffic. With ``replace``, the ring replaces gloo if requested by name."""
     dist.Backend.register_backend(RING, _create, devices=["cpu"])
     dist.Backend.default_device_backend_map["cpu"] = RING
     make = distributed_c10d._new_process_group_helper
@@ -251,7 +251,7 @@ def install(*, replace: bool) -> None:
 
 
 def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
-    """Register a counting group in place of PyTorch's own group."""
+    """Register a counting group in place of PyTorch's group."""
     world, name = distributed_c10d._world, group.group_name
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table[counting] = table.pop(group)
@@ -265,7 +265,7 @@ def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
 
 
 def _answer_for_gloo() -> None:
-    """Make a group of the ring pass the gloo tests of PyTorch's functions."""
+    """Make a ring group pass the gloo checks in PyTorch's functions."""
     get_backend = distributed_c10d.get_backend
 
     @functools.wraps(get_backend)

@@ -1,7 +1,7 @@
-"""Main program of a rank: it runs a script after registering the backend ``gradring`` with PyTorch.
+"""Main program of each rank, which registers the ``gradring`` backend with PyTorch and runs a script.
 
-The launcher starts ``python -P -m host.pytorch.rank`` once for each rank, with the script and its arguments, or with
-``-m`` and a module.
+The launcher starts ``python -P -m host.pytorch.rank`` once per rank, followed by either the script and its arguments
+or ``-m`` and a module.
 """
 
 import os
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def _prepare() -> TCPStore | None:
-    """Register the ring with PyTorch; return rank 0's store, which other ranks need until the script has ended."""
+    """Register the ring with PyTorch; return rank 0's store, which must outlive the other ranks' scripts."""
     # The store uses the launcher's socket, so that no other process can take the port.
     store = None if os.environ["RANK"] != "0" else TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
@@ -28,7 +28,7 @@ def _prepare() -> TCPStore | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a script, or a module after ``-m``, as the main program, and return the exit code."""
+    """Run a script, or a module given after ``-m``, as the main program; return its exit code."""
     return run_script(arguments, _prepare)
 
 

@@ -1,4 +1,4 @@
-"""Report of a PyTorch script on a simulated ring: a table, report.json, report.png and report.html."""
+"""Report on a PyTorch script run on a simulated ring: a table, report.json, report.png, report.html."""
 
 import dataclasses
 import pathlib
@@ -33,7 +33,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Maximum number of groups of operations, by kind and size, that have separate figures.
+#: Maximum number of groups (kind and size of operation) with separate figures.
 GROUPS = 4
 
 
@@ -44,7 +44,7 @@ def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    """Figures by kind and size of operation, in descending order of words; the last groups are combined."""
+    """Figures for each kind and size of operation, in descending order of words; the last are combined."""
     sizes: dict[tuple[str, int], list[Operation]] = {}
     for op in operations:
         sizes.setdefault((op.kind, op.figures.elements), []).append(op)
@@ -56,10 +56,10 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
 
 def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], backends: Iterable[Sequence[str]],
                  slow: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Build the report, in a form that can be written as JSON.
+    """Build the report, as data that can be written as JSON.
 
-    ``gloo`` contains calls and bytes, over all ranks, of each gloo collective; ``backends`` contains the groups of
-    all ranks that each rank has joined; ``slow`` counts how often each rank was slow; ``seconds`` is the duration.
+    ``gloo`` contains the calls and bytes of each gloo collective over all ranks; ``backends`` contains the all-rank
+    groups that each rank has joined; ``slow`` counts how often each rank was slow; ``seconds`` is the duration.
     """
     total = _figures(jobs.operations)
     return SCHEMA.report({
@@ -127,7 +127,7 @@ def _reason(backends: Sequence[str]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Return a sentence with the result of the comparison with the golden model."""
+    """Return a sentence that summarizes the comparison with the golden model."""
     count = report["operations"]
     if not count:
         return f"No sum went over the ring: {_reason(report['backends'])}."

@@ -1,4 +1,4 @@
-"""A script as the main program of a rank: its start and end, and the report of an error.
+"""Run a script as a rank's main program: start, end, and error reports.
 
 This module does not need PyTorch; only the script does.
 """
@@ -19,7 +19,7 @@ from host.pytorch.messages import ADDRESS, Failed
 
 __all__ = ["run_script"]
 
-#: Seconds that the script has to end on its own when the ranks cannot continue; less than the launcher allows.
+#: Seconds for the script to end on its own when the ranks cannot continue; less than the launcher's limit.
 _OWN = 0.5
 
 #: PR_SET_PDEATHSIG of Linux.
@@ -30,8 +30,8 @@ _ending = threading.Event()
 
 
 def _listen() -> None:
-    """End this process when the ranks cannot continue, unless the script ends by itself. The script may be computing,
-    or waiting in gloo for a failed rank. The launcher prints the reason, unless it has ended as well."""
+    """End this process when the ranks cannot continue, unless the script ends on its own. The script may be
+    computing, or waiting in gloo for a failed rank. The launcher prints the reason unless it has exited as well."""
     reason = wait_for_reason(os.environ[ADDRESS])
     if not _ending.wait(_OWN):
         if reason is None and os.environ["RANK"] == "0":
@@ -40,7 +40,7 @@ def _listen() -> None:
 
 
 def _end_with_launcher() -> None:
-    """Make the system kill this process, if possible, when the launcher dies: a stopped rank cannot listen."""
+    """Try to make the system kill this process when the launcher dies: a stopped rank cannot listen."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -57,7 +57,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error that ends this rank; return whether it is the first error and is not from the ring."""
+    """Report the error that ends this rank; return whether it is the first one and not from the ring."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
     # Errors of gloo are RuntimeErrors.
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
@@ -65,11 +65,11 @@ def _failed(error: Exception) -> bool:
 
 
 def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
-    """Run a script, or a module after ``-m``, as the main program, and return the exit code.
+    """Run a script, or a module after ``-m``, as the main program; return the exit code.
 
     ``prepare`` is called before the script starts, and its result is kept until the script has ended. A rank that
-    ends with an error does not report that it leaves; the other ranks therefore also end. The launcher prints the
-    reason; only the rank with the first error raised by the script itself prints a traceback.
+    ends with an error does not report that it leaves, so the other ranks end too. The launcher prints the reason;
+    only the rank with the first error raised by the script itself prints a traceback.
     """
     _end_with_launcher()
     threading.Thread(target=_listen, daemon=True).start()

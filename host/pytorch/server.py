@@ -1,8 +1,8 @@
-"""Server for the ranks' requests, in the process that owns the ring.
+"""Server for requests from ranks, in the process that owns the ring.
 
-Requests arrive over a Unix socket, with one connection per rank. An operation is carried out when every rank has
-requested it. If a rank ends, or its request differs from the other requests, all ranks receive the same error. A
-connection that does not begin like a rank's connection is closed without affecting other connections.
+Requests arrive over a Unix socket, with one connection per rank. An operation is carried out once every rank has
+requested it. If a rank ends or requests something different, all ranks receive the same error. A connection that does
+not start like a rank's is closed without affecting the rest.
 """
 
 import dataclasses
@@ -23,24 +23,24 @@ from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
 
-#: Seconds to wait for the reason after a rank has closed its connection.
+#: Seconds to wait for the reason after a rank closes its connection.
 _REASON = 1.0
-#: Seconds to wait for a different cause after a rank has failed with an error that may be another rank's fault.
+#: Seconds to wait for the actual cause after a rank fails with an error that another rank may have caused.
 _CAUSE = 0.5
-#: Errors of an operation that have a message for the user. A ValueError means that a request was rejected before
-#: nodes received any values; after any other error, the ring does not serve any rank.
+#: Errors of an operation with a message for the user. A ValueError means that a request was rejected before nodes
+#: received any values; after any other error, the ring does not serve any rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
-#: Maximum length of the text of a rank's error within a reported reason.
+#: Maximum length of a rank's error text in a reported reason.
 _MAX_TEXT = 500
-#: Maximum number of unknown connections, as a multiple of the number of ranks plus four.
+#: Maximum number of connections from unknown peers, as a multiple of the number of ranks plus four.
 _UNKNOWN = 4
-#: Seconds added to a message's time limit, so that ranks waiting for it time out first, with a clearer error.
+#: Seconds added to a message's timeout, so that the waiting ranks time out first, with a clearer error.
 _LATER = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience(Section):
-    """Time that ranks with a request wait for ranks without a request."""
+    """How long ranks that have sent a request wait for the remaining ranks."""
 
     timeout: float = option(
         600.0, help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.",
@@ -55,7 +55,7 @@ class Patience(Section):
 
 
 def by_name(backend: str) -> str:
-    """Sentence about a script that requests a different backend by name, with the remedy."""
+    """Return the error text for scripts that request another backend by name, with the remedy."""
     return f"the script asked for {backend} by name: leave the name out, or say {RING}"
 
 
@@ -65,8 +65,8 @@ def _numbers(ranks: list[int]) -> str:
 
 
 class RingServer:
-    """Connections of all ranks, and the jobs that they request; ``say`` is called with lines about slow ranks and
-    closed connections."""
+    """Server that holds the ranks' connections and executes the jobs they request; ``say`` receives lines about slow
+    ranks and closed connections."""
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
@@ -85,14 +85,14 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # reason why requests are no longer served; None while they are served
-        self.slow = [0] * ranks  # number of times that each rank was reported as slow
-        # Calls and bytes of each collective over gloo, for the ranks that have left.
+        self.error: str | None = None  # why requests are no longer served, or None
+        self.slow = [0] * ranks  # how often each rank was reported as slow
+        # Calls and bytes of each gloo collective, for ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
-        # Backends of the groups of all ranks that each rank has joined: the ring's, and backends requested by name.
+        # Backends of the all-rank groups that each rank has joined: the ring, and any requested by name.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # number of ranks that have started the script
-        self.since = time.monotonic()  # time when the server started; later, when the last rank started
+        self.since = time.monotonic()  # when the server or, later, the last rank started
 
     def close(self) -> None:
         """Close all connections."""
@@ -112,7 +112,7 @@ class RingServer:
         self._serve()
 
     def fail(self, reason: str) -> None:
-        """Send an error to all ranks, now or when they send their next request."""
+        """Send an error to every rank, now or in response to its next request."""
         with self._lock:
             self._note(reason)
         for rank in list(self._asked):
@@ -120,13 +120,13 @@ class RingServer:
             self._answer(rank, Answer(well=False, value=self.error))
 
     def ended(self, rank: int, reason: str) -> None:
-        """Record that a rank has ended, with the reason. Unless the rank had left, no other rank can continue."""
+        """Record that a rank has ended, and why. The other ranks fail unless that rank had left properly."""
         if rank not in self._left and any(RING in self.backends[other] for other in self._connections):
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Record, at intervals, the ranks that a signal has stopped. They count as slow even if no rank requests an
-        operation of the ring, since other ranks may wait for them in gloo."""
+        """Record the ranks that are stopped by a signal; called periodically. They count as slow even if no ring
+        operation is pending, because other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
         if self._asked:  # late ranks are reported with this operation
@@ -141,7 +141,7 @@ class RingServer:
                 self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
-        """Send an error to all ranks of the current operation; called in a different thread than :meth:`poll`."""
+        """Send an error to all ranks of the current operation; called from another thread than :meth:`poll`."""
         with self._lock:
             self._note(reason)
             for rank in self._serving:
@@ -149,7 +149,7 @@ class RingServer:
             self._serving = []
 
     def _note(self, reason: str) -> None:
-        """Record why ranks cannot continue, unless a reason is known, and send it to ranks that listen."""
+        """Record the first reason why ranks cannot continue, and send it to the listening ranks."""
         if self.error is None:
             self.error = printable(reason)
         for peer in self._listeners:
@@ -157,8 +157,8 @@ class RingServer:
         self._listeners = []
 
     def _blame(self) -> None:
-        """Answer ranks that have failed. The first failure is the reason, unless a different rank may have caused it;
-        the real cause is then awaited for a short time."""
+        """Answer failed ranks. The first failure is reported as the reason; if another rank may have caused it, wait
+        a short time for the actual cause."""
         for rank, (since, failure, peer) in sorted(self._failed.items(), key=lambda item: item[1][0]):
             own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
             if self.error is None and not own:
@@ -185,7 +185,7 @@ class RingServer:
             self._lost[rank] = time.monotonic()
 
     def _receive(self, peer: Peer, message: Any) -> None:
-        """Process a message; the owner of a connection is the number of its rank, once the rank is known."""
+        """Process a message; the owner of a connection is the rank number, once it is known."""
         rank = peer.owner
         if isinstance(message, Hello) and (rank is None or (
                 rank == message.rank and message.backend not in self.backends[rank])):
@@ -217,7 +217,7 @@ class RingServer:
                 self.fail(self.error)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
-        """Add a rank to the group; the ring's time limit is at most the group's time limit for gloo."""
+        """Add a rank to the group; the ring's timeout is limited to the group's gloo timeout."""
         reason = None
         if not 0 <= message.rank < self._ranks or (message.backend == RING and message.ranks != self._ranks):
             reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
@@ -246,7 +246,7 @@ class RingServer:
             self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Send the result of an action, or its error, to ranks unless the action is interrupted."""
+        """Send the result of an action or its error to some ranks, unless the action is interrupted."""
         self._serving = ranks
         fatal = True
         try:
@@ -255,7 +255,7 @@ class RingServer:
             reason = str(error)
         except ValueError as error:
             fatal, reason = False, str(error)
-        except Exception as error:  # the ranks receive the error, and the launcher ends properly
+        except Exception as error:  # report it to the ranks, so that the launcher ends properly
             reason = f"{type(error).__name__}: {error}"
         with self._lock:
             if reason:
@@ -268,7 +268,7 @@ class RingServer:
             self._serving = []
 
     def _serve(self) -> None:
-        """Carry out the operation that all ranks have requested, or report the ranks with no request."""
+        """Execute the operation if all ranks have requested it, else report the ranks that have not."""
         if not self._asked:
             return
         missing = [rank for rank in range(self._ranks) if rank not in self._asked]

@@ -1,4 +1,4 @@
-"""Changes of the rings in a training report: table rows, tables, and lines in the picture."""
+"""Reconfigurations in a training report: summary rows, tables, and lines in the figure."""
 
 import itertools
 from typing import Any
@@ -18,18 +18,18 @@ CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 
 
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
-    """Array of densities by step and hop; NaN for hops that the rings of a step do not have."""
+    """Array of densities, indexed by step and hop; NaN for hops that the rings of a step do not have."""
     longest = max(map(len, densities), default=0)
     return np.array([[*row, *[np.nan] * (longest - len(row))] for row in densities]).reshape(len(densities), longest)
 
 
 def nodes_of(report: dict[str, Any]) -> str:
-    """Numbers of nodes from the first step to the last, such as ``8 → 4 → 8``."""
+    """Node counts from the first step to the last, such as ``8 → 4 → 8``."""
     return " → ".join(map(str, [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]))
 
 
 def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of each line about the grid in the table of figures."""
+    """Name and value of each row about the grid in the summary table."""
     topology = report["topology"]
     if topology is None:
         return []
@@ -60,7 +60,7 @@ _REPAIRS = columns_of(Column("link_restarts", ",", "restarts"), "words_repeated:
 
 
 def table_of_changes(report: dict[str, Any]) -> list[Table]:
-    """Tables of the steps between changes, and of the cost of each change."""
+    """Tables of the steps between changes and of the cost of each change."""
     if report["topology"] is None:
         return []
     changes, steps = report["changes"], report["per_step"]
@@ -80,8 +80,8 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
-    """Draw a vertical line at each change; a step has length ``scale`` on the horizontal axis. With ``named``,
-    requests and the new number of nodes are written next to the line."""
+    """Draw a vertical line at each change; one step is ``scale`` on the horizontal axis. With ``named``, each line is
+    labelled with the requests and the new number of nodes."""
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)

@@ -1,4 +1,4 @@
-"""Scalars of training runs as TensorBoard events, written by tensorboardX during the runs.
+"""Write the scalars of training runs as TensorBoard events, using tensorboardX.
 
 Example
 -------
@@ -34,13 +34,13 @@ def needed() -> None:
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run and of its folder, different for each run of a command."""
+    """Name of a run and its folder, unique within a command."""
     parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
     return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
 
 def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
-    """Names and values of the scalars of one step; None for a value that the step does not have."""
+    """Names and values of a step's scalars; a value is None if the step does not have it."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
     yield "cycles/bound", step.bound or None
@@ -57,11 +57,11 @@ def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, flo
 
 
 class Events(contextlib.AbstractContextManager["Events"]):
-    """Context with the event files of several runs, each in a folder with the run's name.
+    """Context manager for the event files of several runs, each in a folder named after the run.
 
-    A run replaces an earlier run in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name of
-    the measure after an epoch or interval. Additional scalars are written with ``grid`` (nodes leave and join) and
-    with ``replay`` (links repeat words).
+    A run replaces an earlier run in the same folder: TensorBoard drops the earlier steps. ``measure`` names the
+    measurement taken after each epoch or interval. ``grid`` (nodes leave and join) and ``replay`` (links repeat
+    words) add further scalars.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], *, measure: str, grid: bool = False,
@@ -81,7 +81,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
             self._writer.close()
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the previous run, and begin run ``number`` (from 0), after writing earlier runs from a checkpoint."""
+        """End the previous run and begin run ``number``, after writing earlier runs from a checkpoint."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)
@@ -97,7 +97,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
         self._steps = self._measures = 0
 
     def step(self, training: Training) -> None:
-        """Write all steps and measurements that a run has added since the last call."""
+        """Write all steps and measurements added to a run since the last call."""
         assert self._writer is not None
         for step in training.steps[self._steps:]:
             for name, value in _scalars(step, grid=self._grid, replay=self._replay):

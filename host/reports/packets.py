@@ -1,8 +1,8 @@
-"""Packets of a ring, read from the link signals in a waveform, as text and as a decoded waveform.
+"""Read a ring's packets from the link signals in a waveform; write them as text and decoded waveform.
 
 The input is a waveform of ``gradring wave``, in FST or VCD format, read by pywellen. The output waveform shows
-packets and their words, elements as floats, and states by name, at unchanged times. It is a VCD file with strings and
-reals, which a viewer displays unchanged.
+packets and their words, elements as floats, and states by name, at the original times. It is a VCD file with strings
+and reals, which viewers display as they are.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ CYCLE = 10
 _TYPES = {DATA: "DATA", ABORT: "ABORT"}
 _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 
-#: Widths of the columns of the text table, by heading; numbers are right-aligned.
+#: Column widths of the text table, keyed by heading; numbers are right-aligned.
 _COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
             "words": 6, "CRC": 7}
 
-#: Times and values of a signal, beginning at the start of a waveform.
+#: Times and values of a signal from the start of a waveform.
 Changes = list[tuple[int, Any]]
 
 
 class Wave:
-    """Signals of a waveform, by name. Raises ``FileNotFoundError`` if there is no file, and ``ValueError`` if
+    """Signals of a waveform, keyed by name. Raises ``FileNotFoundError`` if there is no file, and ``ValueError`` if
     pywellen is not installed or cannot read the file."""
 
     def __init__(self, path: Path):
@@ -72,7 +72,7 @@ class Wave:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the ring in the waveform; raises ``ValueError`` if it shows no ring."""
+        """Number of nodes in the ring of the waveform; raises ``ValueError`` if it contains no ring."""
         count = next(count for count in itertools.count() if f"node{count}.ring_o__valid" not in self._signals)
         if not count:
             raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")
@@ -82,12 +82,12 @@ class Wave:
         return name in self._signals
 
     def changes(self, name: str) -> Changes:
-        """Changes of a signal, as pairs of time and value; the first gives the value at the start."""
+        """Changes of a signal as (time, value) pairs; the first pair is the initial value."""
         with self._errors():
             return [(int(time), value) for time, value in self._signals[name].tv]
 
     def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
-        """Value of a signal before the rising edge of each cycle, from cycle 0; 0 while it is unknown."""
+        """Value of a signal before the rising edge of each cycle, starting with cycle 0; 0 while unknown."""
         known = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
         times = np.array([time for time, _ in known])
         values = np.array([0, *(value for _, value in known)], dtype=np.uint32)
@@ -96,11 +96,11 @@ class Wave:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A packet that a node has sent on its link."""
+    """A packet sent by a node on its link."""
 
-    #: Ranks of the sender and of its successor.
+    #: Ranks of the sender and its successor.
     link: tuple[int, int]
-    #: Cycle in which the sender drives each word on its wires.
+    #: Cycle when the sender drives each word on its wires.
     cycles: tuple[int, ...]
     words: tuple[int, ...]
 
@@ -132,7 +132,7 @@ class Seen:
 
     @property
     def elements(self) -> npt.NDArray[np.float32] | None:
-        """Decoded elements of the payload; None if the packet is damaged, carries no data, or needs a codebook."""
+        """Decoded elements of the payload; None if the packet is damaged, has no data or needs a codebook."""
         header = self.header
         codec: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
         if codec is None or codec.codebook_words or self.crc != "right" or header.type != DATA:
@@ -143,7 +143,7 @@ class Seen:
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
-        """Role of each word of the packet, and the index of the element that it contains, if any."""
+        """Role of each word of the packet, and the index of the element it contains, if any."""
         roles: list[tuple[str, int | None]] = [(f"header{word}", None) for word in range(HEADER_WORDS)]
         if self.codec == "zero_value":
             indices: Iterator[int] = iter(())
@@ -164,7 +164,7 @@ class Seen:
 
 
 def read_packets(wave: Wave) -> list[Seen]:
-    """All complete packets in a waveform, in the order of their first words."""
+    """All complete packets in a waveform, ordered by their first words."""
     packets = []
     for sender, receiver in RingTopology(wave.nodes).links:
         names = [f"node{sender}.ring_o__{wire}" for wire in ("valid", "data", "last")]
@@ -183,12 +183,12 @@ def _line(values: Sequence[object]) -> str:
 
 
 def column_titles() -> str:
-    """Titles of the columns that :func:`describe` fills."""
+    """Titles of the columns filled by :func:`describe`."""
     return _line(tuple(_COLUMNS)) + "first elements"
 
 
 def describe(packet: Seen, *, first: int = 4) -> str:
-    """Describe a packet in a line of text, with its ``first`` elements."""
+    """Describe a packet in one line of text, including its ``first`` elements."""
     header, elements = packet.header, packet.elements
     shown = "unknown" if elements is None else "  ".join(f"{element:.4g}" for element in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
@@ -196,19 +196,19 @@ def describe(packet: Seen, *, first: int = 4) -> str:
 
 
 def _label(packet: Seen) -> str:
-    """Label of a packet, without spaces, since many viewers end strings at a space."""
+    """Label of a packet, without spaces because many viewers end strings at a space."""
     header = packet.header
     return (f"{packet.type}_{header.sequence}:block{header.block}.{header.segment}:{header.length}_{packet.codec}")
 
 
-#: Signals of a link, with their types in VCD and in GTKWave, and their values while no word is on the wires.
+#: Signals of a link with their types in VCD and in GTKWave, and their values while no word is on the wires.
 _SIGNALS: dict[str, tuple[str, str, str | float]] = {
     "packet": ("string", "ascii", "-"), "word": ("string", "ascii", "-"), "element": ("real", "real", math.nan),
     "data": ("wire", "hex", "x")}
 
 
 def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
-    """Changes of the signals of one link, by cycle; if a cycle has several changes, the last one applies."""
+    """Yield signal changes of one link as (cycle, name, value); the last change in a cycle takes effect."""
     for packet in packets:
         yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
@@ -221,8 +221,8 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave, and return its path.
-    For each node, state machines and operations that have ``encodings`` are also shown."""
+    """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave; return its path. For
+    each node, state machines and operations that have ``encodings`` are also shown."""
     links = sorted({packet.link for packet in packets})
     shown = [enc for enc in encodings if "$" not in enc.signal and (enc.machine or enc.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")

@@ -1,6 +1,6 @@
-"""A report as a single HTML page: tables, pictures and notes in one file, without scripts.
+"""Report as a single HTML page without scripts: tables, pictures and notes in one file.
 
-The page's policy blocks all external content. Panels of a picture are arranged in one column on a phone.
+The page's content security policy blocks all external content. On a phone, the panels of a picture are stacked.
 """
 
 import base64
@@ -28,7 +28,7 @@ class Note:
     """A footnote of a report."""
 
     text: str
-    #: Prefixes of the names of rows to which the note applies; empty if it applies to all rows.
+    #: Prefixes of the row names that the note applies to; empty for a note on all rows.
     rows: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ _CYCLES = {
 
 
 def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
-    """Notes on the simulation of nodes, of links with a ``latency`` in cycles, and of floating-point units."""
+    """Notes on how nodes, links with a ``latency`` in cycles, and floating-point units were simulated."""
     notes = [Note(_CYCLES[transport])]
     if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         notes.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
@@ -72,13 +72,13 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
 
 
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
-    """Table of settings, including nested sections, with readable names."""
+    """Table of settings, including nested sections, with readable labels."""
     return pairs(title, [(name.replace("_", " ").capitalize(), shown(value, missing="none"))
                          for name, value in _flat(values)])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested sections; names are joined by spaces, and a ``kind`` gets the name of its section."""
+    """Flatten nested sections: names are joined by spaces, and a ``kind`` is named after its section."""
     for name, value in values.items():
         path = prefix if prefix and name == "kind" else f"{prefix} {_WORDS.get(name, name)}".strip()
         if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def _template() -> jinja2.Template:
 
 
 def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
-    """Cells of a table, and for each row the numbers of its notes."""
+    """Cells of a table, and the numbers of the notes for each row."""
     rows = [{"cells": cells, "notes": [number for number, note in enumerate(notes, start=1)
                                        if note.rows and cells[0].startswith(note.rows)]} for cells in table.cells]
     right = markupsafe.Markup(' class="right"')
@@ -104,7 +104,7 @@ def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
 
 
 def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
-    """Panels of a picture as separate pictures, or the whole picture if it has no panels."""
+    """Yield each panel of a picture as a separate picture, or the whole picture if it has no panels."""
     from PIL import Image
 
     with Image.open(picture.path) as image:
@@ -120,10 +120,10 @@ def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
                report: Mapping[str, Any]) -> pathlib.Path:
-    """Write a page about a ``report``, which includes a program and a run, and return the page's path.
+    """Write the page for a ``report``, which describes a program and a run; return the path of the page.
 
-    The ``verdict`` is the result of the comparison with the golden model. ``tables`` contain figures, with the name
-    of a row in its first cell; ``settings`` contain the run's settings; ``notes`` explain the origin of the figures.
+    ``verdict`` is the result of the comparison with the golden model. ``tables`` contain the figures; the first cell
+    of a row is its name. ``settings`` contain the run's settings; ``notes`` explain how figures were obtained.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

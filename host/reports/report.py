@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
-#: Target for the test accuracy; the report contains the number of epochs to reach it.
+#: Target test accuracy; the report contains the number of epochs to reach it.
 TARGET = 0.97
 
 
@@ -42,33 +42,33 @@ class Simulation:
     arithmetic: str
     #: Latency of each link in cycles.
     link_latency: int
-    #: Sections that are present in every node's configuration, including the codecs of weights and gradients.
+    #: Sections present in every node's configuration, including the weight and gradient codecs.
     configuration: dict[str, Any]
     configuration_hash: int
     #: Whether memory transfers used the simulated host ports.
     host_port: bool
     #: Total cycles, including host traffic.
     elapsed: Elapsed
-    #: Seconds per stage: for Verilog, for Verilate and compilation (if needed), and for the run.
+    #: Seconds per stage: Verilog, Verilate and compilation (if needed), and the run.
     seconds: dict[str, float]
-    #: Seconds of the run that the simulation took.
+    #: Seconds of the run spent in simulation.
     simulation_seconds: float
-    #: Faults of links, for nodes with links that repeat words.
+    #: Link faults, for nodes with links that repeat words.
     faults: RandomFaults | None = None
     #: Rings of a grid, and their changes.
     reconfiguration: "ReconfigurationPlan | None" = None
-    #: Partition of a ring with a slow link, and the cycles that determined the choice.
+    #: Partition of a ring with a slow link, with the cycle counts that determined the choice.
     partitioning: dict[str, Any] | None = None
 
     @property
     def modelled(self) -> bool:
-        """Whether nodes are golden models, so that cycles are modelled or None."""
+        """Whether nodes are golden models; cycles are then modelled or None."""
         return self.transport == TransportName.GOLDEN.value
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A training run: its configuration, its results, and the loss of a bigram model on its text."""
+    """A training run: its configuration, its results, and a bigram model's loss on its text."""
 
     config: TrainingConfig
     training: Training
@@ -76,26 +76,26 @@ class _Run:
 
     @property
     def last(self) -> float | None:
-        """Last measure; None if the run ended before any measurement."""
+        """Last measurement, or None if the run ended before any."""
         return self.training.measures[-1] if self.training.measures else None
 
     @property
     def density_per_hop(self) -> list[float]:
-        """Mean density at each hop, over all steps in which the ring was large enough to have that hop."""
+        """Mean density at each hop, over all steps with a ring large enough to have it."""
         densities = [step.density for step in self.training.steps]
         means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
         return list(means.tolist())
 
     @property
     def density(self) -> float | None:
-        """Mean density over hops and steps; None without hops."""
+        """Mean density over all hops and steps, or None without hops."""
         means = ([np.mean(step.density) for step in self.training.steps if step.density] if self.training.changes
                  else self.density_per_hop)
         return float(np.mean(means)) if means else None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration as a flat dictionary, with the optimizer's name and parameters."""
+        """Flatten the configuration to a dictionary with the optimizer's name and parameters."""
         config, optimizer = self.config, self.config.optimizer
         settings = {name: value for name, value in dataclasses.asdict(config).items()
                     if name not in ("optimizer", "packed_state")}
@@ -107,7 +107,7 @@ class _Run:
 
 
 def _sum(name: str, figure: str) -> Column:
-    """Column with the sum of a figure over all steps; None if a step lacks it."""
+    """Column with the sum of a figure over all steps, or None if a step lacks it."""
     return Column(name, of=lambda run: total(getattr(step, figure) for step in run.training.steps))
 
 
@@ -117,7 +117,7 @@ _DIGITS = (Column("accuracy", of=_LAST), Column("loss_per_epoch", of=_LOSSES),
 _TEXT = (Column("held_out_loss", of=_LAST), Column("bigram_loss"),
          Column("below_bigram", of=lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
          Column("loss_per_interval", of=_LOSSES), Column("held_out_loss_per_interval", of=_MEASURES))
-#: Sums of step figures, and attributes of the results, by their names in the report.
+#: Sums of step figures and attributes of the results, keyed by their names in the report.
 _SUMS = {
     "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
     "bound_scatter_reduce": "scatter_bound", "words_scatter_reduce": "scatter_words",
@@ -135,7 +135,7 @@ _COUNTS = (
     Column("changes", of=operator.attrgetter("training.changes"), columns=CHANGES),
     Column("training", of=operator.attrgetter("settings")),
     Column("per_step", of=operator.attrgetter("training.steps"), columns=columns_of(Step, repeats="retries")))
-#: Figures of the simulation that are included in the report.
+#: Simulation figures included in the report.
 _SIMULATION = columns_of("transport threads arithmetic link_latency configuration configuration_hash modelled")
 
 #: Schema of the report of a training run.
@@ -150,7 +150,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
                  bigram_loss: float | None = None, interrupted: bool = False,
                  schedules: Sequence[tuple[TrainingConfig, Training]] = ()) -> dict[str, Any]:
-    """Build the report, in a form that can be written as JSON.
+    """Build the report as a JSON-serializable object.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     bigram_loss : float, optional
         Loss of a bigram model on held-out text, for a character model; None for a classifier.
     schedules : sequence of tuple
-        If nodes have a program: all runs, with the same steps and different schedules.
+        All runs, with the same steps and different schedules, if nodes have a program.
     """
     columns = (*(_DIGITS if bigram_loss is None else _TEXT), *_COUNTS)
     runs = ((config, training), *([] if comparison is None else [comparison]))
@@ -227,16 +227,16 @@ def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path
     return picture
 
 
-#: Settings in report.json, in addition to the settings of training and of nodes.
+#: Settings in report.json other than the settings of training and of nodes.
 _SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
-#: Optional sections of nodes, which the page lists as absent.
+#: Optional node sections that the page lists as absent.
 _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}
 
 
 def write_page(report: dict[str, Any], directory: pathlib.Path, *,
                timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
-    """Write report.html, with the picture drawn by :func:`draw_report` and the pictures in ``timelines``, files
-    written by :func:`host.features.programs.measured.write`; return its path."""
+    """Write report.html, with the figure drawn by :func:`draw_report` and the figures in ``timelines``, which are
+    files written by :func:`host.features.programs.measured.write`; return its path."""
     marked = " Vertical lines mark changes of the rings." if report["changes"] else ""
     pictures = [page.Picture(directory / "report.png", f"A chart; the tables below have its figures.{marked}"),
                 *(page.Picture(path, f"Commands of one step on each node over time: {path.stem.replace('-', ', ')}.")
@@ -255,7 +255,7 @@ def write_page(report: dict[str, Any], directory: pathlib.Path, *,
 
 
 def _measures(report: dict[str, Any]) -> Table:
-    """Table of the training loss, and of held-out loss or test accuracy, at each measurement."""
+    """Table of the training loss and the held-out loss or test accuracy at each measurement."""
     text = report["workload"] == "text"
     measures = ((f"loss_per_{'interval' if text else 'epoch'}", "training loss", ".4f"),
                 ("held_out_loss_per_interval", "held-out loss", ".4f") if text else

@@ -1,4 +1,4 @@
-"""Style and files of pictures, with panels that can be shown separately.
+"""Common style for pictures, and image files with panels that can be shown separately.
 
 Example
 -------
@@ -31,23 +31,23 @@ STYLE = {
     "axes.titlesize": 11, "legend.frameon": False,
 }
 _DPI = 130
-#: Heights in inches of the title, the note below it, and the legend of all panels.
+#: Heights in inches of the title, the note below it, and the shared legend.
 _TITLE, _NOTE, _LEGEND = 0.34, 0.28, 1.1
 
 
 @contextlib.contextmanager
 def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "",
             note: str = "", colour: str = FAINT, **options: Any) -> Iterator[list[Any]]:
-    """Context that draws a picture; its PNG file, written at the end, includes the position of each panel.
+    """Context manager for a picture that is written as PNG at the end, with the position of each panel.
 
     Parameters
     ----------
     size : (float, float)
         Width and height in inches.
     rows, columns : int
-        Numbers of panels; they are yielded row by row. With option ``sharex``, the rows form one panel.
+        Number of rows and columns of panels, yielded row by row. With ``sharex``, the rows form one panel.
     title, note : str
-        Lines above the panels; the note has the colour ``colour``.
+        Lines above the panels; the note is drawn in ``colour``.
     options
         ``legend=True`` adds an area below all panels, which is yielded last; other options are passed to
         :meth:`matplotlib.figure.Figure.add_gridspec` or, with ``sharex``, to its ``subplots``.
@@ -88,7 +88,7 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
 
 
 def _write_lines(figure: Any, size: tuple[float, float], title: str, note: str, colour: str) -> None:
-    """Write title and note, in a smaller font if they are long."""
+    """Write the title and the note, in a smaller font if they are long."""
     width, height = size
     if title:
         figure.text(0.012, 1 - 0.07 / height, title, fontsize=15 * min(1, 6.9 * width / len(title)),
@@ -99,7 +99,7 @@ def _write_lines(figure: Any, size: tuple[float, float], title: str, note: str, 
 
 
 def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: Any) -> None:
-    """Write text with a white outline at a position on the axes."""
+    """Write text with a white outline at the given position on the axes."""
     from matplotlib.patheffects import withStroke
 
     axes.annotate(text, at, textcoords="offset points", path_effects=[withStroke(linewidth=3, foreground="white")],
@@ -112,7 +112,7 @@ def show_thousands(axis: Any) -> None:
 
 
 def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
-    """Mean loss over the last ``count`` updates up to each update, ignoring updates without a timely gradient."""
+    """Return the mean loss over the last ``count`` updates at each update, ignoring missing losses."""
     means: list[float] = []
     for last in range(1, len(losses) + 1):
         known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]

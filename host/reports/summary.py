@@ -1,4 +1,4 @@
-"""The printed report of a training run: its verdict, figures, schedules and sample of text."""
+"""Printed report of a training run: verdict, figures, schedules and a sample of generated text."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["SCHEDULES", "figures", "schedules_of", "show", "summary", "verdict"]
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Verdict on the comparison with the golden model, in one or two sentences."""
+    """Verdict of the comparison with the golden model, in one or two sentences."""
     if report["modelled"]:
         return NO_WITNESS
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
@@ -45,7 +45,7 @@ def _hops(density: list[float]) -> str:
 
 
 def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Traffic of a run on the links or, for a node without links, its compression of gradients."""
+    """Traffic on the links or, for a node without links, how well its gradients compress."""
     steps, words = report["steps"], ratio_text(run["words_sent"], run["words_dense"])
     mark = ", modelled" if report["modelled"] else ""
     if only_compresses(report):
@@ -66,7 +66,7 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step on computing nodes, by part; without a program, only the cycles of the layers."""
+    """Cycles per step on computing nodes, by part; without a program, only the layers' cycles."""
     compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
@@ -77,12 +77,12 @@ def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
 
 
 def _less(whole: Cycles, *parts: Cycles) -> Cycles:
-    """Cycles of a whole minus the cycles of its parts."""
+    """Cycles of the whole minus the cycles of its parts."""
     return total([whole, *(None if part is None else -part for part in parts)])
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures of masks that are applied by separate commands; nodes that compute do not need such commands."""
+    """Figures for masks applied by separate commands, which nodes with a compute engine do not need."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -92,7 +92,7 @@ def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows on the faults of the links and on their repair."""
+    """Rows about link faults and their repair."""
     faults = report["faults"]
     return [] if faults is None else [
         ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
@@ -102,7 +102,7 @@ def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures of a run with a density, or of the dense run that it is compared with."""
+    """Figures of a sparse run, or of the dense run that it is compared with."""
     losses, sparsify, steps = run["loss_per_epoch"], run["cycles_sparsify"], report["steps"]
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),
@@ -114,7 +114,7 @@ def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]
 
 
 def _setup(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Setup of the run: nodes, formats, rings and repairs."""
+    """Rows about the setup: nodes, formats, rings and repairs."""
     training = report["training"]
     rows = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
             ("parameters · steps", f"{report['parameters']:,} · {report['steps']}")]
@@ -147,18 +147,18 @@ def _simulated(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items()))]
 
 
-#: A run with a schedule: its configuration and its results.
+#: A run with a schedule, as a pair of configuration and results.
 _Run = tuple[TrainingConfig, Training]
 
 
 def _steps(run: _Run) -> list[Step]:
-    """Steps that used the last schedule of the run."""
+    """Steps that used the run's last schedule."""
     steps = run[1].steps
     return [step for step in steps if step.schedule == steps[-1].schedule]
 
 
 def _mean(name: str) -> Column:
-    """Column with the mean of a figure over the steps from :func:`_steps`."""
+    """Column with the mean of a figure over the steps that :func:`_steps` returns."""
     def value(run: _Run) -> float | None:
         cycles = total(getattr(step, name) for step in _steps(run))
         return None if cycles is None else cycles / len(_steps(run))
@@ -167,13 +167,13 @@ def _mean(name: str) -> Column:
 
 
 def _bound(run: _Run) -> float | None:
-    """Cycles of the slower queue, a lower limit for the pass."""
+    """Cycles of the busier queue, a lower bound for the pass."""
     compute, communicate = _COMPUTE.value(run), _COMMUNICATE.value(run)
     return None if compute is None or communicate is None else max(compute, communicate)
 
 
 def _member(part: int, name: str) -> Column:
-    """Column with an attribute of one part of a run: its configuration (0) or its results (1)."""
+    """Column that shows an attribute of either the configuration (0) or the results (1) of a run."""
     return Column(name, of=lambda run: getattr(run[part], name))
 
 
@@ -186,7 +186,7 @@ SCHEDULES = (
 
 
 def schedules_of(report: dict[str, Any]) -> list[Table]:
-    """Table of the schedules of a run with a program; empty for other runs."""
+    """Return the table of schedules of a run with a program; empty for other runs."""
     runs = report["schedules"]
     serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
     columns = (
@@ -201,7 +201,7 @@ def schedules_of(report: dict[str, Any]) -> list[Table]:
 
 
 def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Name and value for each row of the summary table; with a density, also the value of the dense run."""
+    """Return name and value of each summary row; with a density, also the value of the dense run."""
     other = report["comparison"]
     if report["training"]["density"] is not None:
         rows: list[tuple[str, ...]] = [*_sparse(report, report)]
@@ -237,7 +237,7 @@ def figures(report: dict[str, Any]) -> Table:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print figures, verdict, schedules, notes, and a text generated by a character model."""
+    """Print the figures, verdict, schedules and notes, and any text generated by a character model."""
     console.print(figures(report))
     console.print(verdict(report), soft_wrap=True)
     for table in schedules_of(report):

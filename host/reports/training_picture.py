@@ -1,4 +1,4 @@
-"""The picture of a training run, with curves of loss, traffic and cycles."""
+"""Picture of a training run: loss, traffic and cycle curves."""
 
 import pathlib
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
 __all__ = ["codecs_of", "draw", "heading", "only_compresses"]
 
 _SENT, _DENSE, _SCATTER, _OTHER, _ATTENTION = COLOURS[:5]
-#: Styles of the curves: dots for the run, and squares for the run with which it is compared.
+#: Curve styles: dots for the run itself, squares for the run that it is compared with.
 _DOTS: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 4}
 _SQUARES: dict[str, Any] = {"color": _OTHER, "linewidth": 2, "marker": "s", "markersize": 3.5}
 _DASHED = (0, (4, 3))
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report made by :func:`host.reports.report.build_report`, with a note below the title."""
+    """Draw a report created by :func:`host.reports.report.build_report`, with a note below the title."""
     panels = _panels(report)
     with picture(path, size=(11 if len(panels) == 4 else 15.5, 7.4), rows=2, columns=len(panels) // 2,
                  title=heading(report), note=note, colour=_SENT if report["bit_exact"] else FAINT) as axes:
@@ -53,14 +53,14 @@ def heading(report: dict[str, Any]) -> str:
 
 
 def _codecs(report: dict[str, Any]) -> str:
-    """Codecs of the links, if they are not the defaults, and the rate of faults."""
+    """Link codecs, unless they are the defaults, and the fault rate."""
     chosen = zip(("weights", "gradients"), codecs_of(report), (RAW, ZERO_VALUE), strict=True)
     codecs = "".join(f", {what} {name}" for what, name, usual in chosen if name != usual)
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether a run's words are from a node that compresses its gradients but has no links."""
+    """Whether the words of a run come from a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
 
@@ -71,12 +71,12 @@ def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
 
 
 def _dense(report: dict[str, Any]) -> Any:
-    """The dense run that a run with a density is compared with, if there is one."""
+    """The dense run that a run with a density is compared with, or None."""
     return report["comparison"] if report["training"]["density"] is not None else None
 
 
 def _write_right(axes: Any, height: float, text: str, colour: str) -> None:
-    """Write a line of text on the right side of the axes."""
+    """Write a line of text at the right edge of the axes."""
     axes.text(0.99, height, text, transform=axes.transAxes, ha="right", color=colour, fontweight="bold")
 
 
@@ -115,7 +115,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
-    """Draw the other optimizer's curve, and mark where each of the two runs reaches the target accuracy."""
+    """Draw the other optimizer's curve, and mark where each run reaches the target accuracy."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
     axes.axhline(target, color=FAINT, linewidth=1, linestyle=_DASHED)
@@ -156,7 +156,7 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the number of words that the links repeated in each step, for steps with repetitions."""
+    """Draw the number of words that the links resent in each step, if any were."""
     repeated = _column(report, "words_repeated") / 1000
     mended = repeated > 0
     axes.vlines(_column(report, "number")[mended], 0, repeated[mended], color=_SCATTER, linewidth=1.2,
@@ -194,7 +194,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_dense_density(axes: Any, dense: Any, top: float) -> None:
-    """Draw the mean density of the dense run at each hop."""
+    """Draw the dense run's mean density at each hop."""
     axes.plot(range(1, len(dense) + 1), dense, **{**_SQUARES, "markersize": 5})
     for hop, mean in enumerate(dense, start=1):
         annotate_outlined(axes, f"{mean:.1f} %", (hop, mean), xytext=(0, 9), ha="center", color=_OTHER)
@@ -223,12 +223,12 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _mean(run: dict[str, Any], name: str) -> float:
-    """Mean of a figure over all steps; 0 for cycles that are not modelled."""
+    """Mean of a figure over all steps, or 0 for cycles that are not modelled."""
     return float(np.mean([step[name] or 0 for step in run["per_step"]]))
 
 
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the cycles of the parts of a step, without the host's reads and writes."""
+    """Draw the number of cycles of each part of a step, without the host's reads and writes."""
     runs = [(report, report["training"]["label"])]
     if _dense(report) is not None:
         runs.append((report["comparison"], "dense"))
@@ -277,14 +277,14 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the attention weights of a held-out sequence; masked positions stay empty."""
+    """Draw the attention weights of a held-out sequence, leaving masked positions blank."""
     sample = report["sample"]
     if sample is None:
         axes.set_axis_off()
         return
     heads = np.array(sample["attention"])
     count, rows, columns = heads.shape
-    # Heads are placed side by side, separated by a column of NaN.
+    # Place the heads next to each other, separated by a column of NaN.
     weights = np.concatenate(np.pad(heads, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan), axis=1)[:, :-1]
     axes.imshow(np.where(np.isnan(weights), 1.0, 0.86), cmap="gray", vmin=0, vmax=1, aspect="auto")
     image = axes.imshow(np.ma.masked_less_equal(np.ma.masked_invalid(weights), 0), cmap="BuPu", vmin=0, vmax=1,

@@ -1,4 +1,4 @@
-"""Command line of a run: an option for each field of the description, and a file, modified by options."""
+"""Command line of a run: an option per field of the description, and a file that options override."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from host.run.spec import RunSpec, fields_of, read, with_texts
 __all__ = ["SECTIONS", "command", "fields"]
 
 _ORDER = ("workload", "model", "optimizer", "formats", "compute", "ring", "faults", "schedule", "backend", "output")
-#: Sections in the order of the help; all schedules have the same section name.
+#: Sections in the order of the help text; all schedules share one section name.
 SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
     (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
 
 
 def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
-    """Yield each field's path, parameter name, type, description and heading."""
+    """Yield the path, parameter name, type, option and help heading of each field."""
     for section, kind in SECTIONS:
         types = fields_of(kind)
         for name, option in kind.options().items():
@@ -30,7 +30,7 @@ def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """Parameters that Typer converts to options; None or False means that the option is not set."""
+    """Parameters that Typer turns into options; None or False means that the option was not given."""
     for path, name, kind, option, panel in fields():
         switch = kind is bool and "/" not in option.flags[0]
         default = RunSpec().value(path)
@@ -41,8 +41,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
-    """Create the function of a command whose options describe a run. It calls ``run`` with the run, and with the
-    report to reproduce, if there is one."""
+    """Create a command function with an option for each field of a run description. It calls ``run`` with the run and
+    with the report to reproduce, if there is one."""
     known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
     file, assignments, schedule = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (

@@ -1,4 +1,4 @@
-"""Dependencies between a run's options: a value of one may require certain values of another, with a reason."""
+"""Constraints between a run's options: the value of one option may restrict the values of another."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from host.training.record import HOST, NODE
 
 __all__ = ["Coupling"]
 
-#: Options that determine the value of an option that is not set.
+#: For each option that may be unset: the options from which its value is derived.
 _SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
             "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
@@ -28,18 +28,18 @@ def _words(values: tuple[Any, ...]) -> str:
 class Coupling:
     """Condition for the use of an option."""
 
-    #: Field of the option; if ``value`` is set, the coupling applies only to this value.
+    #: Constrained option; if ``value`` is set, the constraint applies to this value only.
     option: str
-    #: Field that the option depends on, or several fields; one of them must be set.
+    #: Option or options that must be set for ``option`` to be allowed; one of several is enough.
     other: str | tuple[str, ...]
-    #: Values of the other field that allow the option; None means any value, and () means that it must not be set.
+    #: Values of ``other`` that allow the option; None allows any value, and () requires ``other`` to be unset.
     allowed: tuple[Any, ...] | None
-    #: Reason why the option does not apply if the other field has a different value.
+    #: Reason why the option is not allowed when ``other`` has a different value.
     reason: str
     value: Any = None
 
     def violated(self, spec: RunSpec, full: RunSpec) -> bool:
-        """Whether a run violates the coupling, given its own values and its values with all defaults."""
+        """Return whether a run violates the constraint; ``full`` is the run with defaults filled in."""
         if not spec.given(self.option) or self.value not in (None, spec.value(self.option)):
             return False
         other_values = [_value(full, path) for path in self._others]
@@ -55,18 +55,18 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """Name of the option, and its value if the coupling applies to this value only."""
+        """Name of the option, with its value if the constraint applies to this value only."""
         return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
 
     @property
     def condition(self) -> str:
-        """Description of the runs for which the option is allowed."""
+        """Describe the runs that may use the option."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
         if not self.allowed:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)
         section, _, name = self._others[0].partition(".")
-        if not named:  # all allowed values belong to features that are not in this copy
+        if not named:  # all allowed values belong to features removed from this copy
             return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
@@ -76,7 +76,7 @@ class Coupling:
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
     def message(self, spec: RunSpec, full: RunSpec) -> str:
-        """Error message, given a run's own values and its values with all defaults."""
+        """Build the error message for a run; ``full`` is the run with defaults filled in."""
         other, value = self._others[0], _value(full, self._others[0])
         actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
         if not spec.given(other) and not _is_absent(value):
@@ -86,11 +86,11 @@ class Coupling:
 
 
 def _is_absent(value: Any) -> bool:
-    """Whether an option is not set; zero is a value."""
+    """Return whether an option is unset; zero counts as set."""
     return value is None or value is False or value == HOST
 
 
 def _value(spec: RunSpec, path: str) -> Any:
-    """Return the value of a field; the rule is momentum for every schedule with its own loop."""
+    """Return the value of a field, or momentum as the rule of any schedule that has its own training loop."""
     has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

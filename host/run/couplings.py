@@ -1,7 +1,7 @@
-"""Couplings of a run's options: values of one option that require certain values of another, with reasons.
+"""Couplings of run options: values of one option that require certain values of another, and why.
 
-This is the only list of couplings: runs are checked against it, and it is printed in error messages, docs/run.md and
-``gradring info``.
+This list is the only source: runs are checked against it, and error messages, docs/run.md and ``gradring info`` print
+it.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _BUILT = "a board's nodes are as they were built"
 
 
 def _boards(has: Callable[[Any], Any]) -> tuple[str, ...]:
-    """Names of boards with nodes that satisfy ``has``."""
+    """Names of the boards with nodes that satisfy ``has``."""
     return tuple(name for name in BOARDS.present if has(BOARDS[name].node))
 
 
@@ -117,7 +117,7 @@ COUPLINGS = (
 
 
 def check(spec: RunSpec) -> None:
-    """Raise ``ValueError`` for the first option of a run that does not apply to it."""
+    """Raise ``ValueError`` for the first option that does not apply to the run."""
     if spec.schedule is not None:
         _check_schedule(spec)
     full = with_defaults(spec)
@@ -130,7 +130,7 @@ def check(spec: RunSpec) -> None:
 
 
 def _check_schedule(spec: RunSpec) -> None:
-    """Raise ``ValueError`` for an option that the schedule does not accept."""
+    """Raise ``ValueError`` if an option does not apply to the schedule."""
     schedule = spec.known_schedule
     schedule.check_given(spec)
     if schedule.applicable is None:

@@ -1,4 +1,4 @@
-"""Defaults of a run that depend on several sections of its description."""
+"""Defaults that depend on several sections of a run's description."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ __all__ = ["is_programmed", "with_defaults", "without_defaults"]
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
-    """Add all defaults that apply to a run and do not depend on data; the function is idempotent."""
+    """Fill in all applicable defaults that do not depend on data; the function is idempotent."""
     spec = _schedule(_backend(spec))
     for fill in (_workload, _ring, _optimizer, _formats, _compute, _rest):
         spec = spec.replace(_missing(spec, fill(spec)))
@@ -30,7 +30,7 @@ def with_defaults(spec: RunSpec) -> RunSpec:
 
 
 def without_defaults(spec: RunSpec) -> RunSpec:
-    """Remove values that equal their defaults, so that changing one value can change other defaults."""
+    """Remove values that equal their defaults, so that a change of one value can change other defaults."""
     full = with_defaults(spec)
     for path in paths_of(spec):
         section, _, name = path.partition(".")
@@ -48,7 +48,7 @@ def _missing(spec: RunSpec, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _backend(spec: RunSpec) -> RunSpec:
-    """Set the transport and the board, which most other defaults depend on."""
+    """Set the transport and the board, on which most other defaults depend."""
     transport = spec.backend.transport
     if transport is None:
         transport = TransportName.VERILATED if spec.backend.device is None else TransportName.SERIAL
@@ -59,14 +59,14 @@ def _backend(spec: RunSpec) -> RunSpec:
 
 
 def _schedule(spec: RunSpec) -> RunSpec:
-    """Set the schedule: a program for perceptrons on computing nodes."""
+    """Set the schedule; the default for perceptrons on computing nodes is a program."""
     if spec.schedule is not None:
         return spec.replace(_missing(spec, spec.schedule.defaults(spec)))
     return spec.replace({"schedule.overlap": "none"} if is_programmed(spec) else {"schedule.kind": Update.kind})
 
 
 def is_programmed(spec: RunSpec) -> bool:
-    """Whether nodes compute with a program by default, if no other schedule is requested."""
+    """Whether nodes run a program by default, if no other schedule is requested."""
     return (spec.compute.on == NODE and spec.workload.name is WorkloadName.DIGITS and spec.formats.density is None
             and spec.backend.board is None)
 
@@ -93,7 +93,7 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
-    """Update rule and its constants; schedules with a separate loop use the constants of momentum."""
+    """Default update rule and its constants; schedules with a separate loop use the momentum defaults."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
     if not spec.known_schedule.in_steps:
         rate = spec.known_schedule.learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]

@@ -1,4 +1,4 @@
-"""Files of a run: checkpoint, results, and messages when it is ended by a signal."""
+"""Files of a run: checkpoint, results, and messages after a signal."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from host.training.workloads import Workload
 __all__ = ["FILES", "advice", "end_interrupted", "identity_of", "open_files", "space", "until_signal",
            "write_results"]
 
-#: Files that any kind of `gradring train` run may write to its output folder.
+#: Files that `gradring train` may write to its output folder.
 FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", NAME,
          *(name for schedule in SCHEDULES.values() for name in schedule.files()))
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """All data that affect the exact results and the report of a run."""
+    """Return all data that affects the exact results and the report of a run."""
     return {**options, "configuration": as_dict(node), **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}
@@ -38,15 +38,15 @@ def identity_of(configs: list[TrainingConfig], node: Configuration, **options: o
 
 
 def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Maximum bytes of the results: two checkpoints at the same time, weights, and a report."""
+    """Return the maximum size of the results in bytes: two checkpoints at a time, weights, and a report."""
     vectors = 8 + config.optimizer.planes + 2 * nodes
     return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
 
 def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
-    """Check that results of ``space`` bytes can be written, and return the content of the checkpoint to resume from,
-    if there is one. ``check`` is called with the content first, and may raise ``CheckpointError``."""
+    """Check that results of ``space`` bytes can be written; return the checkpoint to resume from, if any. ``check``
+    is called with its content first and may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
     checkpointer.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)
@@ -62,7 +62,7 @@ def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], N
 
 
 def until_signal(action: Callable[[Signals], None]) -> int:
-    """Carry out steps until they end, or a signal stops them between two steps; return the signal's number, or 0."""
+    """Run steps until they end or a signal stops them between two steps; return the signal number, or 0."""
     with handle_signals(grace=GRACE) as signals:
         try:
             action(signals)
@@ -72,14 +72,14 @@ def until_signal(action: Callable[[Signals], None]) -> int:
 
 
 def write_results(spec: RunSpec, report: dict[str, Any]) -> Path:
-    """Write the report and the description of a run, and return the path of the report."""
+    """Write a run's report and description; return the path of the report."""
     folder = spec.known("output.folder")
     write_bytes(folder / "run.toml", to_toml(spec).encode())
     return write_report(report, folder)
 
 
 def advice(checkpointer: Checkpointer) -> str:
-    """Advice on how to continue a run that has ended early."""
+    """Return advice on how to continue a run that ended early."""
     if not checkpointer.kept:
         return "there is no checkpoint yet, so that the next run begins at its first step"
     return (f"{shown(checkpointer.path)} holds {checkpointer.kept} step{'s' if checkpointer.kept > 1 else ''}: "
@@ -88,6 +88,6 @@ def advice(checkpointer: Checkpointer) -> str:
 
 
 def end_interrupted(number: int, checkpointer: Checkpointer, console: Console) -> NoReturn:
-    """End the program after a signal, with advice on how to continue."""
+    """Exit after a signal, with advice on how to continue."""
     console.print(f"interrupted; {advice(checkpointer)}", soft_wrap=True)
     raise typer.Exit(128 + number)

@@ -1,4 +1,4 @@
-"""Preparation of a run in which all workers step together: nodes, data and configurations, before any build."""
+"""Prepare runs of workers that step together: nodes, data and configurations, before any build."""
 
 import dataclasses
 from collections.abc import Callable
@@ -38,13 +38,13 @@ class Preparation:
 
     #: Description of the run, with all defaults.
     spec: RunSpec
-    #: Board; without one, the rates of a default board.
+    #: Board of the run; without one, the rates of a default board.
     board: BoardConfig
     node: Configuration
     task: Workload
     #: Configurations of the successive runs.
     configs: list[TrainingConfig]
-    #: Configuration of the comparison run, which is the last of ``configs``; None without a comparison.
+    #: Configuration of the comparison run, which is the last of ``configs``; None if there is none.
     plain: TrainingConfig | None = None
     #: Rings of a grid, and their changes.
     reconfiguration: "ReconfigurationPlan | None" = None
@@ -63,8 +63,8 @@ class Preparation:
 
 
 def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
-    """Check and prepare a run, described with all defaults; ``say`` is called with lines about choices. Raises
-    ``ValueError`` if the run is impossible, or an option has no effect on it."""
+    """Check and prepare a run, described with all defaults; ``say`` is called with lines that explain choices. Raises
+    ``ValueError`` if the run is impossible or an option has no effect on it."""
     board = _board(spec)
     schedule = spec.known_schedule
     reconfiguration: ReconfigurationPlan | None = None
@@ -87,14 +87,14 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """Board of the run; if there is none, a board of default nodes, with rates that have no effect."""
+    """Board of the run, or else a board of default nodes with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
 
 
 def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
-    """Configuration of the nodes, before their memories are made large enough for the run."""
+    """Configuration of the nodes, before their memories are enlarged to fit the run."""
     nodes = spec.known("ring.nodes")
     node = _with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
     if spec.backend.board is None and not is_grid and not 1 <= nodes <= node.topology.max_nodes:
@@ -112,7 +112,7 @@ def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
 
 
 def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
-    """Set the codecs of new weights and of gradients; raises ``ValueError`` if nodes do not support them."""
+    """Set the codecs of new weights and gradients; raises ``ValueError`` if nodes do not support them."""
     if node.has_ring:
         return node.replace(weights=Weights(codec=weights), gradients=gradients)
     if (weights, gradients) != (RAW, ZERO_VALUE):
@@ -122,7 +122,7 @@ def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Confi
 
 
 def with_links(links: str, node: Configuration, *, messages: bool = False) -> Configuration:
-    """Set the links of a node: with credits, or in slots, which can also carry ``messages``."""
+    """Configure the links of a node: with credits, or with slots, which can also carry ``messages``."""
     if links != SLOTS:
         return node
     slots = section("Slots")(ingress=15, messages=messages)
@@ -130,7 +130,6 @@ def with_links(links: str, node: Configuration, *, messages: bool = False) -> Co
 
 
 def _config(spec: RunSpec) -> TrainingConfig:
-    """Training configuration of the run."""
     workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
     momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
     options: dict[str, Any] = {name: value for name, value in (
@@ -147,7 +146,7 @@ def _config(spec: RunSpec) -> TrainingConfig:
 
 
 def _place(spec: RunSpec) -> str:
-    """Text about the options that select a run's board."""
+    """Text that names the options which select a run's board."""
     backend = spec.backend
     on_board = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
     transport = f" by --transport {spec.known('backend.transport').value}" if on_board else ""
@@ -155,12 +154,12 @@ def _place(spec: RunSpec) -> str:
 
 
 def random_faults(spec: RunSpec) -> RandomFaults | None:
-    """Link faults of a run described with all defaults; None if there are none."""
+    """Link faults of a run described with all defaults, or None."""
     return None if spec.faults.rate is None else RandomFaults(rate=spec.faults.rate, seed=spec.known("faults.seed"))
 
 
 def _far_memory(spec: RunSpec) -> FarMemory | None:
-    """Far memory of the nodes; None if they have none."""
+    """Far memory of the nodes, or None."""
     compute = spec.compute
     if compute.activations is None:
         return None
@@ -174,7 +173,7 @@ def _far_memory(spec: RunSpec) -> FarMemory | None:
 
 def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
         tuple[TrainingConfig, Workload]):
-    """Create the model and the data. If a board has no room for a hidden layer, the default perceptron has none."""
+    """Create the model and the data; the default perceptron omits a hidden layer that does not fit."""
     if spec.workload.name is WorkloadName.TEXT:
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()
@@ -192,7 +191,7 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
 
 
 def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
-    """Configuration of the comparison run, if requested: dense, or with plain sgd."""
+    """Configuration of the comparison run (dense or plain sgd), if requested."""
     if not spec.output.compare:
         return None
     if config.density is not None:
@@ -210,7 +209,7 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
 
 def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
             reconfiguration: "ReconfigurationPlan | None") -> Configuration:
-    """Configuration of nodes with enough memory for the runs, and with the engines that they need."""
+    """Configuration of nodes with the engines and enough memory for all runs."""
     nodes, config = spec.known("ring.nodes"), configs[0]
     node = fitted(node, [run.allocation(task.parameters.size) for run in configs],
                   nodes=nodes if reconfiguration is None else reconfiguration.fewest,

@@ -1,4 +1,4 @@
-"""Processes of a simulation, on this machine or started by ``mpirun``."""
+"""Simulation processes, on this machine or started by ``mpirun``."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Serve the first ``mpirun`` process until it exits, and return True; in the first or only process, return False.
-    It must be called before anything that may fail, so that the first process always releases all processes."""
+    """Serve the first ``mpirun`` process until it exits and return True; in the first or only process, return False.
+    Call this before anything that may fail, so that the first process always releases all processes."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi
@@ -34,14 +34,14 @@ def _mpi_processes() -> "Processes":
 
 
 def check_alone(what: str) -> None:
-    """Raise ``ValueError`` if ``mpirun`` has started several processes for ``what``, which needs a single one."""
+    """Raise ``ValueError`` if ``mpirun`` has started several processes for ``what``, which needs one."""
     if mpi_size() > 1:
         raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
 
 
 def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
-    """The requested processes; None if only this process simulates. Raises ``ValueError`` if a process would have no
-    node, or ``mpirun`` has started a different number."""
+    """Return the requested processes, or None if only this process simulates. Raises ``ValueError`` if a process
+    would have no node, or if ``mpirun`` has started a different number of processes."""
     started = mpi_size()
     if count is not None and started > 1 and count != started:
         raise ValueError(f"Processes must be the {started} that mpirun has started, not {count!r}")
@@ -58,5 +58,5 @@ def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(count: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Number of threads of each process: as requested, or the default, which is 1 with several processes."""
+    """Number of threads per process: as requested, or else the default, 1 if there are several processes."""
     return thread_count(1 if processes is not None and count is None else count, nodes)

@@ -16,26 +16,26 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Keys of a report that contain its list of steps, and, by label, the figures of a step that are compared.
+#: Keys that a report may use for its list of steps; step figures to compare, keyed by label.
 _STEPS = ("per_step", "updates")
 _COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 
 
 def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
-    """SHA-256 of the bits of arrays, in hexadecimal digits; None if an array is missing."""
+    """SHA-256 of the arrays' bits as hexadecimal digits, or None if an array is missing."""
     if any(array is None for array in arrays):
         return None
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
-    """Add to a report the run's description, the digest of its final weights (None without weights), and the levels
-    of reproducibility of its sums."""
+    """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
+    without weights; the levels apply to the run's sums."""
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels_of_ring()}
 
 
 def check_report(path: Path) -> dict[str, Any]:
-    """Read the report of a single run; raises ``SpecError`` if the file contains no report of that kind."""
+    """Read the report of a single run; raises ``SpecError`` if the file contains anything else."""
     try:
         schemas = [schedule.schema() for schedule in SCHEDULES.values()]
         report = read_report(path, steps.SCHEMA, *(schema for schema in schemas if schema is not None))
@@ -52,8 +52,8 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Describe, in lines, whether the bits, cycles and words of a run match an earlier report. Among jobs that ran
-    side by side, the job with the same seed is compared."""
+    """Describe, as lines of text, whether a run's bits, cycles and words match an earlier report. Of jobs that ran
+    side by side, the one with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)

@@ -1,4 +1,4 @@
-"""Schedule of a run: how workers compute and update weights, and how the run is carried out."""
+"""Schedules of a run: how workers compute and update weights, and how the run is executed."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 __all__ = ["WITH_MOMENTUM", "Schedule"]
 
-#: Fields that apply to schedules with a separate training loop; these use momentum.
+#: Fields that apply to schedules with their own training loop, which use momentum.
 WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arithmetic", "model.hidden",
                  "optimizer.learning_rate", "optimizer.momentum", "output.folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule(Section):
-    """Base class of schedules. Its attributes determine values in other sections of a run."""
+    """Base class of schedules, with attributes that determine values in other sections of a run."""
 
     #: Name of the schedule, and the option that selects it.
     kind: ClassVar[str]
     lead: ClassVar[str]
     #: Position in lists of schedules.
     place: ClassVar[int]
-    #: Default number of nodes, or workers, without a board.
+    #: Default number of nodes or workers without a board.
     nodes: ClassVar[int] = 4
     #: Whether the run is a single job in which all workers step together.
     in_steps: ClassVar[bool] = False
     #: Whether several processes can simulate the nodes, and whether links have a latency.
     has_processes: ClassVar[bool] = False
     has_latency: ClassVar[bool] = True
-    #: Formats that can be set: weights, gradients, or both.
+    #: Formats that can be set: for weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
-    #: Defaults for the workload; None if they are the same as for a run in steps.
+    #: Defaults for the workload; None to use the defaults of a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
-    #: Default learning rate, for a schedule that supports momentum only.
+    #: Default learning rate of a schedule that supports only momentum.
     learning_rate: ClassVar[float | None] = None
-    #: Default number of multiply-adds per cycle, for a schedule that assumes an engine.
+    #: Default number of multiply-adds per cycle of a schedule that assumes an engine.
     macs: ClassVar[int | None] = None
-    #: Fields of other sections that have an effect with this schedule; None if all have.
+    #: Fields of other sections that affect this schedule; None for all.
     applicable: ClassVar[tuple[str, ...] | None] = None
 
     @classmethod
@@ -55,12 +55,12 @@ class Schedule(Section):
 
     @classmethod
     def files(cls) -> Iterable[str]:
-        """Names of files that only runs with this schedule write."""
+        """Names of the files that only runs with this schedule write."""
         return ()
 
     @classmethod
     def schema(cls) -> "Schema | None":
-        """Schema of reports of the schedule's runs; None if they are reports of runs in steps."""
+        """Schema for reports of this schedule's runs; None if they are reports of runs in steps."""
         return None
 
     @property
@@ -69,14 +69,14 @@ class Schedule(Section):
         return False
 
     def check_given(self, spec: "RunSpec") -> None:
-        """Raise ``ValueError`` for a field that does not apply, given the description without defaults."""
+        """Raise ``ValueError`` for an inapplicable field, given the description without defaults."""
 
     def defaults(self, spec: "RunSpec") -> dict[str, Any]:
-        """Defaults of the schedule's own fields, by path."""
+        """Defaults of the schedule's own fields, keyed by path."""
         return {}
 
     def configs(self, config: "TrainingConfig") -> "list[TrainingConfig]":
-        """Return the training configuration of each run in steps that the schedule consists of."""
+        """Return the training configuration of each of the schedule's runs in steps."""
         return [config]
 
     def check(self, spec: "RunSpec") -> None:
@@ -84,12 +84,12 @@ class Schedule(Section):
         raise NotImplementedError
 
     def train(self, spec: "RunSpec") -> Any:
-        """Carry out a run described with all defaults; return its report, or its reports."""
+        """Execute a run described with all defaults; return its report or reports."""
         raise NotImplementedError
 
     def needed(self, spec: "RunSpec") -> None:
         """Raise an error if a package that the run needs is missing."""
 
     def write(self, report: dict[str, Any], spec: "RunSpec", task: "Workload", folder: Path) -> list[Path]:
-        """Write additional files of a run in steps, and return their paths."""
+        """Write additional files for a run in steps, and return their paths."""
         return []

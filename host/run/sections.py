@@ -1,4 +1,4 @@
-"""Sections of the description of a training run: options by subject, with help texts, units and ranges.
+"""Sections of a training run's description: options grouped by subject, with help text, unit and range.
 
 A value of None means that the option is not set: its default depends on other sections (:mod:`host.run.defaults`), or
 it does not apply to the run (:mod:`host.run.couplings`).
@@ -30,17 +30,17 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
            "Backend", "Compute", "Faults", "Formats", "Model", "Moments", "Optimizer", "Output", "Ring", "Update",
            "Workload", "flag", "of_schedule"]
 
-#: Default number of steps, examples in a batch and steps between measurements for the character model.
+#: Default number of steps, batch size, and number of steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
 #: Rules for when a node sends: when its successor has room, or in slots of a common time base.
 CREDITS, SLOTS = "credits", "slots"
-#: Shapes of rings in which all nodes of a grid train one model.
+#: Ring shapes for all nodes of a grid to train one model.
 GRID, FLAT = "grid", "flat"
 
 
 class Moments(enum.Enum):
-    """Formats in which nodes store the optimizer's state."""
+    """Formats for storing the optimizer's state on nodes."""
 
     FP32 = "fp32"
     BF16 = "bf16"
@@ -201,7 +201,7 @@ class Compute(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update(Schedule):
-    """Schedule of fused updates, in which the host starts each step."""
+    """Schedule of fused updates; the host starts each step."""
 
     kind: ClassVar[str] = "update"
     lead: ClassVar[str] = "--schedule update"
@@ -267,7 +267,7 @@ class Output(Section):
         "digits. Needs gradring[chakra]."))
 
 
-#: Sections of a run other than its schedule, by name.
+#: Sections of a run other than its schedule, keyed by name.
 SECTIONS: dict[str, type[Section]] = {
     "workload": Workload, "model": Model, "ring": Ring, "backend": Backend,
     "optimizer": Optimizer, "formats": Formats, "compute": Compute,
@@ -287,5 +287,5 @@ def flag(path: str) -> str:
 
 
 def of_schedule(path: str, chosen: str) -> str:
-    """Error message for a field of a schedule other than the ``chosen`` one."""
+    """Error message for a field that belongs to a schedule other than the ``chosen`` one."""
     return f"Option {flag(path)} is for a run without {SCHEDULES[chosen].lead}: leave it out"

@@ -1,4 +1,4 @@
-"""A slow link, and the choice of the fastest partition for a ring that contains it."""
+"""Slow link in a ring, and choice of the fastest partitioning for it."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["SlowLink", "partition", "with_option"]
 
 
 class SlowLink(NamedTuple):
-    """A slow link: the rank that sends on it, and its words per cycle."""
+    """A slow link: the rank that sends over it, and its rate in words per cycle."""
 
     rank: int
     rate: Fraction
@@ -33,20 +33,20 @@ class SlowLink(NamedTuple):
         raise ValueError(f"Slow link must be a rank and a rate above 0 and up to 1, like 2:0.5, not {text!r}")
 
     def check(self, *, nodes: int) -> None:
-        """Raise ``ValueError`` unless a ring of ``nodes`` nodes contains the link."""
+        """Raise ``ValueError`` unless the link exists in a ring of ``nodes`` nodes."""
         if self.rank >= nodes:
             raise ValueError(f"Slow link must be from a rank below {nodes}, not {self.rank}")
 
 
 def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
-    """Add role RootReduce, and room for the state of all groups, to a node's configuration."""
+    """Add the RootReduce role, and memory for the state of all groups, to a node configuration."""
     state = max(node.memories.state, 1 << (length - 1).bit_length()) if planes else node.memories.state
     return node.replace(role=RootReduce(), memories={"state": state})
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the links, set the best partition, and return figures for the report. The two partitions are measured
-    with dense gradients, which overwrite the contents of memories."""
+    """Measure the links, set the best partitioning, and return figures for the report. Both partitionings are
+    measured with dense gradients, which overwrites the contents of the memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
@@ -62,7 +62,7 @@ def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callab
 
 
 def _tried(ring: Ring, length: int, owner: int | None) -> int:
-    """Measure the cycles of an update without state, with dense gradients."""
+    """Measure the cycles of an update with dense gradients and without state."""
     gradients = np.random.default_rng(0).standard_normal(length).astype(np.float32)
     ring.memory.write_gradients([gradients] * ring.nodes)
     ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.0))

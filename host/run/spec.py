@@ -1,4 +1,4 @@
-"""Description of a training run, shared by the command line, TOML files, make, the library and reports.
+"""Description of a training run, shared by command line, TOML files, make, the library and reports.
 
 Example
 -------
@@ -9,8 +9,8 @@ Example
     check(spec)  # of host.run.execution
     Path("run.toml").write_text(to_toml(spec))
 
-In TOML each section is a table. ``[schedule]`` has the additional key ``kind``: update, program, quorum, streaming or
-side-by-side.
+In TOML, each section is a table. ``[schedule]`` has the additional key ``kind``: update, program, quorum, streaming
+or side-by-side.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ _LARGEST = 1 << 20
 
 
 class SpecError(ValueError):
-    """A text does not describe a valid run; the message names the field with the error."""
+    """A text does not describe a valid run; the message names the faulty field."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Description of a training run, in sections; if no schedule is given, other options determine it.
+    """Description of a training run, in sections; without a schedule, other options determine it.
 
     :func:`host.run.execution.check` rejects an impossible run before anything is built.
     """
@@ -59,32 +59,32 @@ class RunSpec:
     output: sections.Output = dataclasses.field(default_factory=sections.Output)
 
     def given(self, path: str) -> bool:
-        """Whether a field such as ``optimizer.momentum`` differs from its default."""
+        """Return whether a field, for example ``optimizer.momentum``, differs from its default."""
         section, _, name = path.partition(".")
         part = getattr(self, section)
         field = None if part is None else type(part).__dataclass_fields__.get(name)
         return field is not None and getattr(part, name) != field.default
 
     def value(self, path: str) -> Any:
-        """Value of a field such as ``optimizer.momentum``; None if the schedule has no such field."""
+        """Return the value of a field like ``optimizer.momentum``; None if the schedule has no such field."""
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name, None)
 
     def known(self, path: str) -> Any:
-        """Value of a field that must be set, as in a run with all defaults."""
+        """Return the value of a field that must be set, as in a run with all defaults filled in."""
         value = self.value(path)
         assert value is not None, path
         return value
 
     @property
     def known_schedule(self) -> Schedule:
-        """The schedule of a run that is known to have one, such as a run with all defaults filled in."""
+        """Return the schedule of a run that must have one, as in a run with all defaults filled in."""
         assert self.schedule is not None
         return self.schedule
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """Replace values of fields, by paths such as ``optimizer.momentum``. Setting a field of a different schedule
-        changes the schedule, unless the values request two kinds."""
+        """Replace field values, keyed by paths like ``optimizer.momentum``. Setting a field of a different schedule
+        switches to that schedule, unless the values request two kinds."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """Return the schedule with changed values; its kind becomes the one that has these fields."""
+        """Return the schedule with changed values, using the kind of schedule that has these fields."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
@@ -112,7 +112,7 @@ class RunSpec:
 
 
 def fields_of(section: type[Section]) -> dict[str, Any]:
-    """Types of a section's fields, by name; for an optional field, its type without None."""
+    """Types of a section's fields, keyed by name; for an optional field, its type without None."""
     hints = typing.get_type_hints(section)
     kinds = {field.name: typing.get_args(hints[field.name]) or [hints[field.name]]
              for field in dataclasses.fields(section)}
@@ -125,7 +125,7 @@ def paths_of(spec: RunSpec) -> list[str]:
 
 
 def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Convert all fields that differ from their defaults to nested dictionaries, for JSON and TOML."""
+    """Convert all fields with non-default values to nested dictionaries, for JSON and TOML."""
     parts = {}
     for name, part in ((name, part) for name, part in vars(spec).items() if part is not None):
         values = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)
@@ -135,12 +135,12 @@ def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
 
 
 def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Convert a run for a report: like :func:`to_dict`, but without the output folder and option resume."""
+    """Convert a run for a report: like :func:`to_dict`, but without the output folder and resume option."""
     return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a form for JSON and TOML."""
+    """Convert a value to a form suitable for JSON and TOML."""
     if isinstance(value, enum.Enum):
         return value.value
     return str(value) if isinstance(value, Path) else value
@@ -195,8 +195,8 @@ def _typed(path: str, kind: Any, value: Any) -> Any:
 
 
 def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
-    """Set fields of a run from texts such as ``optimizer.rule=adam``. Raises ``SpecError`` if a text is not an
-    assignment, or the field or value does not exist."""
+    """Set fields of a run from texts like ``optimizer.rule=adam``. Raises ``SpecError`` if a text is not an
+    assignment or if the field or value does not exist."""
     values = {}
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -208,7 +208,7 @@ def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
 
 
 def _parsed(path: str, kind: Any, text: str) -> Any:
-    """Parse a text to a value as in JSON."""
+    """Parse a text as a JSON value."""
     if kind is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         return words.get(text.lower(), text)
@@ -218,15 +218,15 @@ def _parsed(path: str, kind: Any, text: str) -> Any:
 
 
 def to_toml(spec: RunSpec) -> str:
-    """Convert the run to TOML, without its folder."""
+    """Convert the run to TOML, without its output folder."""
     import tomli_w
 
     return tomli_w.dumps(repeatable(spec))
 
 
 def read(path: Path) -> RunSpec:
-    """Read a run from a TOML file, or from the ``report.json`` of its results. Raises ``SpecError`` if the file
-    describes no run, and ``OSError`` if it cannot be read."""
+    """Read a run from a TOML file or from the ``report.json`` of its results. Raises ``SpecError`` if the file does
+    not describe a run, and ``OSError`` if it cannot be read."""
     from sim import bounded_files, json_files
 
     try:

@@ -1,4 +1,4 @@
-"""Runs in which all workers step together, from the description to the files written."""
+"""Runs with all workers in lockstep, from the description to the files written."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ __all__ = ["train"]
 
 
 class _StepRun:
-    """A run in steps of all workers that is in progress."""
+    """A run in progress, with all workers in lockstep."""
 
     def __init__(self, prepared: Preparation, progress: Progress):
         spec = self.spec = prepared.spec
@@ -49,7 +49,7 @@ class _StepRun:
         self.stopped = 0
 
     def open_files(self) -> None:
-        """Check that all results can be written, and load the content to resume from."""
+        """Check that all results can be written, and load the checkpoint to resume from."""
         spec, prepared, reconfiguration = self.spec, self.prepared, self.prepared.reconfiguration
         identity = identity_of(
             prepared.configs, prepared.node, workload=spec.workload.name.value, nodes=prepared.nodes,
@@ -96,7 +96,7 @@ class _StepRun:
             say=self.progress.say, announce=self.progress.stage, **options)
 
     def carry_out(self, session: Session, events: Any) -> None:
-        """Carry out all runs until they end or a signal is received."""
+        """Execute all runs until they end or a signal is received."""
         prepared, progress = self.prepared, self.progress
         if prepared.slow is not None:
             self.partitioning = slow_link.partition(
@@ -150,7 +150,7 @@ class _StepRun:
             faults=prepared.faults, reconfiguration=prepared.reconfiguration, partitioning=self.partitioning)
 
     def result(self) -> dict[str, Any] | None:
-        """Build the report; None if a signal was received before the end of the first step."""
+        """Build the report, or return None if a signal was received before the end of the first step."""
         prepared, experiment = self.prepared, self.experiment
         task = prepared.task
         begun = [(config, training) for config, training in zip(prepared.configs, experiment.trainings, strict=False)
@@ -165,7 +165,7 @@ class _StepRun:
         return described(result, self.spec, None if self.stopped else experiment.parameters)
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
-        """Write and print the results of a run that has ended."""
+        """Write and print the results of a finished run."""
         prepared, folder = self.prepared, self.folder
         with Progress(console) as progress:
             progress.stage("report")
@@ -182,7 +182,7 @@ class _StepRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry out a run, and return its report; raises ``typer.Exit`` if a signal has been received."""
+    """Execute a run and return its report; raises ``typer.Exit`` if a signal has been received."""
     if spec.output.tensorboard is not None:
         event_files.needed()
     spec.known_schedule.needed(spec)

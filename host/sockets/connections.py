@@ -1,9 +1,9 @@
-"""Socket endpoints that exchange messages: a client, which waits, and a server, which never blocks.
+"""Socket endpoints for messages: a client, which waits, and a server, which never blocks.
 
 A server has one thread. It buffers bytes from a peer until a message is complete, and bytes for a peer until they are
-read. A peer that does not complete a message, or does not read its answer, is disconnected after a time limit, and
-delays no other peer. Until the server's user has admitted a peer, the peer's messages must be short, and the first
-must arrive within seconds. The number of unadmitted peers is limited.
+read. A peer that does not complete a message or read its answer is disconnected after a time limit, without delaying
+other peers. Until the server's user admits a peer, its messages must be short, and the first must arrive within
+seconds. The number of unadmitted peers is limited.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Serv
 #: Maximum length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Bytes read at a time, and bytes read from one peer before the next peer is served.
+#: Number of bytes to read at a time, and to read from one peer before serving the next.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
@@ -35,15 +35,15 @@ MAX_PATH = 103
 class Limits:
     """Limits for the peers of a server."""
 
-    unknown: int = 64  # maximum number of unadmitted peers; an additional one disconnects the first of them
-    first_seconds: float = 5.0  # seconds until a peer must have sent its first message
-    first_bytes: int = 1 << 16  # maximum length of a message from a peer that is not admitted
-    seconds: float = 30.0  # seconds that an admitted peer has to complete a message, or to read one
+    unknown: int = 64  # maximum number of unadmitted peers; one more disconnects the oldest
+    first_seconds: float = 5.0  # time limit in seconds for a peer's first message
+    first_bytes: int = 1 << 16  # maximum length of a message from an unadmitted peer
+    seconds: float = 30.0  # time limit in seconds for an admitted peer to complete or read a message
     message_bytes: int = MAX_MESSAGE  # maximum length of a message from an admitted peer
 
 
 def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
-    """Remove the next frame from ``inbox``; None if incomplete. Raises ``MessageError`` if it is invalid."""
+    """Remove the next frame from ``inbox``; None if incomplete. Raises ``MessageError`` if invalid."""
     length = length_of(inbox)
     if length is None:
         return None
@@ -57,7 +57,7 @@ def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
 
 
 class Client:
-    """The client end of a socket; the address is the path of the server's socket.
+    """Client end of a socket; the address is the path of the server's socket.
 
     Raises ``OSError`` if no server listens at the address.
     """
@@ -74,18 +74,18 @@ class Client:
     def send(self, message: Any, *, seconds: float | None = None) -> None:
         """Send a message.
 
-        Raises ``MessageError``, and sends nothing, if a value does not match its field, and ``OSError`` if the server
-        has ended, or has not read the message in time.
+        Raises ``MessageError`` without sending anything if a value does not match its field, and ``OSError`` if the
+        server has ended or does not read the message in time.
         """
         frame = self._registry.encode(message)
         self._socket.settimeout(seconds)
         self._socket.sendall(frame)
 
     def receive(self, *, seconds: float | None = None) -> Any:
-        """Receive the next message of the server.
+        """Receive the server's next message.
 
-        Raises ``MessageError`` if the server has sent something else, and ``EOFError`` or ``OSError`` if it has ended
-        or has not sent a complete message in time.
+        Raises ``MessageError`` if the server has sent anything else, and ``EOFError`` or ``OSError`` if it has ended
+        or does not send a complete message in time.
         """
         limit = None if seconds is None else time.monotonic() + seconds
         while (frame := _take_frame(self._inbox, MAX_MESSAGE)) is None:
@@ -108,9 +108,9 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Information that a peer's connection has ended."""
+    """Information about the end of a peer's connection."""
 
-    # rule that the peer has violated, as the end of a sentence; empty if the peer has closed the connection
+    # the rule violated by the peer, as the end of a sentence; empty if the peer has closed the connection
     reason: str = ""
 
 
@@ -123,13 +123,13 @@ class Peer:
         self._opened = server.clock()
         self._began: float | None = None
         self._answered: float | None = None
-        self.admitted = False  # whether the server's user knows the peer, which lifts the limits of unknown peers
-        self.holds = False  # whether bytes after a message must wait until the server's user has handled it
+        self.admitted = False  # whether the server's user has admitted the peer, which lifts limits
+        self.holds = False  # whether bytes after a message must wait until the server's user has handled the message
         self.ended: Ended | None = None  # end of the connection; None while it is open
         self.owner: Any = None  # data attached by the server's user
 
     def send(self, message: Any) -> None:
-        """Send a message at the speed of the peer; raises ``MessageError`` if a value does not match its field."""
+        """Queue a message for the peer; raises ``MessageError`` if a value does not match its field."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Take complete messages from the buffer; before the peer is admitted only one, since limits then change."""
+        """Take complete messages from the buffer; only one before admission, since the limits then change."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -209,9 +209,9 @@ class Peer:
 
 
 class Server:
-    """A server's socket, which is created at a path, and its peers; ``greet`` is called for each new peer.
+    """Server socket at a path, with its peers; ``greet`` is called for each new peer.
 
-    Raises ``OSError`` if the path is too long, or a socket cannot be created.
+    Raises ``OSError`` if the path is too long or the socket cannot be created.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,
@@ -235,11 +235,11 @@ class Server:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def clock(self) -> float:
-        """Seconds that the server has spent in :meth:`poll`; time limits count only these seconds."""
+        """Number of seconds that the server has spent in :meth:`poll`; only these count towards time limits."""
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
-        """Messages that arrive within ``timeout`` seconds, and :class:`Ended` for each connection that ends."""
+        """Messages that arrive within ``timeout`` seconds, and :class:`Ended` for each ended connection."""
         self._polling = time.monotonic()
         try:
             return self._poll(timeout)
@@ -277,7 +277,7 @@ class Server:
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait until a peer can be written to, or sends bytes; nothing is read from a peer that does not read."""
+        """Wait for a peer to be writable or to send bytes; peers that do not read are not read from."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)

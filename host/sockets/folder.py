@@ -1,7 +1,7 @@
-"""A folder for sockets in the system's temporary folder, or in a folder with a shorter path.
+"""Folder for sockets in the system's temporary folder, or in a folder with a shorter path.
 
-The process that uses it holds a lock in it. On each start, folders of the same user are removed if no process holds
-their lock, since their processes have been killed; links are not followed, and only sockets and locks are removed.
+The process that uses it holds a lock in it. At each start, this user's folders are removed if no process holds their
+lock, since their processes were killed; links are not followed, and only sockets and locks are removed.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ __all__ = ["socket_folder"]
 
 _PREFIX, _LOCK = "gradring-sockets-", "lock"
 
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # alternatives if the folder's path is too long
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # alternatives if the path of the folder is too long
 
 
 @contextlib.contextmanager
 def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
-    """Create a folder for sockets with these names; it is removed at the end of the block.
+    """Create a folder for sockets with these names; it is removed when the block ends.
 
-    Raises ``OSError`` if no folder is writable and has a short enough path.
+    Raises ``OSError`` if there is no writable folder with a short enough path.
     """
     parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
     for parent in parents:
@@ -43,7 +43,7 @@ def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
 
 
 def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
-    """Create a folder in the first possible parent, and a lock in it; return both, with the lock held."""
+    """Create a folder, with a lock in it, in the first possible parent; return both, with the lock held."""
     longest = MAX_PATH - len(os.fsencode(os.path.join("/", f"{_PREFIX}12345678", max(names, key=len))))
     for parent in parents:
         if len(os.fsencode(parent)) > longest:
@@ -52,7 +52,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         except OSError:
             continue
-        # The file is locked before it gets its final name: processes ignore folders without a lock of this name.
+        # The file is locked before it gets its final name: processes ignore folders without a lock of that name.
         lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)
@@ -62,7 +62,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
 
 
 def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
-    """Remove folders of this user that have no living process."""
+    """Remove folders of this user with no running process."""
     with contextlib.suppress(OSError):
         for name in os.listdir(parent):
             if name.startswith(_PREFIX):
@@ -71,7 +71,7 @@ def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
 
 
 def _remove(path: str, names: Sequence[str]) -> None:
-    """Remove a folder; raises ``OSError`` if its lock is held, or anything unexpected is found."""
+    """Remove a folder; raises ``OSError`` if its lock is held, or if it contains anything unexpected."""
     with contextlib.ExitStack() as opened:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         opened.callback(os.close, folder)

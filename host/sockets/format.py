@@ -1,4 +1,4 @@
-"""Encoding of messages (dataclasses of a registry) in frames, which are validated before decoding.
+"""Encoding of messages (registered dataclasses) as frames that are validated before decoding.
 
 A frame consists of a head of 24 bytes, a header in JSON and raw contents:
 
@@ -38,7 +38,7 @@ _MAGIC = b"grad"
 _LENGTHS = struct.Struct(">4sHHIQ")
 _CRC = struct.Struct(">I")
 
-#: Number of bytes of a frame before its header.
+#: Number of bytes before the header of a frame.
 HEAD = _LENGTHS.size + _CRC.size
 
 #: Maximum length of a header, in bytes.
@@ -46,21 +46,21 @@ MAX_HEADER = 4 << 20
 
 _MAX_DEPTH, _MAX_DIMENSIONS, _MAX_LENGTH, _MAX_BITS = 32, 8, 1 << 40, 256
 
-#: Types of arrays, by their names in headers.
+#: Array types, keyed by their names in headers.
 _TYPES = {np.dtype(name).newbyteorder("<").str: np.dtype(name)
           for name in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")}
 
-#: Errors that constructors or decoders raise for unexpected values.
+#: Errors that constructors and decoders raise for invalid values.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error)
 
 
 class MessageError(ValueError):
-    """Bytes are not a valid message, or values do not match the fields of a message."""
+    """Raised for bytes that are not a valid message, or values that do not fit a message's fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dimensions:
-    """Required number of dimensions of an array, in an ``Annotated`` field."""
+    """Required number of dimensions of an array field, used in ``Annotated``."""
 
     count: int
 
@@ -68,13 +68,13 @@ class Dimensions:
         return f"in {self.count} dimension{'s' * (self.count != 1)}"
 
     def allows(self, value: Any) -> bool:
-        """Whether an array has this number of dimensions."""
+        """Whether the array has the required number of dimensions."""
         return bool(value.ndim == self.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Inclusive limits of a number, in an ``Annotated`` field."""
+    """Inclusive bounds of a number, used in ``Annotated``."""
 
     minimum: float
     maximum: float
@@ -88,11 +88,11 @@ class Within:
 
 
 class Registry:
-    """Classes of messages, and of the dataclasses in their fields.
+    """Registry of message classes and of the dataclasses used in their fields.
 
     Classes are frozen dataclasses with different names. Fields may be None, bool, int, float, str, bytes, arrays of
-    numbers, classes of the registry, and lists, tuples and dictionaries of these, with any hashable keys of these
-    kinds. A field that is annotated ``Any`` accepts all of them. ``Annotated`` can specify :class:`Dimensions` or
+    numbers, classes of the registry, and lists, tuples and dictionaries of these, with hashable keys of these kinds.
+    A field that is annotated ``Any`` accepts all of them. ``Annotated`` can specify :class:`Dimensions` or
     :class:`Within`.
 
     Raises ``TypeError`` if a class is not a frozen dataclass, or a field has an unsupported annotation.
@@ -112,7 +112,7 @@ class Registry:
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
-        """Encode a message; raises ``MessageError`` if its class, or a value, is not of a supported kind."""
+        """Encode a message; raises ``MessageError`` if its class or one of its values is not supported."""
         contents: list[bytes] = []
         if type(message) not in self._fields:
             raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
@@ -124,7 +124,7 @@ class Registry:
         return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
-        """Decode a complete frame; raises ``MessageError`` if it contains no message of the registry."""
+        """Decode a complete frame; raises ``MessageError`` if it does not contain a registered message."""
         view = memoryview(frame)
         length = length_of(view)
         if length != len(view):
@@ -208,7 +208,7 @@ class Registry:
 
 
 def length_of(head: bytes | bytearray | memoryview) -> int | None:
-    """Length of the frame that begins with these bytes; None while its head is incomplete.
+    """Length of the frame that starts with these bytes, or None while its head is incomplete.
 
     Raises ``MessageError`` if the bytes are not the beginning of a frame.
     """
@@ -226,7 +226,7 @@ def length_of(head: bytes | bytearray | memoryview) -> int | None:
 
 
 class _Reader:
-    """Reader that takes the contents of a message from front to back."""
+    """Sequential reader for the contents of a message."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
@@ -267,7 +267,7 @@ _SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {
 
 
 def _pack_simple(value: Any, contents: list[bytes]) -> Any:
-    """Convert a value that contains no other values to JSON."""
+    """Convert a scalar value to JSON."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.bool_):
@@ -292,7 +292,7 @@ def _pack_simple(value: Any, contents: list[bytes]) -> Any:
 
 
 def _supported(hint: Any) -> bool:
-    """Whether an annotation is supported, so that values can be checked against it."""
+    """Whether values can be checked against this annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint in (None, type(None), bool, int, float, str, bytes):
         return True
@@ -339,7 +339,7 @@ def _matches_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _title(hint: Any) -> str:
-    """Name of an annotation for use in a sentence."""
+    """Describe an annotation for use in an error message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return " ".join([_title(arguments[0]), *map(str, arguments[1:])])
@@ -352,7 +352,7 @@ def _title(hint: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Kind of a value for use in a sentence."""
+    """Describe the kind of a value for use in an error message."""
     if isinstance(value, np.ndarray):
         return f"one of {value.dtype.name} {Dimensions(value.ndim)}"
     return repr(value) if isinstance(value, int | float | str) else type(value).__name__

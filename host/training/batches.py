@@ -1,4 +1,4 @@
-"""Batches of a training run: the order in which examples are used."""
+"""Batches of a training run, which determine the order of the examples."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ class Batch:
     epoch: int
     #: Indices of the examples.
     examples: npt.NDArray[np.intp]
-    #: Whether the model must be measured after the step.
+    #: Whether to measure the model after the step.
     due: bool
 
 
@@ -49,8 +49,8 @@ class BatchSource(abc.ABC):
 
 
 class Batches(BatchSource):
-    """Batches of whole epochs. Each epoch uses all examples in a new order, in the smallest number of batches of at
-    most ``config.batch`` examples, with nearly equal sizes."""
+    """Batches of whole epochs. Each epoch uses all examples in a new order, in as few batches as possible of at most
+    ``config.batch`` examples, with nearly equal sizes."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples
@@ -83,7 +83,7 @@ class Batches(BatchSource):
 
 
 class SetBatches(BatchSource):
-    """Examples in successive random orders derived from a seed, so that every batch is full."""
+    """Full batches from successive random orders of the examples, derived from a seed."""
 
     #: Number of examples in the next batch.
     size = 0
@@ -109,16 +109,16 @@ class SetBatches(BatchSource):
         self._generator.bit_generator.state = state["generator"]
 
 
-#: Streams of random numbers, distinct from the streams for initial weights and for batches.
+#: Random streams that differ from the streams for initial weights and for batches.
 _DEALT, _ORDERED = 2, 3
 
 
 class Shares:
-    """Partition of a data set among workers, and the batches of each worker.
+    """Partition of a data set among workers, and each worker's batches.
 
-    The skew is the fraction of each worker's examples that is taken in the order of labels, so that these are from
-    few classes; the remaining examples are distributed at random. All batches of a worker have the same size:
-    examples that remain at the end of a pass begin the first batch of the next pass, which has a different order.
+    The skew is the fraction of each worker's examples that are taken in label order, and so come from few classes;
+    the remaining examples are distributed at random. All batches of a worker have the same size: leftover examples at
+    the end of a pass start the first batch of the next pass, which has a different order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -130,26 +130,26 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # Workers with one more example from ``sorted_`` get one fewer from the remaining examples.
+        # Workers that got one example more from ``sorted_`` get one fewer of the remaining examples.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Number of examples of each worker.
         self.sizes = [len(share) for share in self._examples]
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
-        """Examples of a worker's batch ``number``, counted from 0."""
+        """Examples in batch ``number`` of a worker, counting from 0."""
         count, first, last = self.sizes[worker], number * size, (number + 1) * size
         turns = [self._turn(worker, turn) for turn in range(first // count, -(-last // count))]
         return np.concatenate(turns)[first % count:first % count + size]
 
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
-        """Return all examples of a worker in the order for pass number ``turn``."""
+        """Examples of a worker in the order used for pass ``turn``."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
         return np.asarray(self._examples[worker][order])
 
 
 class QuorumBatches(BatchSource):
-    """Batches of ``each`` examples per worker, in the order of workers."""
+    """Batches of ``each`` examples per worker, concatenated in the order of the workers."""
 
     def __init__(self, shares: Shares, each: int):
         self._shares, self._each = shares, each

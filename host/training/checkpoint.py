@@ -1,4 +1,4 @@
-"""Checkpoints of training: files of format 1 with a process frame, from which a run continues.
+"""Training checkpoints: files of format 1 with a process frame, from which a run can continue.
 
 :mod:`host.checkpoints` describes the format. When a run continues, the nodes of a ring receive the state of the
 golden model, so no device frame is needed. The manifest is authenticated with the user's key
@@ -26,7 +26,7 @@ __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save"
 
 NAME = "checkpoint.tar"
 
-#: Maximum number of differences in a message, and maximum characters of each value in it.
+#: Maximum number of differences in a message, and maximum length of each value.
 _MAX_SHOWN, _LONGEST_SHOWN = 6, 60
 
 #: File name used by versions before format 1.
@@ -38,13 +38,13 @@ class CheckpointError(ValueError):
 
 
 def versions() -> dict[str, str]:
-    """Versions that a run's exact results depend on: program, Python, and numpy, which draws the initial weights."""
+    """Versions that exact results depend on: gradring, Python, and numpy, which draws initial weights."""
     return {"gradring": importlib.metadata.version("gradring"), "python": platform.python_version(),
             "numpy": np.__version__}
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Replace a file with a :func:`packed` checkpoint; raises ``OutputError`` if it cannot be written."""
+    """Replace a file with a :func:`packed` checkpoint; raise ``OutputError`` if it cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 
@@ -52,7 +52,7 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
     """Encode a checkpoint as bytes; raises ``OutputError`` if the key cannot be written.
 
     ``identity`` is a dictionary of dictionaries, as in JSON, and must be the same when the file is read. ``content``
-    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device`` is a frame.
+    consists of None, numbers, strings and arrays, in lists and dictionaries with string keys; ``device`` is a frame.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -62,7 +62,7 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:
-    """Read the content of a file. Raises ``CheckpointError`` if it is damaged, truncated, not a checkpoint or from a
+    """Read the content of a file. Raises ``CheckpointError`` if it is damaged, truncated, not a checkpoint, or from a
     different run, and ``OSError`` if it cannot be read."""
     state = peek(path)
     differences = _differences(json_files.parse_product(json.dumps(identity)), state["identity"])
@@ -74,7 +74,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Read the identity and the content of any run's file; raises the same errors as :func:`load`."""
+    """Read the identity and content of any run's file; raises the same errors as :func:`load`."""
     old = path.with_name(_OLD)
     path = old if not path.exists() and old.exists() else path
     try:
@@ -89,12 +89,12 @@ def peek(path: Path) -> dict[str, Any]:
     return state
 
 
-#: Advice when a run cannot continue from a file.
+#: Advice if a run cannot continue from a file.
 ADVICE = "leave out --resume to begin anew"
 
 
 def _differences(here: Any, there: Any, name: str = "") -> list[str]:
-    """Names of the entries that differ between a run and a file, with their values in each."""
+    """Names of entries that differ between a run and a file, with both values."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _differences(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]
@@ -102,10 +102,10 @@ def _differences(here: Any, there: Any, name: str = "") -> list[str]:
 
 
 def _brief(value: Any) -> str:
-    """Format a value as in Python, on one line of limited length."""
+    """Format a value as Python does, on one line of limited length."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Names of the levels of an identity that messages omit.
+#: Levels of an identity that are omitted from names in messages.
 _LEVELS = ("", "options", "versions")

@@ -1,7 +1,7 @@
 """Bit-exact comparison of nodes with the golden model; any difference raises an error.
 
-Nodes apply masks, and computing nodes apply them as part of the products in their lists. Values that the host later
-computes for comparison or measurement are masked only by the golden model.
+Nodes apply masks; computing nodes do so as part of the products in their lists. Values that the host computes later
+for comparison or measurement are masked only by the golden model.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def names(nodes: Sequence[float]) -> str:
 
 
 def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> Vector:
-    """Read the weights of a node; in a checked run, compare weights and master weights of all nodes first."""
+    """Read a node's weights; in a checked run, first compare all nodes' weights and master weights."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.memory.read_weights(length, ranks=[0])[0])
@@ -42,14 +42,14 @@ def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig,
 
 
 def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
-    """Compare master weights with the golden model, if nodes store them."""
+    """Compare master weights with the golden model, if the nodes have any."""
     if reference.has_master:
         actual = ring.memory.read_master(len(reference.weights)).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, actual)
 
 
 def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
-    """Compare scores of the test set, computed by nodes, with the golden model."""
+    """Compare test set scores computed by nodes with the golden model."""
     wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(actual).view(np.uint32)).any(axis=1))
     if wrong.size:
         raise DivergenceError(f"Step {number}: scores of {wrong.size} of {len(expected)} examples differ from the "
@@ -71,13 +71,13 @@ def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes
 
 def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArray[np.uint32],
                    actual: npt.NDArray[np.uint32]) -> None:
-    """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
+    """Compare a state plane of the whole vector, read from the blocks' owners, with the golden model."""
     _compare(name, number, expected, actual, lambda index: f", on node {ring.partition.owner(index, len(expected))}")
 
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: npt.NDArray[np.uint32],
              where: Callable[[int], str] = lambda index: "") -> None:
-    """Compare a vector with the golden model; ``where`` returns the node of an element for the message."""
+    """Compare a vector with the golden model; ``where`` returns an element's node for the message."""
     wrong = np.flatnonzero(actual != expected)
     if wrong.size:
         index = int(wrong[0])
@@ -87,7 +87,7 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: n
 
 
 def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
-    """Compare state, errors and residuals of the nodes with the golden model."""
+    """Compare the nodes' state, errors and residuals with the golden model."""
     length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
@@ -103,10 +103,10 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
 
 def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
                 weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
-    """Compare memories and counters of nodes at the end of a run; ``weights`` are laid out as in memory."""
+    """Compare the nodes' memories and counters at the end of a run; ``weights`` are in memory layout."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
-    # Lists of masks are stored after the weights; writing them must not have changed a weight since the last step.
+    # Mask lists are stored after the weights; writing them must not have changed any weight since the last step.
     compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
@@ -118,12 +118,12 @@ _ADVICE = "training has diverged, try a smaller learning rate"
 
 
 def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
-    """Increase of a counter on each node; the counter wraps at 32 bits."""
+    """Return the increase of a counter on each node; the counter wraps at 32 bits."""
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
 def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
-    """Largest increase of a counter on any node; None if it is not modelled."""
+    """Return the largest increase of a counter on any node; None if it is not modelled."""
     return max(growth(name, before, after)) if name in after[0] else None
 
 
@@ -136,7 +136,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 
 def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
-    """Raise ``TrainingError`` if nodes encountered NaN or a non-finite sum; ``nodes`` contains their numbers."""
+    """Raise ``TrainingError`` if nodes met a NaN or a non-finite sum; ``nodes`` contains their numbers."""
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:
@@ -149,7 +149,7 @@ def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list
 
 
 class Masks:
-    """Masking on the nodes; results are compared with the golden model."""
+    """Masking on the nodes, with results compared with the golden model."""
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
@@ -159,9 +159,9 @@ class Masks:
         self._first_free = length if config.density is None else errors_base(length) + length
         #: Number of the current step.
         self.number = 0
-        #: Sum over all commands so far of the cycles on the slowest node.
+        #: Total cycles of all commands so far, each on its slowest node.
         self.cycles: Cycles = 0
-        #: Counts so far of elements replaced by the alternative, of all elements, and of words of external masks.
+        #: Total number of elements replaced by the alternative, of all elements, and of external mask words so far.
         self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
@@ -182,7 +182,7 @@ class Masks:
         return outcome.results
 
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
-        """Compare the result of a job, and return the number of elements that the mask replaces."""
+        """Compare the result of a job and return the number of elements replaced by the mask."""
         expected, replaced = self._reference.mask(job, alternative)
         actual = words_of(result)
         wrong = np.argwhere(actual != expected)
@@ -195,7 +195,7 @@ class Masks:
         return replaced
 
     def state(self) -> dict[str, Any]:
-        """Return the counts so far, as state to save."""
+        """Return the current counts for a saved state."""
         return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
 
     def restore(self, state: dict[str, Any]) -> None:

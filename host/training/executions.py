@@ -1,4 +1,4 @@
-"""Execution of a training step on nodes: a fused update, with gradients computed by the host or by the nodes."""
+"""Execution of training steps on nodes: a fused update, with gradients from the host or from the nodes."""
 
 import abc
 from collections.abc import Sequence
@@ -17,49 +17,49 @@ __all__ = ["Differentiator", "Execution", "execution_of"]
 
 
 class Differentiator(abc.ABC):
-    """Computation of gradients with lists of instructions, executed by the nodes of a ring in each step."""
+    """Computes gradients on a ring of nodes, by executing instruction lists in each step."""
 
-    #: Lines about the lists for the report; the first line is about the plan of the activation memory.
+    #: Lines about the lists for the report; the first describes the activation memory plan.
     notes: list[str]
     #: Number of examples on each node.
     lengths: list[int]
-    #: Multiplications with centroids on all nodes in the last :meth:`run`, as counted by the nodes' events.
+    #: Number of centroid multiplications on all nodes in the last :meth:`run`, from the nodes' events.
     multiplications: int = 0
-    #: Whether :meth:`run` loads programs into nodes, replacing earlier ones.
+    #: Whether :meth:`run` loads programs, which replace earlier ones on the nodes.
     programmed: bool = False
-    #: Commands that execute the lists, for a schedule.
+    #: Commands that execute the lists, for use in a schedule.
     commands: Sequence[Any] = ()
     #: Whether nodes can compute :meth:`scores`.
     has_scores: bool = False
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Write the lists; raises ``PlanError`` if they do not belong to the nodes' memory plan."""
+        """Write the lists; raises ``PlanError`` if they do not match the nodes' memory plan."""
 
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
-        """Write the examples of each node's share, as returned by the workload's ``examples_of``; an odd pass has a
-        separate address for its examples."""
+        """Write each node's share of examples, as returned by the workload's ``examples_of``. Even and odd passes use
+        different addresses."""
 
     @abc.abstractmethod
     def run(self) -> Cycles:
-        """Make nodes compute the gradients of their examples, and return the cycles of all commands."""
+        """Make the nodes compute gradients for their examples; return the cycles of all commands."""
 
     @abc.abstractmethod
     def losses(self) -> list[float]:
-        """Losses of the shares in the last :meth:`run`."""
+        """Return the losses of all shares from the last :meth:`run`."""
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute scores of examples, with the lists of even or of odd passes."""
+        """Compute scores of examples with the lists for even or odd passes."""
         raise NotImplementedError
 
 
 class Execution:
-    """Steps of a run on a ring, or on the rings of a grid, with vectors of ``length`` elements."""
+    """Execution of a run's steps on a ring or a grid's rings, for vectors of ``length`` elements."""
 
-    #: Computation of gradients on the nodes; None if the host computes.
+    #: Computation of gradients on the nodes, or None if the host computes them.
     computer: Differentiator | None = None
-    #: Collectives of the last step; None if a single fused update handled the whole vector.
+    #: Collectives of the last step, or None if it was a single fused update of the whole vector.
     parts: list[Part] | None = None
 
     def __init__(self, ring: TrainingRing, length: int):
@@ -73,7 +73,7 @@ class Execution:
 
     @property
     def timeline(self) -> list[list[Any]] | None:
-        """Commands of the last pass, if nodes have traced them."""
+        """Return the commands of the last pass, if the nodes traced them."""
         return None
 
     def write(self, gradients: Sequence[Vector]) -> None:
@@ -81,19 +81,19 @@ class Execution:
         self._ring.memory.write_gradients(gradients)
 
     def compute(self, shares: Sequence[Any]) -> None:
-        """Write the examples of each node's share, if nodes compute."""
+        """Write each node's share of examples, if the nodes compute."""
         raise NotImplementedError
 
     def update(self) -> Outcome:
-        """Sum the gradients and update the weights on the nodes."""
+        """Sum gradients and update weights on the nodes."""
         return self._ring.collectives.fused_update(self._length)
 
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Additional figures of the last step, from counters of all nodes before and after it."""
+        """Return additional figures for the last step, from counters of all nodes before and after it."""
         return {}
 
     def warm_up(self) -> None:
-        """Execute the last step's commands once more, on arbitrary gradients. This does not count as a step."""
+        """Repeat the last step's commands with arbitrary gradients, without counting it as a step."""
         self.update()
 
     def state(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Execution:
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """Execution of steps: by feature programs if nodes compute or have programs, or with a schedule."""
+    """Create the execution: from the programs feature if nodes compute, have programs or use a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

@@ -1,7 +1,7 @@
-"""Interface of executors, which carry out the steps of a run on nodes for the trainer.
+"""Interface of executors, which run the trainer's steps on nodes.
 
-An executor owns the nodes, the golden model that they are compared with, and the record of the run. Batches, step
-numbers and checkpoints belong to :class:`host.training.trainer.Trainer`.
+An executor owns the nodes, the golden model they are compared with, and the record of the run. Batches, step numbers
+and checkpoints belong to :class:`host.training.trainer.Trainer`.
 """
 
 import abc
@@ -16,16 +16,16 @@ S = TypeVar("S")
 
 
 class Executor(abc.ABC, Generic[S]):
-    """Executor of the steps of a run on nodes."""
+    """Executor of a run's steps on nodes."""
 
-    #: Maximum number of steps in a block, which nodes carry out without stopping.
+    #: Maximum number of steps in a block, which the nodes run without stopping.
     most = 1
     #: Whether all batches of a block must have the same size.
     equal = False
 
     @property
     def left(self) -> int:
-        """Number of remaining steps, as far as known, in a run without a known total."""
+        """Number of remaining steps, as far as known, in a run without a fixed total."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -33,15 +33,15 @@ class Executor(abc.ABC, Generic[S]):
         """Write the initial weights to the nodes."""
 
     def prepare(self, number: int) -> None:
-        """Prepare step ``number`` + 1 before its batch is taken."""
+        """Prepare step ``number`` + 1, before its batch is taken."""
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
-        """Carry out the steps of a block, starting with step ``first``, counted from 1, and compare the nodes with
-        the golden model. Returns figures of each step, possibly for fewer steps than batches."""
+        """Run the steps of a block, starting with step ``first`` (counted from 1), and compare the nodes with the
+        golden model. Returns the figures of each step, possibly for fewer steps than batches."""
 
     def record(self, step: S) -> None:
-        """Add a step to the record of the run, unless :meth:`execute` has added it."""
+        """Add a step to the run's record, unless :meth:`execute` has already added it."""
 
     def measure(self, number: int) -> None:
         """Measure the model after step ``number``."""
@@ -50,10 +50,10 @@ class Executor(abc.ABC, Generic[S]):
         """Complete the run after its last step."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state that the rest of the run depends on and the record, as numbers, texts and arrays in lists
-        and dictionaries."""
+        """Return the record and the state that the rest of the run depends on, as lists and dictionaries of numbers,
+        strings and arrays."""
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`; with ``restored``, nodes already contain their part."""
+        """Continue from a state, instead of :meth:`begin`; if ``restored``, nodes already hold their part."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A training run and its comparison run, with checkpoints and signal handling.
+"""A training run and the run it is compared with, with checkpoints and signal handling.
 
 Example
 -------
@@ -37,15 +37,15 @@ __all__ = ["Checkpointer", "Experiment"]
 
 @dataclasses.dataclass
 class Checkpointer:
-    """The checkpoint file, and the steps after which it is written."""
+    """Checkpoint file, and the steps after which it is written."""
 
     path: Path
-    #: Options of the run, which a checkpoint stores together with the software versions.
+    #: Options of the run; a checkpoint stores them together with the software versions.
     identity: dict[str, Any]
-    #: Steps between checkpoints; the last step is always followed by a checkpoint. By default, a checkpoint is
-    #: written whenever the model is measured; 0 for none.
+    #: Number of steps between checkpoints; the last step always writes one. By default, a checkpoint is written
+    #: whenever the model is measured; 0 for none.
     steps: int | None = None
-    #: Number of steps, over all runs, in the latest checkpoint.
+    #: Number of steps, over all runs, in the most recent checkpoint.
     kept: int = 0
 
     def __post_init__(self) -> None:
@@ -53,24 +53,24 @@ class Checkpointer:
             raise ValueError(f"Steps between checkpoints must be zero or more, not {self.steps!r}")
 
     def due(self, trainer: Trainer[Any]) -> bool:
-        """Whether a checkpoint must be written after the latest step of a run."""
+        """Whether a checkpoint must be written after the latest step."""
         if self.steps is None:
             return trainer.due
         return self.steps > 0 and (trainer.complete or trainer.number % self.steps == 0)
 
     def check_key(self) -> None:
-        """Raise the errors of :func:`host.checkpoints.keys.user_key`, unless checkpoints are disabled."""
+        """Raise any error of :func:`host.checkpoints.keys.user_key`, unless checkpoints are disabled."""
         if self.steps != 0:
             user_key()
 
     def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
-        """Write the file after ``kept`` steps, with an optional ``device`` frame, unless checkpoints are disabled."""
+        """Write the file after ``kept`` steps, unless checkpoints are disabled; ``device`` is optional."""
         if self.steps != 0:
             checkpoint.save(self.path, self._whole(), content, **device)
             self.kept = kept
 
     def load(self) -> dict[str, Any] | None:
-        """Read the content of the file; None if it does not exist."""
+        """Return the content of the file, or None if there is no file."""
         try:
             content: dict[str, Any] = checkpoint.load(self.path, self._whole())
         except FileNotFoundError:
@@ -84,8 +84,8 @@ class Checkpointer:
 class Experiment:
     """Successive training runs on the same ring, each with its own configuration.
 
-    If ``content``, a result of :meth:`Checkpointer.load`, is given, they continue from it. On a grid, a plan of
-    reconfigurations (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) defines the rings of each run.
+    If ``content`` from :meth:`Checkpointer.load` is given, they continue from it. On a grid, a
+    :class:`host.features.grid.reconfiguration.ReconfigurationPlan` defines the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, checkpointer: Checkpointer,
@@ -94,20 +94,20 @@ class Experiment:
         self._checkpointer, self._content, self._reconfiguration = checkpointer, content, reconfiguration
         #: Results of each run that has begun.
         self.trainings: list[Training] = []
-        #: Parameters after the first run; None until it has ended.
+        #: Parameters after the first run, or None before it has ended.
         self.parameters: Array | None = None
         #: Cycles of the first run.
         self.elapsed = Elapsed()
         #: Seconds that each run has taken.
         self.seconds = [0.0] * len(configs)
-        #: Seconds of the first run that were spent in the simulation.
+        #: Time in seconds that the first run has spent in the simulation.
         self.simulation_seconds = 0.0
 
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Carry out all runs. Raises ``Interrupted`` after a signal. ``on_run`` is called before each run with its
-        number, counted from 0; :func:`~host.training.trainer.make_trainer` explains ``on_step`` and ``on_repeat``."""
+        """Execute all runs. Raises ``Interrupted`` after a signal. ``on_run`` is called before each run with its
+        number, starting at 0; :func:`~host.training.trainer.make_trainer` explains ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
         first, state = 0, None
         if content is not None:
@@ -125,7 +125,7 @@ class Experiment:
             self._train(number, trainer, state if number == first else None, signals)
 
     def _rings(self) -> Ring | RingStages:
-        """Return the run's ring, or its rings in all stages if the run reconfigures the grid."""
+        """Return the run's ring, or the rings of all stages if the run reconfigures the grid."""
         session = self._session
         if self._reconfiguration is None:
             return session.ring

@@ -1,4 +1,4 @@
-"""Processor time of training on golden nodes, compared with bit-identical training on Verilated nodes."""
+"""CPU time of training on golden nodes, compared with bit-identical training on Verilated nodes."""
 
 import time
 from typing import Any
@@ -13,15 +13,14 @@ from host.transports.session import TransportName, open_session
 
 __all__ = ["BAR", "measure", "rows"]
 
-#: Maximum processor time, as a fraction of the time of a Verilated run.
+#: Maximum CPU time, as a fraction of that of a Verilated run.
 BAR = 0.35
 
 NODES, STEPS = 4, 24
 
 
 def measure() -> tuple[float, float]:
-    """Measure processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared; raises
-    ``AssertionError`` unless the two results are bit-identical."""
+    """Measure CPU seconds on golden nodes and on checked Verilated nodes; weights must be bit-identical."""
     seconds, weights = [], []
     for transport in (TransportName.GOLDEN, TransportName.VERILATED):
         config = TrainingConfig(max_steps=STEPS, check=transport is not TransportName.GOLDEN)
@@ -38,7 +37,7 @@ def measure() -> tuple[float, float]:
 
 
 def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: processor time on golden nodes, and its limit."""
+    """Row for ``bench.json``: CPU time on golden nodes and its limit."""
     golden, verilated = seconds
     config = f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated nodes"
     return [{"name": "golden.train", "config": config, "measured": golden, "bound": BAR * verilated,

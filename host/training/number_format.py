@@ -1,4 +1,4 @@
-"""Conversion between numbers in the model and elements in the nodes' memories."""
+"""Conversion between the model's numbers and the elements in the nodes' memories."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ __all__ = ["Elements", "elements_of"]
 
 
 class Elements:
-    """Conversion when numbers in the model and elements on the nodes are binary32."""
+    """Conversion for nodes with binary32 elements, like the model's numbers."""
 
-    #: Whether the weights on the nodes equal the parameters exactly.
+    #: Whether the weights on the nodes are exactly equal to the parameters.
     exact = True
 
     def weights(self, parameters: Array) -> Vector:
@@ -24,21 +24,21 @@ class Elements:
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
-        """Return the model's parameters that correspond to these weights of the nodes."""
+        """Return the model parameters that correspond to these node weights."""
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Convert gradients, one array per node, to elements; raises ``ValueError`` if one cannot be represented."""
+        """Convert gradients, one array per node, to elements; raises ``ValueError`` if not representable."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """Optimizer settings of a step with gradients that are summed over ``count`` examples."""
+        """Optimizer settings for a step with gradients summed over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        """Convert a threshold to units of the nodes' gradients; also return it in the model's units."""
+        """Convert a threshold to the unit of the nodes' gradients; also return it in the model's unit."""
         return threshold, threshold
 
 

@@ -1,8 +1,8 @@
-"""Optimizers with names and defaults as in ``torch.optim``, and the scalars that nodes need in each step.
+"""Optimizers named as in ``torch.optim`` with the same defaults, and the scalars nodes need in each step.
 
-A node has no step number: terms that depend on it are folded into scalars here, in float64, and rounded to binary32
-once, when they are written to a register. In the formulas below, g is the mean gradient, after clipping; t is the
-step, from 1; and names in capitals are registers. sim/golden/optimizer.py shows where an update uses them.
+Nodes do not know the step number: terms that depend on it are folded into scalars here, in float64, and rounded once
+to binary32 when written to a register. In the formulas below, g is the mean gradient, after clipping; t is the step,
+from 1; and names in capitals are registers. sim/golden/optimizer.py shows where an update uses them.
 
 Example
 -------
@@ -31,7 +31,7 @@ from sim.golden.conversion import from_bfloat16, to_bfloat16
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create", "falls",
            "moments_note"]
 
-#: Arguments of optimizers, by field name; their maximum is the largest number that a node's registers can hold.
+#: Optimizer arguments keyed by field name; the maximum is the largest number that a node's registers can hold.
 _ARGUMENTS: dict[str, Argument] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "momentum", "eps"), Number(0, float(np.finfo(np.float32).max))),
     "clip": Optional(Number(0)), "dampening": Number(), "nesterov": Flag(),
@@ -71,11 +71,11 @@ class Optimizer(abc.ABC):
     @property
     @abc.abstractmethod
     def decays(self) -> dict[str, float]:
-        """Factor by which each step multiplies each state, by the name that messages use for it."""
+        """Factor by which each step multiplies each state, keyed by the state's name in messages."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
-        """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean, and
-        ``learning_rate`` replaces the optimizer's own learning rate, as a schedule requires."""
+        """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean;
+        ``learning_rate`` overrides the optimizer's own learning rate, for use by a schedule."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -85,12 +85,12 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """The optimizer's own scalars, by their names in :class:`~host.driver.optimizer_settings.Settings`."""
+        """The optimizer's own scalars, keyed by :class:`~host.driver.optimizer_settings.Settings` name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum if it is nonzero: ``torch.optim.SGD``.
+    """Stochastic gradient descent, optionally with momentum: ``torch.optim.SGD``.
 
     - g is replaced by g + weight_decay·w: WEIGHT_FACTOR = weight_decay.
     - m' = momentum·m + (1 - dampening)·g, except m' = g in the first step: torch initializes its buffer with the
@@ -182,7 +182,7 @@ class AdamW(Adam):
 
 
 def falls(decay: float) -> bool:
-    """Whether every bfloat16 number decreases when multiplied by a binary32 factor and rounded to bfloat16.
+    """Whether multiplying by a binary32 factor decreases every bfloat16 number after rounding to bfloat16.
 
     A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and decreases if s·(1 - decay) is
     more than half of this distance, 2^-8; a tie decreases it if s is odd. The smallest significand that can stay is 1
@@ -195,7 +195,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if all of it does."""
+    """Warning about state that never decays in bfloat16 with ``packed_state``, or None."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:
@@ -205,7 +205,7 @@ def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str 
 
 
 class OptimizerName(enum.Enum):
-    """Optimizers, by their names on the command line."""
+    """Optimizers; the values are their names on the command line."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -221,8 +221,8 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
-    """Create the optimizer with this name. The defaults are the learning rate in :data:`LEARNING_RATES`, and the
-    class's weight decay and clip. ``momentum`` affects only the optimizers momentum and nesterov, ``dampening`` only
+    """Create the optimizer with this name. The default learning rate is from :data:`LEARNING_RATES`; weight decay and
+    clip default to the class's. ``momentum`` affects only the optimizers momentum and nesterov, ``dampening`` only
     momentum."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}

@@ -17,33 +17,33 @@ from sim.golden.operands import FP32, operands_of
 __all__ = ["DEFAULT", "HOST", "MEMORY_KINDS", "NODE", "SEARCHED", "Change", "DivergenceError", "FarMemory", "Step",
            "Training", "TrainingConfig", "TrainingError"]
 
-#: Where gradients are computed: on the host, or on the nodes.
+#: Where gradients are computed: on the host or on the nodes.
 HOST, NODE = "host", "node"
-#: Sources of the tile factors of matrix products: a model, or a search on a node.
+#: Sources of the tile factors for matrix products: a model, or a search on a node.
 DEFAULT, SEARCHED = "default", "searched"
-#: Treatments of activations that do not fit into memory: see :data:`host.features.compute.memory.chain.KINDS`.
+#: How activations that do not fit in memory are handled: see :data:`host.features.compute.memory.chain.KINDS`.
 MEMORY_KINDS = ("keep", "swap", "recompute", "mixed")
 #: Default optimizer of :class:`TrainingConfig`.
 _MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
 class TrainingError(ExpectedError):
-    """Training cannot continue; the message names the step, and the node that caused the failure."""
+    """Training cannot continue; the message names the step and the node that caused the failure."""
 
 
 class DivergenceError(TrainingError):
-    """The contents of a node, or the words that it has sent, differ from the golden model."""
+    """The contents of a node, or the words it has sent, differ from the golden model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarMemory:
-    """Far memory of computing nodes, and its use."""
+    """Far memory of computing nodes and how it is used."""
 
-    #: Words of the activation memory that buffers may occupy.
+    #: Number of activation memory words that buffers may occupy.
     activations: int
-    #: Words per cycle to and from the far memory.
+    #: Far memory throughput in words per cycle.
     rate: float = 1 / 4
-    #: Treatment of activations that do not fit: one of :data:`MEMORY_KINDS`.
+    #: How activations that do not fit are handled: one of :data:`MEMORY_KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -61,42 +61,42 @@ class TrainingConfig:
 
     #: Number of passes over the training set.
     epochs: int = 14
-    #: Number of steps of the whole run, instead of epochs.
+    #: Total number of steps, instead of epochs.
     max_steps: int | None = None
-    #: Steps between measurements of the model; the last step is always followed by one. The default is an epoch.
+    #: Number of steps between measurements of the model, which also follow the last step; by default an epoch.
     interval: int | None = None
-    #: Maximum examples in a step. An epoch is split into the smallest number of batches, with nearly equal sizes.
+    #: Maximum batch size. An epoch is split into as few batches as possible, with nearly equal sizes.
     batch: int = 128
-    #: Width of each hidden layer, for a perceptron.
+    #: Width of each hidden layer of a perceptron.
     hidden: tuple[int, ...] = (64,)
-    #: Optimizer with the initial learning rate, which decreases linearly to zero over all steps.
+    #: Optimizer with its initial learning rate, which decreases linearly to zero over all steps.
     optimizer: Optimizer = _MOMENTUM
     #: Whether nodes store the optimizer's state as bfloat16.
     packed_state: bool = False
-    #: Fraction of the elements that nodes send, on average over the hops of scatter-reduce: the largest elements. By
+    #: Fraction of the elements that nodes send, largest first, averaged over the hops of scatter-reduce. By
     #: default they send all nonzero elements.
     density: float | None = None
-    #: Seed of the initial weights and of the order of the examples.
+    #: Seed for the initial weights and the order of the examples.
     seed: int = 0
-    #: Steps between codebooks computed from the master weights, for a weight codec with a codebook. 12 steps are an
+    #: Number of steps between codebooks from the master weights, for weight codecs with a codebook. 12 steps are an
     #: epoch of digits.
     refresh: int = 12
-    #: Schedule of computation and communication: see :class:`host.features.programs.schedules.Schedule`; by default
+    #: Schedule of computation and communication: see :class:`host.features.programs.schedules.Schedule`. By default,
     #: there is no schedule, and the host computes.
     overlap: str | None = None
-    #: ``node`` if each node computes the gradients of its share of a batch; ``host`` if the host computes them.
+    #: ``node`` if each node computes the gradients of its share of a batch, ``host`` if the host does it.
     compute: str = HOST
-    #: Format that operands of matrix products are rounded to: a name in :data:`sim.golden.operands.OPERANDS`. Sums,
-    #: weights and all values between products are in binary32.
+    #: Format used to round operands of matrix products, a key of :data:`sim.golden.operands.OPERANDS`. Sums,
+    #: weights and all other values are in binary32.
     compute_format: str = FP32
-    #: Multiply-adds per cycle of the nodes' engine, or of the engine that a schedule assumes.
+    #: Multiply-adds per cycle of the nodes' engine, or of the engine assumed by a schedule.
     macs: int = MACS
-    #: ``searched`` to search tile factors of matrix products on a node first, ``default`` to compute them with a
+    #: ``searched`` to find tile factors of matrix products by search on a node, ``default`` to compute them with a
     #: model; for computing nodes.
     tiling: str = DEFAULT
-    #: Far memory of nodes that compute text models; by default all saved activations stay in the activation memory.
+    #: Far memory of nodes that compute text models; by default, saved activations stay in the activation memory.
     far: FarMemory | None = None
-    #: Whether to compare every node with the golden model after every step. Otherwise, node 0's weights are used
+    #: Whether to compare all nodes with the golden model after every step. Otherwise, node 0's weights are used
     #: unchecked.
     check: bool = True
 
@@ -128,16 +128,16 @@ class TrainingConfig:
             raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
     def steps(self, examples: int) -> int:
-        """Number of steps of the whole run on ``examples`` examples."""
+        """Total number of steps of a run on ``examples`` examples."""
         return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
 
     def largest(self, examples: int) -> int:
-        """Number of examples in the largest batch of a data set of ``examples`` examples."""
+        """Number of examples in the largest batch of a data set with ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
 
     @property
     def align(self) -> int:
-        """Alignment of a perceptron's layers, in elements, so that each can be sent separately."""
+        """Alignment in elements of a perceptron's layers, so that each layer can be sent separately."""
         return 1 if self.overlap is None and self.compute == HOST else GROUP
 
     @property
@@ -146,7 +146,7 @@ class TrainingConfig:
         return self.overlap is not None and feature("programs").overlaps(self.overlap)
 
     def allocation(self, length: int) -> Allocation:
-        """Memory that the nodes need for ``length`` parameters."""
+        """Memory allocation that the nodes need for ``length`` parameters."""
         return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
                           errors=self.density is not None)
 
@@ -161,61 +161,61 @@ class Step:
     epoch: int
     #: Loss before the update, averaged over the batch.
     loss: float
-    #: Cycles of the fused update on the slowest node, and the lower bound set by the busiest link.
+    #: Number of cycles of the fused update on the slowest node, and the lower bound set by the busiest link.
     cycles: Cycles
     bound: int
 
-    #: Cycles of the update's scatter-reduce phase on the slowest node, and the lower bound set by the busiest link.
+    #: Number of cycles of its scatter-reduce phase on the slowest node, and the lower bound set by the busiest link.
     scatter_cycles: Cycles
     scatter_bound: int
 
-    #: Words on all links, including headers and CRCs: as sent, and if all payloads were raw. On nodes for 16-bit
-    #: integers, words of the gradient with compression, and without compression.
+    #: Number of words on all links, including headers and CRCs: as sent, and if all payloads were raw. On int16
+    #: nodes, number of words of the gradient with and without compression.
     words_sent: int
     words_dense: int
 
-    #: Fraction of nonzero elements at each hop of scatter-reduce, or in the compressed gradient.
+    #: Fraction of nonzero elements at each scatter-reduce hop, or in the compressed gradient.
     density: list[float]
-    #: Words sent during scatter-reduce, included in the words on all links.
+    #: Number of words sent during scatter-reduce, which are included in ``words_sent``.
     scatter_words: int = 0
-    #: Number of weights that all links have carried, and their words, without headers and CRCs.
+    #: Total number of weights carried over all links, and the number of their words, without headers and CRCs.
     weight_elements: int = 0
     weight_words: int = 0
 
-    #: Words of codebooks written to all nodes before this step.
+    #: Number of codebook words written to all nodes before this step.
     codebook_words: int = 0
-    #: Cycles of sparsification on the slowest node; 0 if all elements are sent.
+    #: Number of sparsification cycles on the slowest node; 0 if all elements are sent.
     sparsify_cycles: Cycles = 0
-    #: Smallest magnitude of the elements that are sent; None if all elements are sent.
+    #: Smallest magnitude of the sent elements; None if all elements are sent.
     threshold: float | None = None
-    #: Sum of the cycles of masking commands, each on its slowest node.
+    #: Total number of cycles of masking commands, each on its slowest node.
     mask_cycles: Cycles = 0
-    #: Number of elements that masks have replaced in this step, and number of all elements in masked matrices.
+    #: Number of elements replaced by masks in this step, and total number of elements in masked matrices.
     elements_masked: int = 0
     elements_through: int = 0
 
-    #: Schedule of the step, if nodes have a program; ``cycles`` is then for the whole pass.
+    #: Schedule of the step, if nodes run a program; ``cycles`` then covers the whole pass.
     schedule: str | None = None
-    #: Cycles of the pass according to the golden timing model with measured durations, and the sum of these durations
-    #: in each queue, on the node with the largest sum; 0 without a program, except for computing nodes.
+    #: Number of cycles of the pass in the golden timing model with measured durations, and the sum of these durations
+    #: in each queue, on the node with the largest sum; 0 without a program, unless nodes compute.
     modelled_cycles: Cycles = 0
     compute_cycles: Cycles = 0
     communicate_cycles: Cycles = 0
 
-    #: Cycles of matrix products, and of row functions, on the slowest node; 0 if the host computes.
+    #: Number of cycles of matrix products and of row functions on the slowest node; 0 if the host computes.
     gemm_cycles: Cycles = 0
     vector_cycles: Cycles = 0
 
-    #: Multiplications by all nodes in products with tables of centroids; 0 in a program, which does not count them.
+    #: Number of multiplications on all nodes in products with centroid tables; 0 in a program, which has no count.
     centroid_multiplications: int = 0
-    #: Repairs of links with replay since the previous step, summed over all nodes.
+    #: Number of repairs of links with replay since the previous step, summed over all nodes.
     link_restarts: int = 0
     words_repeated: int = 0
     checks_failed: int = 0
 
-    #: Faults injected into the simulated links since the previous step.
+    #: Number of faults injected into the simulated links since the previous step.
     faults_injected: int = 0
-    #: Number of times that the step was repeated after ring failures; all other figures are for the last attempt.
+    #: Number of times the step was repeated after ring failures; all other figures are for the last attempt.
     repeats: int = 0
     #: Number of nodes in the step.
     nodes: int = 0
@@ -227,25 +227,25 @@ class Change:
 
     #: Number of steps before the change.
     step: int
-    #: Cards, nodes and links that were disabled or enabled, as requests such as ``disable card1``.
+    #: Requests to disable or enable cards, nodes and links, such as ``disable card1``.
     requests: list[str]
     #: Shape of the new rings.
     shape: str
-    #: Numbers of the grid's nodes in the new rings, in the order in which a batch is divided among them.
+    #: Grid node numbers in the new rings, in the order that is used to divide a batch.
     nodes: list[int]
-    #: Nodes that have left, and nodes that have joined.
+    #: Nodes that have left and nodes that have joined.
     left: list[int]
     joined: list[int]
 
-    #: Pairs of nodes: a node that has left, and the node that received its residuals and errors.
+    #: Pairs (node that has left, node that received its residuals and errors).
     heirs: list[list[int]]
     #: Number of elements with state and master weights that have a new owner.
     moved: int
-    #: Number of elements of residuals and errors that were set to zero, as their sum was not finite.
+    #: Number of residual and error elements that were set to zero because their sum was not finite.
     dropped: int
-    #: Cycles until the new rings were ready: for reading counters, SWITCH on all nodes, and restarting links.
+    #: Number of cycles until the new rings were ready: reading counters, SWITCH on all nodes, and restarting links.
     switch_cycles: Cycles
-    #: Cycles of the host's reads from the old owners and writes to the new owners.
+    #: Number of cycles for the host to read from the old owners and write to the new ones.
     carry_cycles: Cycles
 
     @property
@@ -267,36 +267,36 @@ class Training:
     steps: list[Step] = dataclasses.field(default_factory=list)
     #: Changes of the rings between steps.
     changes: list[Change] = dataclasses.field(default_factory=list)
-    #: Number of repetitions, after ring failures, of steps, measurements and distributions of initial weights.
+    #: Number of times that steps, measurements or distributions of initial weights were repeated after ring failures.
     repeats: int = 0
-    #: Mean training loss during each interval, and the workload's measure after the interval.
+    #: Mean training loss of each interval, and the workload's measure after it.
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
 
-    #: Numbers of the steps after which the model was measured.
+    #: Step numbers after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
-    #: Sums over all masking commands, including those during measurements: cycles on the slowest node, and elements
+    #: Sums over all masking commands, including measurements: number of cycles on the slowest node, and of elements
     #: in masked matrices.
     mask_cycles: Cycles = 0
     elements_through: int = 0
 
-    #: Counts by the nodes: elements that masks have replaced, elements that were not sent, and mask words read from
+    #: Counted by the nodes: elements replaced by masks, elements that were not sent, and mask words read from
     #: memory.
     elements_masked: int = 0
     mask_words_fetched: int = 0
 
-    #: Commands of the last step's pass, in the form of :class:`sim.golden.features.programs.program.Span`, if nodes
+    #: Commands of the last step's pass as :class:`sim.golden.features.programs.program.Span`, if nodes
     #: have a program.
     timeline: list[list[Any]] | None = None
     #: Log lines of the search for a schedule.
     search: list[str] = dataclasses.field(default_factory=list)
     #: Output of the trained model; see :meth:`host.training.workloads.Workload.sample`.
     sample: dict[str, Any] | None = None
-    #: True if all comparisons were made and succeeded; None without comparisons. (Failures raise an exception.)
+    #: True if all comparisons were made and succeeded, None without comparisons. (A failure raises an exception.)
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Convert the results, with steps and changes, to dictionaries. Lists are not copied."""
+        """Convert the results, including steps and changes, to dictionaries. Lists are not copied."""
         return {**vars(self), "steps": [vars(step) for step in self.steps],
                 "changes": [vars(change) for change in self.changes]}
 

@@ -1,4 +1,4 @@
-"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, updated with the ring."""
+"""Golden state of a run: weights, master weights, optimizer state, errors and residuals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ __all__ = ["Codebooks", "Part", "Places", "Reference", "golden_settings", "is_pa
 
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
-#: Indices of elements in a vector, as a slice or an array.
+#: Indices of elements in a vector, given as a slice or an array.
 Places: TypeAlias = slice | npt.NDArray[np.int64]
 _ALL = slice(None)
 
 
 class Part(NamedTuple):
-    """A collective of a step: the name of its operation, its elements, and its block offset."""
+    """One collective of a step: operation name, elements and block offset."""
 
     operation: str
     base: int
@@ -37,12 +37,12 @@ class Part(NamedTuple):
 
 
 def words_of(vector: Vector) -> Bits:
-    """Convert elements to words: binary32 bit patterns, or sign-extended integers."""
+    """Convert elements to words: binary32 bit patterns or sign-extended integers."""
     return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Convert settings to the form of the golden model, which does not specify whether state is packed."""
+    """Convert settings to the golden model's form, which does not say whether state is packed."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -58,11 +58,11 @@ class Reference:
     """Golden state of a run on a ring, in arrays that contain the whole vector. Operations apply to the elements at
     some ``places``, which the nodes treat as a separate vector."""
 
-    #: Counter on nodes for the words that :meth:`step` predicts.
+    #: Name of the nodes' counter for the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
-        # Loaded here because nothing else in host/ needs the models of a node's units.
+        # Imported here because nothing else in host/ needs the models of a node's units.
         from sim.golden import masking
         from sim.golden import ring as golden
         from sim.golden.codecs import CODECS
@@ -74,18 +74,18 @@ class Reference:
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
-        #: Master weights, and the weights that nodes compute with, which are equal unless there is a weight codec.
+        #: Master weights, and the weights that nodes compute with; they are equal unless there is a weight codec.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
-        #: Residual of the gradient codec on each node, if the codec is lossy.
+        #: Residual of the gradient codec on each node, or None for a lossless codec.
         self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
 
     @property
     def equivalent_nodes(self) -> float:
-        """Number of nodes in a ring that gives sparse gradient sums the same mean density over its hops."""
+        """Size of a ring that would give sparse gradient sums the same mean density over its hops."""
         return self._ring.nodes
 
     def arrays(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Reference:
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
     def adopt(self, ring: VectorRing, *, packed_state: bool) -> None:
-        """Read the state of the nodes, after steps that this model has not carried out."""
+        """Read the nodes' state, after steps that this model has not performed."""
         length = len(self.weights)
         self.weights = ring.memory.read_weights(length, ranks=[0])[0].view(np.uint32)
         self.master = ring.memory.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
@@ -111,7 +111,7 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Traffic of a step that this model has not carried out; all figures are zero."""
+        """Traffic of a step that this model has not performed, with all figures zero."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
@@ -121,7 +121,7 @@ class Reference:
         self._codec = self._codec.bind(centroids)
 
     def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
-        """Replace the weights at ``places`` and clear their residuals; if ``fresh``, also clear errors and state."""
+        """Replace the weights at ``places`` and clear residuals; if ``fresh``, also clear errors and state."""
         self.master[places] = weights
         self.weights[places] = self._golden.distribute(weights, self._ring.nodes, weight_codec=self._codec,
                                                        segment=self._ring.formats.segment)
@@ -134,7 +134,7 @@ class Reference:
 
     def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
             tuple[list[Vector], list[int]]):
-        """Return the gradients that the nodes send, and the number of elements that each node has dropped."""
+        """Return the gradients that nodes send, and how many elements each node has dropped."""
         golden = self._golden
         bound = int(golden.bits([threshold])[0])
         kept, self.errors[:, places] = self._masking.sparsify(golden.bits(np.stack(gradients)),
@@ -145,8 +145,8 @@ class Reference:
 
     def all_reduce(self, gradients: Sequence[Vector], places: Places | None,
                    begin: int = 0) -> tuple[Bits, "Traffic"]:
-        """Return the sum of gradients, including the residuals at ``places``, if any, and its traffic. The gradients
-        are those of a longer vector from element ``begin`` on."""
+        """Return the sum of gradients, including any residuals at ``places``, and its traffic. The gradients belong
+        to a longer vector, from its element ``begin`` on."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
@@ -161,8 +161,8 @@ class Reference:
 
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
-        """Carry out the ring's step, and return its traffic. ``parts`` are the collectives that make up the step, by
-        default one fused update of the whole vector; they affect the traffic, but not the results."""
+        """Perform the ring's step and return its traffic. ``parts`` are the collectives that make up the step, by
+        default one fused update of the whole vector; they affect the traffic but not the results."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()
         before = None if residuals is None else residuals.copy()
@@ -177,7 +177,7 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
-        """Compute a fused update of the elements at ``places``; of the arrays, only ``residuals`` is modified."""
+        """Compute a fused update of the elements at ``places``; the only array it modifies is ``residuals``."""
         formats, root = self._ring.formats, self._ring.partition.root
         vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
         shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
@@ -217,7 +217,7 @@ class Reference:
         return traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[Bits, int]:
-        """Expected matrices of a job after masking, and the number of elements that are replaced."""
+        """Expected matrices of a job after masking, and the number of elements replaced."""
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
@@ -229,12 +229,11 @@ class Reference:
         return self.mask(job, alternative)[0].view(job.matrices.dtype)
 
     def _pattern(self, number: float) -> Bits:
-        """Convert a number to the bit pattern of an element."""
         return self._golden.bits([number])
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """Return the array with ``values`` stored at ``places``; for all places, return ``values``."""
+    """Store ``values`` at ``places`` of an array and return it; if this is everything, return ``values``."""
     if places is _ALL:
         return values
     array[places] = values
@@ -242,7 +241,7 @@ def _put(array: Bits, places: Places, values: Bits) -> Bits:
 
 
 def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
-    """Combine the traffic of successive collectives, with the densities of the whole vector."""
+    """Combine the traffic of successive collectives, keeping the whole vector's densities."""
     words = {name: sum((getattr(part, name) for part in parts if getattr(part, name).size),
                        start=np.zeros_like(getattr(whole, name))) for name in ("scatter_words", "gather_words")}
     return dataclasses.replace(whole, **words, **{
@@ -252,28 +251,28 @@ def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
 
 def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
-    """Golden model of the nodes of a ring, or of the rings of a plan if there is one."""
+    """Golden model of a ring's nodes, or of the rings of a plan if there is one."""
     models = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
     return next((model for model in models if model is not None), None) or Reference(ring, weights, planes, centroids)
 
 
 class Codebooks:
-    """Codebooks of the nodes and of the golden model, if the weight codec has codebooks."""
+    """Codebooks of the nodes and of the golden model, if the weight codec uses any."""
 
     def __init__(self, ring: VectorRing, interval: int):
         self._ring, self._interval = ring, interval
         #: Centroids on the nodes.
         self.centroids: Bits | None = None
-        #: Words written to all nodes for the next step, or for the initial weights.
+        #: Number of words written to all nodes for the next step or for the initial weights.
         self.words = 0
 
     def load(self, weights: Array) -> None:
-        """Compute a codebook from weights, and write it to the nodes."""
+        """Compute a codebook from weights and write it to the nodes."""
         self.centroids = feature("codebook").centroids(self._ring.formats.weight_codec, weights)
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Recompute the codebook from the master weights if it is due; return the words written to nodes."""
+        """Recompute the codebook from the master weights if it is due; return the number of words written."""
         if self.centroids is None:
             return 0
         if number > 1:
@@ -284,17 +283,17 @@ class Codebooks:
         return self.words
 
     def move(self, state: dict[str, Any]) -> None:
-        """Take the codebook from the previous nodes' ``state``, and write it to the current nodes."""
+        """Write the codebook from the previous nodes' ``state`` to the current nodes."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             self._ring.memory.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
-        """Return the centroids and the number of words, as state to save."""
+        """Return the state to save: the centroids and the number of words."""
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Continue with the codebook of a saved state; the nodes already contain it."""
+        """Restore a saved codebook, which the nodes already contain."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             reference.bind(self.centroids)

@@ -1,7 +1,7 @@
 """Powers, exponentials and logarithms of single binary64 numbers, identical on every processor and system.
 
 Results of mathematics libraries differ in the last bit, and some depend on the processor. Decimal arithmetic with 40
-digits has the same results everywhere; they are rounded to binary64 once.
+digits gives the same results everywhere, which are then rounded to binary64 once.
 """
 
 import decimal
@@ -12,7 +12,7 @@ _CONTEXT = decimal.Context(prec=40)
 
 
 def power(base: float, exponent: float) -> float:
-    """Raise a positive number, or zero with a positive exponent, to a power."""
+    """Raise a positive number to a power, or zero to a positive power."""
     return float(_CONTEXT.power(decimal.Decimal(base), decimal.Decimal(exponent)))
 
 

@@ -1,4 +1,4 @@
-"""Sparse gradients in a training run, selected by the nodes and compared with the golden model."""
+"""Sparse gradients in training: elements are selected by the nodes and compared with the golden model."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
-    """Sparsification on the nodes; counts are compared with the golden model."""
+    """Sparsification on the nodes, with element counts compared with the golden model."""
 
     def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
@@ -29,12 +29,12 @@ class Sparsifier:
             density=config.density, nodes=reference.equivalent_nodes, steps=steps)
         #: Total number of elements that nodes have not sent so far.
         self.dropped = 0
-        #: Threshold of the last step, and the cycles of its sparsification.
+        #: Threshold of the last step, and the number of cycles its sparsification took.
         self.threshold: float | None = None
         self.cycles: Cycles = 0
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
-        """Sparsify the gradients in the nodes' memories, and return the gradients that the nodes send."""
+        """Sparsify the gradients in the nodes' memories; return the gradients that the nodes will send."""
         if self._controller is None:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
@@ -49,7 +49,7 @@ class Sparsifier:
         return sent
 
     def state(self) -> dict[str, Any]:
-        """Return the state that determines later thresholds, and the counts so far."""
+        """Return the counts so far and the state that determines later thresholds."""
         return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
                 "controller": None if self._controller is None else self._controller.state()}
 
@@ -60,7 +60,7 @@ class Sparsifier:
             self._controller.restore(state["controller"])
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue on these nodes from a state that was saved on different nodes."""
+        """Continue on these nodes from a state saved on different nodes."""
         self.restore(state)
         if self._controller is not None:
             self._controller.succeed(state["controller"])
@@ -72,7 +72,7 @@ STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 def check_zeros(gradients: str) -> None:
-    """Raise ``ValueError`` if a density does not affect the size of a codec's gradient packets."""
+    """Raise ``ValueError`` if zeros do not make the codec's gradient packets smaller."""
     if not GRADIENT_CODECS[gradients].drops_zeros:
         names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
         raise ValueError(f"Codec of gradients with a density must be {names}, not {gradients}: zeros do not make its "
@@ -80,11 +80,11 @@ def check_zeros(gradients: str) -> None:
 
 
 class Threshold:
-    """Controller that chooses the threshold of every step of a run.
+    """Controller for the sparsification threshold in each step of a run.
 
-    At hop h of scatter-reduce, sums of elements kept by h nodes are sent. Their density is at most h times a node's
-    density, so the mean over the N - 1 hops is at most N / 2 times a node's density, for any overlap between nodes. A
-    node may therefore keep the fraction m = ``2 * density / nodes`` of its elements, on average over the run.
+    Hop h of scatter-reduce sends sums of elements kept by h nodes. Their density is at most h times a node's density,
+    so the mean over the N - 1 hops is at most N / 2 times a node's density, however much the nodes overlap. A node
+    may therefore keep the fraction m = ``2 * density / nodes`` of its elements, on average over the run.
 
     A node keeps more elements at the beginning, when weights change fast, and fewer afterwards. If x is the fraction
     of the run that has passed in the middle of a step, the fraction of elements to keep is ::
@@ -149,15 +149,15 @@ class Threshold:
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
-        """Fraction of elements that a node should keep in step ``step``, counted from 1."""
+        """Fraction of elements that a node should keep in step ``step``, counting from 1."""
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
         return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Return the threshold of the next step, a positive binary32 number. Gradients affect it only up to the first
-        step in which some values are nonzero and finite."""
+        """Return the next step's threshold, a positive binary32 number. The gradients affect it only up to the first
+        step with nonzero, finite values."""
         self._step += 1
         target = self.target(self._step)
         owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
@@ -168,14 +168,14 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # Keep the wanted fraction of the elements, but at least one element and no zeros.
+                # Keep the required fraction of elements, but at least one element, and no zeros.
                 index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 index = max(index, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
 
     def observe(self, dropped: int) -> None:
-        """Record the number of elements that all nodes together have dropped in the step."""
+        """Record how many elements all nodes together dropped in this step."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
         density = 1 - dropped / self._elements if self._elements else 0.0
@@ -193,8 +193,7 @@ class Threshold:
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a controller for a different number of nodes, keeping this one's targets. The
-        relative deviation of earlier steps from their targets, to be compensated by later steps, is preserved."""
+        """Continue from a controller's state for a different number of nodes, keeping this one's targets."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)
         if self._steps is not None:

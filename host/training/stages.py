@@ -11,9 +11,9 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Rings of a run with nodes that leave and join, one stage after another."""
+    """Sequence of ring stages of a run, between which nodes leave and join."""
 
-    #: Driver of the nodes of the current stage, and number of the stage.
+    #: Driver of the nodes in the current stage, and the stage number.
     ring: TrainingRing
     stage: int
 
@@ -30,28 +30,28 @@ class RingStages(abc.ABC):
     @property
     @abc.abstractmethod
     def order(self) -> Sequence[int]:
-        """Numbers of the nodes, in the order in which a batch is divided among them."""
+        """Node numbers, in the order used to divide a batch among the nodes."""
 
     @abc.abstractmethod
     def enter(self, stage: int) -> TrainingRing:
-        """Form the rings of a stage, and reset their links; no state is handed over."""
+        """Form the rings of a stage and reset their links, without handing over any state."""
 
     @abc.abstractmethod
     def due(self, steps: int) -> bool:
-        """Whether the step after the first ``steps`` steps belongs to a new stage."""
+        """Whether a new stage begins after the first ``steps`` steps."""
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage for the next step, and hand over the state, in vectors of ``length`` elements."""
+        """Enter the stage of the next step and hand over the state, in vectors of ``length`` elements."""
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:
-        """Raise ``DivergenceError`` unless all words sent by nodes since the last change were received."""
+        """Raise ``DivergenceError`` unless all words sent since the last change have been received."""
 
     @abc.abstractmethod
     def handed_over(self, arrays: dict[str, Any], old: Any) -> dict[str, Any]:
-        """Convert a golden model's arrays for the nodes of an ``old`` plan to arrays for the current nodes."""
+        """Convert a golden model's arrays from the nodes of an ``old`` plan to the current nodes."""
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Restart the count of words at zero, after a failure that lost words."""
+        """Restart the word count at zero, after a failure that lost words."""

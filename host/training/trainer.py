@@ -1,4 +1,4 @@
-"""The training loop: it takes batches, makes an executor carry out steps, and counts them.
+"""Training loop: takes batches, lets an executor carry out the steps, and counts them.
 
     Trainer = batches x executor (with its golden model) x nodes
 
@@ -36,7 +36,7 @@ class Trainer(Generic[ExecutorT]):
     """A run of ``total`` steps; by default, the executor decides when it ends.
 
     A block ends after every ``every`` steps, so that a checkpoint can be written. ``on_step`` is called after each
-    step and each measurement of the model.
+    step and after each measurement of the model.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
@@ -45,12 +45,12 @@ class Trainer(Generic[ExecutorT]):
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
         #: Whether the model was measured after the last step.
         self.due = False
-        #: Number of completed steps, without steps of an abandoned block.
+        #: Number of completed steps, excluding steps of an abandoned block.
         self.number = batches.number
 
     @property
     def left(self) -> int:
-        """Number of remaining steps; without a given total, the number that the executor reports."""
+        """Number of remaining steps; if the total was not given, the executor reports it."""
         return self.executor.left if self._total is None else self._total - self.number
 
     @property
@@ -77,7 +77,7 @@ class Trainer(Generic[ExecutorT]):
             self._on_step()
 
     def _take(self) -> list[Batch]:
-        """Batches of the next block; it ends at a measurement, or when a checkpoint may be written."""
+        """Take the batches of the next block, which ends at a measurement or a possible checkpoint."""
         batches: list[Batch] = []
         for _ in range(min(self.executor.most, self.left)):
             if batches and self.executor.equal and self._batches.size != len(batches[-1].examples):
@@ -89,8 +89,8 @@ class Trainer(Generic[ExecutorT]):
 
     def train(self, signals: Signals | None = None, *, until: int | None = None,
               on_block: Callable[[], None] = lambda: None) -> None:
-        """Carry out all remaining steps, or only ``until`` a step number, of a run that has begun or resumed. Raises
-        ``Interrupted`` if a signal has been received. ``on_block`` is called after each block."""
+        """Execute all remaining steps of a run that has begun or resumed, or stop at step ``until``. Raises
+        ``Interrupted`` if a signal was received. ``on_block`` is called after each block."""
         signals = Signals() if signals is None else signals
         while not self.complete and self.number != until:
             signals.check()
@@ -99,15 +99,15 @@ class Trainer(Generic[ExecutorT]):
             on_block()
 
     def finish(self) -> None:
-        """Complete the run after its last step: compare all memories, and take a sample."""
+        """Complete the run after its last step: compare all memories and take a sample."""
         self.executor.finish()
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on; see :meth:`Executor.state`."""
+        """Return the state needed for the rest of the run; see :meth:`Executor.state`."""
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`; with ``restored``, nodes already contain their part."""
+        """Continue from a state instead of :meth:`begin`; with ``restored``, nodes already have their part."""
         self._batches.restore(state["batches"])
         self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)
@@ -118,7 +118,7 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
     """Create a trainer for steps that sum gradients and update weights on nodes; ``on_step`` receives the results so
-    far. Other parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
+    far. The other parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,
@@ -126,10 +126,10 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
 
 
 def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, **options: Any) -> Training:
-    """Train a workload, or a perceptron on a data set; options are as for :func:`make_trainer`.
+    """Train a workload, or a perceptron on a data set, with the options of :func:`make_trainer`.
 
     Raises ``DivergenceError`` if a node differs from the golden model, ``TrainingError`` if gradients are not finite,
-    and ``RingError`` if a command has failed, and each repetition has failed as well.
+    and ``RingError`` if a command and all of its retries have failed.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

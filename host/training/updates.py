@@ -1,17 +1,17 @@
-"""Steps that sum gradients and update weights on nodes, verified bit for bit.
+"""Steps that sum gradients and update weights on the nodes, verified bit for bit.
 
-In each step a batch is split into one share per node. The host computes the gradients of every share in float32 and
+In each step, a batch is split into one share per node. The host computes the gradients of every share in float32 and
 writes them to the nodes, or writes inputs and labels to computing nodes. The ring sums the gradients, the owner of
-each block updates it, and the new weights are copied to every node. Then the weights of all nodes are compared, as
-bit patterns, with each other and with the golden model; the number of words sent by each node is also checked. With a
-weight codec, new weights are encoded for transfer, gradients are computed with decoded weights, and the owners'
-master weights are also compared; a codebook is computed from the initial weights, and then from the master weights at
+each block updates it, and the new weights are copied to all nodes. Then the weights of all nodes are compared bit by
+bit with each other and with the golden model; the number of words sent by each node is checked too. With a weight
+codec, new weights are encoded for transfer, gradients are computed with decoded weights, and the owners' master
+weights are also compared; a codebook is computed from the initial weights, and then from the master weights at
 intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
 Nodes also apply the masks of the workload, and all masked elements are compared. With a density, nodes send only the
 largest elements of their gradients, and add the rest to the next gradients.
 
-A step that failed because a word was damaged or lost on a link is repeated from its beginning.
+A step that fails because a word was damaged or lost on a link is repeated from the beginning.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 class UpdateExecutor(Executor[Step]):
-    """Executor of steps that sum gradients and update weights, on one ring or on successive rings.
+    """Executes steps that sum gradients and update weights, on one ring or a sequence of rings.
 
-    ``on_repeat`` is called with a line that names the repeated operation and the reason; ``faults`` returns the
-    number of faults injected into the links so far.
+    ``on_repeat`` is called with a line that names the repeated operation and the reason; ``faults`` returns the total
+    number of faults injected into the links.
     """
 
     def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
@@ -62,7 +62,7 @@ class UpdateExecutor(Executor[Step]):
         first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, only the nodes contain the state that is needed to repeat a step.
+        # Without a golden model, only the nodes contain the state needed to repeat a step.
         self._blind = self._computer is not None and not config.check
         #: Results so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
@@ -100,7 +100,7 @@ class UpdateExecutor(Executor[Step]):
             self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
-        """Create the golden model, and the masks and the sparsifier that use it."""
+        """Create the golden model, and the masks and sparsifier that use it."""
         ring, config = self._ring, self._config
         self._reference: Reference = reference_of(
             ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
@@ -135,14 +135,14 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Carry out the steps of a block; return each step's figures, summed loss, and number of losses."""
+        """Execute the steps of a block; return each step's figures, loss sum and number of losses."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:
         self.training.steps.append(step)
 
     def _change(self, rings: RingStages) -> None:
-        """Continue on new rings, after handing over the state of the nodes and of the golden model."""
+        """Continue on new rings after handing over the state of the nodes and the golden model."""
         number, memory, old = self._number, self._memory(), rings.plan
         change = rings.move(number, self._length, self._config)
         self._bind(rings.ring)
@@ -166,7 +166,7 @@ class UpdateExecutor(Executor[Step]):
         self._interval_loss, self._interval_count = 0.0, 0
 
     def _measure(self) -> float:
-        """Measure the model; computing nodes compute the scores of a perceptron."""
+        """Measure the model; for a perceptron, computing nodes compute the scores."""
         workload = self._workload
         if self._computer is not None and self._computer.has_scores and isinstance(workload, Classifier):
             scores = self._computer.scores(workload.test_x, odd=self._newest)
@@ -178,7 +178,7 @@ class UpdateExecutor(Executor[Step]):
         return workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
-        """Carry out a step; return its figures, its summed loss, and the number of losses in that sum."""
+        """Execute a step; return its figures, its loss sum, and the number of losses in the sum."""
         ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
@@ -220,20 +220,20 @@ class UpdateExecutor(Executor[Step]):
             elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
 
     def _settings(self, number: int, count: int) -> Settings | FixedSettings:
-        """Optimizer settings of a step with ``count`` losses."""
+        """Return the optimizer settings of a step with ``count`` losses."""
         optimizer, left = self._config.optimizer, 1 - (number - 1) / self._total
         return self._form.settings(optimizer, number, count=count, packed_state=self._config.packed_state,
                                    learning_rate=optimizer.learning_rate * left)
 
     def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
-        """Write gradients to the nodes, or examples from which they compute gradients."""
+        """Write gradients to the nodes, or examples for nodes that compute gradients."""
         if self._computer is None:
             self._execution.write(gradients)
         else:
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: the nodes' losses, compared with ``losses``, or else ``losses`` itself."""
+        """Return the losses of the shares: from the nodes, compared with ``losses``, or ``losses`` itself."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -243,21 +243,21 @@ class UpdateExecutor(Executor[Step]):
         return own
 
     def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Faults of links since the previous step, and their repairs."""
+        """Return the number of injected link faults and repairs since the previous step."""
         injected, self._injected = self._injected, self._faults()
         return {"faults_injected": self._injected - injected, **{
             name: sum(comparison.growth(name.upper(), before, after))
             for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """Return the previous and current counters of each node; add the growth of mask counters to the record."""
+        """Return each node's previous and current counters; add the growth of mask counters to the record."""
         before, self._counters = self._counters, self._ring.counters.read()
         self.training.elements_masked += sum(comparison.growth("ELEMENTS_MASKED", before, self._counters))
         self.training.mask_words_fetched += sum(comparison.growth("MASK_WORDS_FETCHED", before, self._counters))
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Run an action that may mask on nodes, and record its counts."""
+        """Run an action that may mask on nodes, and record the counts."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -265,7 +265,7 @@ class UpdateExecutor(Executor[Step]):
         return result
 
     def finish(self) -> None:
-        """Take a sample, and compare the memories of the nodes with the golden model."""
+        """Take a sample and compare the nodes' memories with the golden model."""
         training, masks = self.training, self._masks
         training.sample = self._repeat("sample", lambda: self._counted(
             lambda: self._workload.sample(self._ring.nodes, masks)))
@@ -281,7 +281,7 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _newest(self) -> int:
-        """Parity of the pass with the newest weights: 0 (even) or 1 (odd); it selects computing nodes' lists."""
+        """Parity of the pass with the newest weights, 0 or 1, which selects the lists of computing nodes."""
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
@@ -289,7 +289,7 @@ class UpdateExecutor(Executor[Step]):
         return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
-        """Return all state that a step changes, except for the step's figures."""
+        """Return all state that a step changes, except the step's figures."""
         if self._blind:
             self._reference.adopt(self._ring, packed_state=self._config.packed_state)
             self._fetch(self._number)
@@ -299,12 +299,12 @@ class UpdateExecutor(Executor[Step]):
                 "mask_words_fetched": self.training.mask_words_fetched}
 
     def _fetch(self, number: int) -> None:
-        """Use the weights of the nodes after a step as the parameters of the model."""
+        """Copy the nodes' weights after a step to the model's parameters."""
         weights = comparison.read_weights(self._ring, self._reference, self._config, number)
         self._workload.parameters[...] = self._form.parameters(weights)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore the state of the host and, with ``nodes``, also of the nodes."""
+        """Restore the state of the host and, with ``nodes``, of the nodes."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -318,7 +318,7 @@ class UpdateExecutor(Executor[Step]):
         self._counters = self._ring.counters.read()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
-        """Run an action, and repeat it from its beginning after a failure of the ring."""
+        """Run an action, repeating it from the beginning after a ring failure."""
         if self._blind:
             return action()
         memory = self._memory()
@@ -356,13 +356,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # without these repeats, as in an uninterrupted run
+        self.training.repeats = repeats  # exclude these repetitions, as in an uninterrupted run
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on the
-        reader that a memory serves next, which differs on new nodes."""
+        """Execute a step's commands on the nodes and discard the results. Cycles depend slightly on which reader a
+        memory serves next, which differs on new nodes."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
@@ -375,15 +375,15 @@ class UpdateExecutor(Executor[Step]):
         self._execution.warm_up()
 
 
-#: Maximum number of successive repetitions of an action.
+#: Maximum number of consecutive repetitions of an action.
 REPEATS = 3
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
     """Run an action until it succeeds, at most ``1 + REPEATS`` times. Raises ``RingError`` if it fails every time, or
-    if repetition cannot correct the failure.
+    if repeating it cannot help.
 
-    Before each repetition, ``again`` is called with a line for the user, in which ``what`` is the action's name; it
+    Before each repetition, ``again`` is called with a line for the user that contains the action's name ``what``; it
     must restore the state before the action.
     """
     for failures in range(1, REPEATS + 2):
@@ -403,7 +403,7 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
 
 def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
-    """Write the state of the golden model to the nodes, and the codebook if the weight codec has one."""
+    """Write the golden model's state to the nodes, and the codebook if the weight codec has one."""
     if centroids is not None:
         memory.write_codebook(centroids)
     memory.write_weights(reference.weights)
@@ -418,7 +418,7 @@ def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray
 
 
 def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError``, with the reason, if a ring of these nodes cannot carry out a training run."""
+    """Raise ``ValueError`` with the reason if a ring of these nodes cannot execute a training run."""
     for present in features_of(node):
         present.check_numbers(workload, config)
     if config.density is not None:

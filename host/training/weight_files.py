@@ -1,4 +1,4 @@
-"""Trained weights in npz files, which `gradring train` writes for later commands."""
+"""Files of trained weights (npz), which `gradring train` writes for later commands."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
 SCHEMA = "gradring.weights"
 VERSION = 2
 
-#: Maximum bytes of a file and of its arrays, maximum number of hidden layers, and maximum width of a layer.
+#: Maximum size in bytes of a file and of its arrays, maximum number of hidden layers, and maximum layer width.
 LARGEST, MAX_LAYERS, MAX_WIDTH = 1 << 28, 1024, 1 << 20
 
 _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(np.str_), "hidden": Kind(np.int64, 1),
@@ -24,13 +24,13 @@ _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedWeights:
-    """Parameters of a model, with the options needed to create the model again."""
+    """Parameters of a model, with the options needed to recreate the model."""
 
     workload: WorkloadName
     #: Width of each hidden layer of a perceptron.
     hidden: tuple[int, ...]
     seed: int
-    #: Parameters as a flat vector, in the model's order.
+    #: Parameters as a flat vector, in model order.
     parameters: npt.NDArray[np.float32]
 
 
@@ -44,7 +44,7 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file of :func:`save`; raises ``ValueError`` for other files, ``OSError`` if it is unreadable."""
+    """Read a file written by :func:`save`; raise ``ValueError`` if invalid, ``OSError`` if unreadable."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "

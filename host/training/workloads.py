@@ -1,4 +1,4 @@
-"""Workloads of the ring: they compute losses and gradients of shares of a batch, and measure models."""
+"""Workloads of the ring: they compute losses and gradients of shares of a batch, and test models."""
 
 import abc
 import enum
@@ -20,32 +20,32 @@ from sim.golden.operands import FP32
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
 
-#: Default initial learning rates for training the character model.
+#: Default initial learning rates of the character model.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: Beginning of a text that a model continues, number of characters that it adds, and sampling temperature.
+#: Start of a text for the model to continue, number of characters to add, and sampling temperature.
 _PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
-#: Function that masks matrices, given the mask jobs of each node and the value that replaces elements.
+#: Function that masks matrices, given the mask jobs of each node and the value that replaces masked elements.
 Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
 
 
 class WorkloadName(enum.Enum):
-    """Workloads, by their names on the command line."""
+    """Workloads, with the names used on the command line."""
 
     DIGITS = "digits"
     TEXT = "text"
 
 
 class Workload(abc.ABC):
-    """A model, its data, and the computation of gradients."""
+    """A model, its data, and the computation of its gradients."""
 
     name: WorkloadName
     #: Parameters of the model, as a flat vector.
     parameters: Array
-    #: Number of examples for training; a batch is an array of their indices.
+    #: Number of training examples; a batch is an array of their indices.
     examples: int
 
     @abc.abstractmethod
@@ -54,32 +54,32 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """Number of losses that are added up for the examples of a batch."""
+        """Number of losses that are summed for the examples of a batch."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Return each rank's loss, summed over its share, and its gradient; ``masks`` masks matrices on nodes."""
+        """Return each rank's loss, summed over its share, and gradient; ``masks`` masks matrices on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Return the accuracy or loss on all test data after the ``last`` step, or on a subset before it."""
+        """Return the accuracy or loss: on all test data after the ``last`` step, on a subset before."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
-        """Examples of a node's share, in the form that computing nodes require."""
+        """Examples in a node's share, in the form that computing nodes require."""
 
     def compact(self, parameters: Array) -> Array:
         """Parameters without the elements that pad groups."""
         return parameters
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """Sample of the trained model's output, for a report."""
+        """Sample of the trained model's output, for use in a report."""
         return None
 
 
 class Classifier(Workload):
-    """A perceptron, measured by its accuracy on the test set. See :class:`host.models.layers.Model` for ``align``,
-    and :class:`host.models.layers.Linear` for ``operands``."""
+    """Perceptron, evaluated by its accuracy on the test set. For ``align`` see :class:`host.models.layers.Model`, and
+    for ``operands`` :class:`host.models.layers.Linear`."""
 
     name = WorkloadName.DIGITS
 
@@ -118,11 +118,11 @@ class Classifier(Workload):
         return self._data.test_x
 
     def rate(self, scores: Array) -> float:
-        """Fraction of the test set for which the label has the largest score."""
+        """Fraction of the test set for which the label has the highest score."""
         return float((scores.argmax(axis=1) == self._data.test_y).mean())
 
     def scores(self) -> Array:
-        """Scores of the test set, from the current parameters."""
+        """Scores on the test set with the current parameters."""
         return self._model.scores(self._data.test_x)
 
     def compact(self, parameters: Array) -> Array:
@@ -130,12 +130,12 @@ class Classifier(Workload):
 
 
 class CharacterModel(Workload):
-    """A causal transformer that predicts characters. It is measured by its loss on held-out text, in nats per
-    character; before the end of training, only every ``sample``-th sequence is used.
+    """Causal transformer that predicts characters. It is evaluated by its loss on held-out text, in nats per
+    character; before the end of training, only on every ``sample``-th sequence.
 
-    A node masks the attention scores of its share's sequences, and the padding rows of the loss's gradient, with one
-    job per sequence, as lengths differ. Shares pass through the model side by side, so that all nodes mask at the
-    same time. In held-out text, each node masks ``chunk`` sequences at a time.
+    A node masks the attention scores of the sequences in its share, and the padding rows of the loss's gradient, with
+    one job per sequence, since lengths differ. Shares pass through the model in parallel, so that all nodes mask at
+    the same time. For held-out text, each node masks ``chunk`` sequences at a time.
     """
 
     name = WorkloadName.TEXT
@@ -177,8 +177,8 @@ class CharacterModel(Workload):
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """A held-out sequence (in a batch with a longer one), its attention weights in the first layer, and a text
-        that the model has generated."""
+        """A held-out sequence (batched with a longer one), its attention weights in the first layer, and a text
+        generated by the model."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -188,13 +188,13 @@ class CharacterModel(Workload):
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # Index where the cumulative probability reaches the drawn fraction; 0 is an unknown character.
+            # Index at which the cumulative probability reaches the drawn fraction; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
 
     def _output(self, sequences: Sequence[Characters], nodes: int, masks: Masks) -> tuple[Array, list[Array]]:
-        """Output and attention weights, masked by the first node."""
+        """Output and attention weights, with masking on the first node."""
         def answer(requests: list[Request | None]) -> list[Array | None]:
             return _answer(masks)([*requests, *[None] * (nodes - 1)])[:1]
 
@@ -202,7 +202,7 @@ class CharacterModel(Workload):
 
 
 def mask_jobs(request: Request) -> list[MaskJob]:
-    """Return the mask jobs for a pass's request, one per sequence."""
+    """Return the mask jobs for the request of a pass, one per sequence."""
     rows, columns = request.values.shape[2:]
     scores, lengths = request.use is Use.SCORES, map(int, request.lengths)
     return [MaskJob(matrices=matrices, mask=Mask(
@@ -212,7 +212,7 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """Return a function that answers the requests of passes: each node masks the values of one pass."""
+    """Return a function that answers requests of passes: each node masks the values of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
         masked = masks([[] if request is None else mask_jobs(request) for request in requests],

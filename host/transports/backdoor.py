@@ -1,7 +1,7 @@
-"""Transport that bypasses the host ports of simulated nodes to access memories and to read counters.
+"""Transport that accesses memories and counters of simulated nodes without using their host ports.
 
-Results are bit-identical to the port's results, and in the same order. The port's words and cycles are computed and
-added, so the bypass does not improve any figure. Settings, commands and events still use the port.
+Results are bit-identical to the port's, and in the same order. The port's words and cycles are computed and added, so
+that bypassing it does not improve any figure. Settings, commands and events still use the port.
 """
 
 from collections import deque
@@ -26,15 +26,15 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
 
 class PortTime:
-    """Time that the host ports of a ring's nodes would need for the transfers that bypassed them.
+    """Time that host ports of a ring's nodes would need for the transfers that bypassed them.
 
-    It is exact if the host waits for a node's answers before it sends the node a request that is not for memory.
-    ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
+    It is exact if the host waits for a node's answers before it sends the node a non-memory request. ``cycle``
+    returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
         self._cycle, self._grid = cycle, grid
-        self.cycles = 0  # additional cycles that the same accesses would have taken through simulated ports
+        self.cycles = 0  # extra cycles that the same accesses would have taken through simulated ports
         self.words = 0  # number of words in requests and responses
 
     @property
@@ -43,15 +43,15 @@ class PortTime:
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Let time pass until a run that waits for a packet would end; its last word arrives in ``cycle``."""
+        """Wait until a run that waits for a packet would end, if its last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
 class BackdoorTransport:
-    """Transport to a node of a Verilated ring that serves accesses to memories and counters itself.
+    """Transport to a node of a Verilated ring that serves memory accesses and counter reads itself.
 
-    All other requests, and invalid ones, are sent through the node's port by ``transport``, as are reads of counters
-    that the library of ``ring`` lacks. All transports of a ring share one ``time``.
+    All other requests, invalid requests, and reads of counters that the library of ``ring`` does not have are sent
+    through the node's port by ``transport``. All transports of a ring share one ``time``.
     """
 
     def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: Configuration,
@@ -69,7 +69,7 @@ class BackdoorTransport:
         self._waiting = 0  # number of responses outstanding from the node
 
     def send(self, packet: Words) -> None:
-        """Serve a request, or forward it to the node."""
+        """Serve a request or forward it to the node."""
         if self._waiting or not self._serve(packet):
             self._transport.send(packet)
             self._waiting += 1
@@ -89,7 +89,7 @@ class BackdoorTransport:
         self._transport.close()
 
     def _serve(self, packet: Words) -> bool:
-        """Queue the response to a request; return False if the node must serve the request."""
+        """Queue the response to a request; return False if the node must serve it."""
         if packet.size < 2 or self._tenants:
             return False
         header = fields(_HEADER, int(packet[0]))
@@ -107,8 +107,8 @@ class BackdoorTransport:
         return True
 
     def _access(self, packet: Words, count: int, *, data: int) -> tuple[int, int] | None:
-        """Memory space and address of an access with ``data`` words; None if the packet has a different size, or the
-        elements do not exist."""
+        """Memory space and address of an access with ``data`` words; None if the packet size is wrong or the elements
+        do not exist."""
         access = fields(_ACCESS, int(packet[1]))
         space, address = access["space"], access["address"]
         if packet.size != 2 + data or space >= len(self._memories) or address + count > self._memories[space].size:
@@ -127,7 +127,7 @@ class BackdoorTransport:
         if (access := self._access(packet, count, data=count)) is None:
             return None
         space, address = access
-        if space == self._owned:  # the host may write the rows of any buffer; rows that it has written have owner 0
+        if space == self._owned:  # the host may write rows of any buffer, and rows it has written have owner 0
             self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
         self._memories[space][address:address + count] = packet[2:]
         return np.array([count], np.uint32), self._model.write(self._time.now, count)

@@ -1,4 +1,4 @@
-"""Nodes and links in Amaranth's own simulator, which is slow but gives access to every signal by name.
+"""Nodes and links in Amaranth's own simulator: slow, but with access to every signal by name.
 
 Example
 -------
@@ -32,23 +32,23 @@ _STEP = 16
 
 
 class PysimRing:
-    """Nodes in a ring, or with different wiring, simulated cycle by cycle.
+    """Nodes in a ring or with other wiring, simulated cycle by cycle.
 
-    A word that the sender drives in cycle t reaches the receiver in cycle t + ``latency``; words on the return wire
-    have the same latency.
+    A word that the sender drives in cycle t reaches the receiver in cycle t + ``latency``; the return wire has the
+    same latency.
 
     Parameters
     ----------
     node : callable
-        Creates a node, with the ports of :class:`hdl.node.Node`.
+        Creates a node; it must have the ports of :class:`hdl.node.Node`.
     nodes : int
         Number of nodes; 1 to 255 in a ring.
     latency : int
-        Latency of each link in cycles; at least 1.
+        Latency of each link in cycles, at least 1.
     wiring : sequence, optional
         Links, as for :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     faults : RandomFaults, optional
-        Random faults on all links, the same as in a Verilated ring.
+        Random faults on all links, identical to a Verilated ring's.
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
@@ -80,11 +80,11 @@ class PysimRing:
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults of each link so far: faults of words and faults of the return wire, by name of the wire.
+        # Faults on each link so far, on words and on the return wire, keyed by the wire's name.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
-        """Return to the state after power-up; this is far faster than creating a new simulation."""
+        """Return to the power-up state, much faster than by creating a new simulation."""
         begun = self.cycle > 0
         self._begin()
         if begun:
@@ -98,14 +98,14 @@ class PysimRing:
         self._requests[node].extend((value, n == len(values) - 1) for n, value in enumerate(values))
 
     def receive(self, node: int) -> Words | None:
-        """Return the next packet from a node; None if no packet is complete."""
+        """Return the next packet from a node, or None if no packet is complete."""
         return self._responses[node].popleft() if self._responses[node] else None
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for at most ``cycles`` cycles, and return the number of cycles that passed.
+        """Run for at most ``cycles`` cycles; return how many cycles passed.
 
-        The run ends when a packet from node ``until_packet_at`` is complete: immediately, or after a multiple of 16
-        cycles.
+        The run ends early when a packet from node ``until_packet_at`` is complete, either immediately or after a
+        multiple of 16 cycles.
         """
         start = self.cycle
         while self.cycle - start < cycles and not (until_packet_at is not None and self._responses[until_packet_at]):
@@ -120,7 +120,7 @@ class PysimRing:
             f"{len(self._response[n])} words have come out" for n in range(self.nodes))])
 
     async def _drive(self, context: Any) -> None:
-        """Drive the nodes, one iteration per cycle: sample their outputs, then set inputs for the next cycle."""
+        """Drive the nodes: in each cycle, sample their outputs, then set the inputs for the next cycle."""
         sampled = []
         for port in self._ports:
             sampled += [port.host_i.ready, port.host_o.valid, port.host_o.payload.as_value()]
@@ -151,7 +151,7 @@ class PysimRing:
 
 
 class _Link:
-    """Wires from a port of one node to a port of another node, with the same latency in both directions."""
+    """Wires between a port of one node and a port of another, with the same latency both ways."""
 
     def __init__(self, index: int, source: Any, target: Any, latency: int, faults: RandomFaults) -> None:
         self._index = index
@@ -172,7 +172,7 @@ class _Link:
         self.faults: dict[str, int] = {}
 
     def carry(self, context: Any, cycle: int, values: list[int]) -> None:
-        """Accept the values that one end has driven in a cycle, and drive the other end for the next cycle."""
+        """Take the values that one end drives in a cycle, and drive the other end for the next cycle."""
         number = self._random.wire(self._index, cycle, replay=self._replay)
         if number is not None:
             self._flip(self._names[number], values)
@@ -189,7 +189,7 @@ class _Link:
 
 
 class PysimTransport:
-    """Transport to one node of a :class:`PysimRing`; time passes for the whole ring during a wait."""
+    """Transport to one node of a :class:`PysimRing`; while it waits, the whole ring runs."""
 
     def __init__(self, ring: PysimRing, node: int) -> None:
         self._ring = ring
@@ -200,7 +200,7 @@ class PysimTransport:
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Run the ring until a response packet is complete."""
+        """Run the ring until a complete response packet arrives."""
         self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:
@@ -209,4 +209,4 @@ class PysimTransport:
         return packet
 
     def close(self) -> None:
-        """Do nothing: the ring is freed with its last transport."""
+        """Do nothing; the ring is freed together with its last transport."""

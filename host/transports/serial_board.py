@@ -1,4 +1,4 @@
-"""Transports to the nodes of a board over a serial port.
+"""Transports to the nodes of a board that is connected over a serial port.
 
 Packets arrive complete, in order and exactly once, even over a cable that damages or loses bytes. docs/serial.md
 describes the protocol; all its timers are on the host.
@@ -48,12 +48,12 @@ from host.transports.serial_link import (
 
 __all__ = ["SerialBoard", "open_port"]
 
-#: Maximum time to wait in a read, in seconds.
+#: Maximum duration of a read in seconds.
 _TURN = 0.005
 
 
 def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
-    """Open a serial port exclusively, such as /dev/ttyUSB0 or COM3; ``write_timeout`` is in seconds.
+    """Open a serial port, such as /dev/ttyUSB0 or COM3, exclusively; ``write_timeout`` is in seconds.
 
     Raises ``LinkError`` if the port cannot be opened.
     """
@@ -68,7 +68,7 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
 
 
 def _advice(device: str) -> str:
-    """Advice for the user when a port cannot be opened."""
+    """Advice for the user on why a port cannot be opened."""
     if device.startswith("/") and not Path(device).exists():
         ports = sorted(port.device for port in serial.tools.list_ports.comports())
         listed = f"; ports found: {', '.join(ports)}" if ports else ""
@@ -77,32 +77,32 @@ def _advice(device: str) -> str:
             "sudo usermod -a -G dialout $USER, and log in again)")
 
 
-_OPEN_PATIENCE = 5.0  # seconds for a node to finish work that an earlier program has started
-#: Seconds that a response may take beyond the limit of its request: time for six requests at the slowest pace.
+_OPEN_PATIENCE = 5.0  # seconds to wait for a node to finish work started by an earlier program
+#: Seconds to wait for a response beyond the limit of its request: six requests at the lowest rate.
 _GRACE = 6 * LONGEST
 
 
 class SerialBoard:
-    """A board at a serial port. Bytes move only while one of its transports is used.
+    """A board at a serial port. Data is transferred only while one of its transports is used.
 
     Parameters
     ----------
     device : str
         Name of the port, such as /dev/ttyUSB0 or COM3.
     baud : int
-        Bits per second that the board was built for.
+        Baud rate that the board was built for.
     nodes : int
         Number of nodes to use, from node 0 on.
     frequency : float
         Clock frequency of the nodes in Hz, used to convert time limits.
     silence : float
-        Seconds without any answer after which the board is considered lost.
+        Time in seconds without an answer after which the board is considered lost.
     persistence : float
-        Seconds to wait for a lost port before an error; if it returns, the board continues where it stopped.
+        Time in seconds to wait for a lost port before an error; if it returns, the board continues where it stopped.
     clock : callable
-        Returns the seconds that have passed for the board, used for all other time limits.
+        Returns the time in seconds that has passed for the board; used for all other time limits.
     announce : callable
-        Called with a line of text when a port is lost, and when it has returned.
+        Called with a line of text when a port is lost and when it returns.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -149,7 +149,7 @@ class SerialBoard:
     # Packets.
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue a packet for a node, and send the words that the board has room for."""
+        """Queue a packet for a node, and send the words that fit into the board's buffer."""
         self._require_port()
         channel = self._channels[node]
         if not any(channel.waiting for channel in self._channels):
@@ -174,7 +174,7 @@ class SerialBoard:
         return channel.packets.popleft()
 
     def describe(self) -> str:
-        """Describe the counters of the link, and the outstanding words and responses of each node."""
+        """Describe the link counters and each node's outstanding words and responses."""
         lines = [f"{self.device}: " + ", ".join(
             f"{value} {name.replace('_', ' ')}" for name, value in vars(self.counters).items())]
         for channel in self._channels:
@@ -183,7 +183,7 @@ class SerialBoard:
         return "\n".join(lines)
 
     def board_counters(self) -> dict[str, int]:
-        """Read the counters of the board's end of the link since configuration; they have 16 bits and wrap."""
+        """Read the link counters of the board, which count since configuration; they have 16 bits and wrap."""
         self._require_port()
         self._status = None
         self._guard(lambda: self._await(lambda: [Frame(kind=FrameKind.STATUS)], lambda: self._status is not None,
@@ -201,12 +201,12 @@ class SerialBoard:
             raise LinkLostError(self._lost)
 
     def _guard(self, action: Callable[[], Any]) -> None:
-        """Run an action on the port. If the port is gone, wait for it to return, or raise :class:`LinkLostError`."""
+        """Run an action on the port. If the port is lost, wait for it to return, or raise :class:`LinkLostError`."""
         try:
             action()
         except LinkLostError as error:
             reason = str(error)
-        except (OSError, TypeError) as error:  # raised by pyserial, and by operations on a closed port
+        except (OSError, TypeError) as error:  # raised by pyserial, including on a closed port
             reason = f"{self.device}: the connection is lost ({error})"
         else:
             return
@@ -219,13 +219,13 @@ class SerialBoard:
         self._announce(f"{self.device}: connected again")
 
     def reconnect(self, timeout: float = 5.0) -> None:
-        """Open a lost port again, and resume the link; keep trying for ``timeout`` seconds.
+        """Reopen a lost port and resume the link; keep trying for ``timeout`` seconds.
 
         No word is lost unless the board has been reset: words in transit are sent again, and failed calls may be
         repeated.
 
         Raises ``LinkLostError`` if there is still no port or no answer, and ``BoardResetError`` if the board has lost
-        the link: then open the board again, and write the nodes' memories and registers again.
+        the link: open the board again, and rewrite the nodes' memories and registers.
         """
         self._port.close()
         until = time.monotonic() + timeout
@@ -255,7 +255,7 @@ class SerialBoard:
             channel.nonce = secrets.randbelow(WRAP)
         asked = [Frame(kind=FrameKind.OPEN, node=channel.number, sequence=channel.nonce)
                  for channel in self._channels]
-        # Only the first node is opened at first; its answer gives the number of nodes.
+        # Open only the first node; its answer gives the number of nodes.
         first = self._ask(asked[:1], f"check that it is a board of gradring, configured, and built for {self._baud} "
                                      f"baud")[0]
         version, nodes = divmod(first.acknowledged, 256)
@@ -271,7 +271,7 @@ class SerialBoard:
             channel.opened = True
 
     def _resume(self) -> None:
-        """Resume the link with a board that is expected to have kept its state."""
+        """Resume the link with a board that should have kept its state."""
         asked = [Frame(kind=FrameKind.OPEN, again=True, node=channel.number) for channel in self._channels]
         for channel, answer in zip(self._channels, self._ask(asked, "check its power"), strict=True):
             if answer.sequence != channel.nonce:
@@ -298,7 +298,7 @@ class SerialBoard:
         return [self._answered[frame.node] for frame in frames]
 
     def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
-        """Send frames repeatedly until all are answered, while serving other frames."""
+        """Send frames repeatedly until all are answered; other frames are served in the meantime."""
         begun = sent = self._clock()
         self._write(frames())
         while not done():
@@ -325,7 +325,7 @@ class SerialBoard:
         if not data:
             return
         before = self._decoder.crc_errors, self._decoder.resyncs
-        # A loopback cable returns the frames that were sent; these are not replies.
+        # A loopback cable returns our own frames, which are not replies.
         frames = [frame for frame in self._decoder.feed(data) if frame.reply]
         self.counters.frames_received += len(frames)
         if frames:
@@ -342,7 +342,7 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Send again if no frame has arrived for too long; raises ``LinkLostError`` if none arrives at all."""
+        """Send again if no frame has arrived for too long; raise ``LinkLostError`` if none arrives at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()
@@ -357,10 +357,10 @@ class SerialBoard:
             raise LinkLostError(f"{self.device}: the board gave no answer within {self._silence:g} s")
 
     def _transmit(self) -> None:
-        """Send the pieces that the board has room for, and any acknowledgements that are due."""
+        """Send the pieces for which the board has room, and any acknowledgements that are due."""
         frames: list[Frame] = []
         self.counters.requests += sum(channel.again for channel in self._channels)
-        # Send frames of the nodes alternately, so that all nodes have work.
+        # Send the nodes' frames in round-robin order, so that no node runs out of work.
         for pieces in itertools.zip_longest(*(channel.allowed() for channel in self._channels)):
             for channel, piece in zip(self._channels, pieces, strict=True):
                 if piece is not None:

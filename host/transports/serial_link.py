@@ -1,4 +1,4 @@
-"""The host's end of a serial link: encoding of frames, division of packets, errors, counters and time-outs.
+"""Host end of a serial link: frame encoding, packet division, errors, counters and timeouts.
 
 docs/serial.md describes the protocol.
 """
@@ -22,48 +22,48 @@ __all__ = ["BAUD", "FRAME_WORDS", "LONGEST", "WRAP", "BoardResetError", "Channel
 
 
 class LinkError(DeviceError):
-    """The link to the board does not work."""
+    """Raised if the link to the board does not work."""
 
 
 class LinkLostError(LinkError):
-    """The serial port is gone, or the board no longer answers."""
+    """Raised if the serial port is gone or the board no longer answers."""
 
 
 class BoardResetError(LinkError):
-    """The board no longer knows this link: it was reset, or a different program has opened it."""
+    """Raised if the board no longer knows this link: it was reset, or another program has opened it."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class LinkCounters:
-    """Counts of events at the host's end of a link."""
+    """Event counts at the host's end of a link."""
     # frames with correct CRCs, including repeated ones
     frames_sent: int = 0
     frames_received: int = 0
     retries: int = 0  # frames sent again because the board did not receive them
     requests: int = 0  # requests to the board to send frames again
-    timeouts: int = 0  # times that frames were sent again because the board did not answer in time
-    polls: int = 0  # requests to confirm that the board is alive, when a response took long
-    # damaged frames, counted by :class:`~host.transports.serial_link.FrameDecoder`
+    timeouts: int = 0  # retransmissions because the board did not answer in time
+    polls: int = 0  # requests to confirm that the board is alive, sent when a response takes long
+    # damaged frames, as counted by :class:`~host.transports.serial_link.FrameDecoder`
     crc_errors: int = 0
     resyncs: int = 0
-    gaps: int = 0  # frames that arrived too early because an earlier one was lost
+    gaps: int = 0  # frames that arrived too early, because an earlier one was lost
     repeats: int = 0  # frames that arrived more than once
-    reconnects: int = 0  # number of times that a lost port was opened again
+    reconnects: int = 0  # times that a lost port was reopened
 
 
-#: Seconds without an answer after which words are sent again, until the board's pace has been measured.
+#: Seconds without an answer before words are sent again, until the board's pace is known.
 _FIRST = 0.25
-#: Minimum and maximum of the time-out, in seconds.
+#: Minimum and maximum timeout in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
-#: Maximum seconds between two checks of the port; a longer interval does not count as silence of the board.
+#: Maximum seconds between checks of the port; longer intervals do not count as silence of the board.
 _AWAY = 0.1
 
 
 class Patience:
-    """Time-out for sending words again, derived from mean and deviation of earlier waits as in TCP (RFC 6298).
+    """Retransmission timeout, derived from mean and deviation of earlier waits as in TCP (RFC 6298).
 
-    The board acknowledges every frame, so a wait is the time since its last frame, however many frames are in
-    transit. Time during which the host does not check the port is not counted.
+    The board acknowledges every frame, so a wait is the time since its last frame, regardless of the number of frames
+    in transit. Time when the host does not check the port is not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -104,7 +104,7 @@ class Patience:
         self._longer = 1.0
 
     def ends(self) -> bool:
-        """Return whether the time-out has expired; if so, the next one is longer."""
+        """Return whether the timeout has expired; if so, the next one is longer."""
         now = self._clock()
         if now - self._asked <= self._usual * self._longer:
             return False
@@ -118,7 +118,7 @@ class Patience:
         return self._clock() - self._heard
 
 
-#: Default bits per second of a serial port.
+#: Default bit rate of a serial port, per second.
 BAUD = 3_000_000
 
 _FIELDS = places(header_layout())
@@ -128,7 +128,7 @@ _ESCAPED = re.compile(b"%c+([^%c])" % (ESCAPE, ESCAPE), re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One frame; docs/serial.md describes the fields."""
+    """A single frame; docs/serial.md describes the fields."""
 
     kind: FrameKind = FrameKind.DATA
     last: bool = False
@@ -141,7 +141,7 @@ class Frame:
     payload: bytes = b""  # words, little-endian
 
     def encode(self) -> bytes:
-        """Encode the frame as bytes on the wire, including the flag."""
+        """Encode the frame as bytes on the wire, with its flag."""
         values = {**vars(self), "kind": self.kind.value, "length": len(self.payload) // 4}
         bits = sum(int(values[name]) << offset for name, (offset, _) in _FIELDS.items())
         body: bytes = bits.to_bytes(8, "little") + self.payload
@@ -152,7 +152,7 @@ class Frame:
 
     @classmethod
     def decode(cls, body: bytes) -> "Frame":
-        """Decode the bytes between flag and CRC, without escapes; raises ``ValueError`` for an unknown kind."""
+        """Decode the unescaped bytes between flag and CRC; raises ``ValueError`` for an unknown kind."""
         values: dict[str, Any] = {**fields(_FIELDS, int.from_bytes(body[:8], "little"))}
         del values["length"]
         flags = {name: bool(values[name]) for name in ("last", "again", "reply")}
@@ -160,15 +160,15 @@ class Frame:
 
 
 class FrameDecoder:
-    """Decoder that finds frames in a stream of bytes, and counts damaged ones."""
+    """Decoder that finds frames in a byte stream and counts damaged ones."""
 
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
         self.resyncs = 0  # frames that ended prematurely
-        self._begun: bytes | None = None  # bytes of a frame that is still incomplete, after its flag
+        self._begun: bytes | None = None  # bytes since the flag of a frame that is still incomplete
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Process bytes, and return the frames that are now complete."""
+        """Process bytes and return the frames completed by them."""
         first, *rest = data.split(bytes([FLAG]))
         frames = []
         if self._begun is not None:
@@ -182,7 +182,7 @@ class FrameDecoder:
         return frames
 
     def _end(self) -> list[Frame]:
-        """Finish the current frame, and return it if it is valid."""
+        """Finish the current frame; return it if it is valid."""
         assert self._begun is not None
         body = _ESCAPED.sub(lambda match: bytes([match[1][0] ^ INVERTED]), self._begun.rstrip(bytes([ESCAPE])))
         if len(body) < _OVERHEAD:
@@ -204,16 +204,16 @@ class FrameDecoder:
 #: Payload words of the longest frame sent.
 FRAME_WORDS = 64
 
-#: Word numbers in headers are modulo this number.
+#: Word numbers in headers wrap at this number.
 WRAP = 1 << 16
 
-#: Lowest and highest limit on the number of frames in transit to a node.
+#: Minimum and maximum limit on frames in transit to a node.
 _FEWEST_FRAMES, _MAX_FRAMES = 2.0, 32.0
 
 
 @dataclasses.dataclass
 class Piece:
-    """Words of a request packet that one frame carries; ``start`` is the number of the first word."""
+    """Part of a request packet that fits in one frame; ``start`` is the number of its first word."""
 
     start: int
     payload: bytes
@@ -225,7 +225,7 @@ class Piece:
 
 
 class Channel:
-    """Packets of one node, in both directions; ``number`` is the node on the board. Word numbers do not wrap here."""
+    """Packets to and from one node, with its ``number`` on the board. Word numbers do not wrap here."""
 
     def __init__(self, number: int, clock: Callable[[], float]):
         self.number = number
@@ -236,20 +236,20 @@ class Channel:
         self.begin(0)
 
     def begin(self, limit: int) -> None:
-        """Reset the channel, as after an OPEN frame; the board has room for ``limit`` words."""
+        """Reset the channel, as after an OPEN frame; the board has space for ``limit`` words."""
         self.pieces: deque[Piece] = deque()  # pieces that have not been acknowledged yet
-        self.sent = 0  # number of pieces in ``pieces`` that have been sent
+        self.sent = 0  # number of ``pieces`` sent so far
         self.queued = 0  # words of all requests so far
         self.acknowledged = 0
         self.limit = limit
         self.frames = _MAX_FRAMES  # maximum number of frames in transit
-        self.farthest = 0  # end of the words that have been sent at least once
+        self.farthest = 0  # end of the words sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
         self.owed = 0  # number of outstanding responses
         self.asked = False  # whether the board has been asked to fill a gap
         self.answer = False  # whether an acknowledgement is due
-        self.again = False  # whether the acknowledgement that is due asks the board to send the missing words again
+        self.again = False  # whether the next acknowledgement asks the board to resend missing words
         self.progressed = self.clock()
 
     def queue(self, packet: Words) -> None:
@@ -267,8 +267,8 @@ class Channel:
         return self.sent > 0 or self.owed > 0
 
     def take(self, frame: Frame, counters: LinkCounters) -> bool:
-        """Process a DATA frame from the board, count gaps and repeats, and return whether new words, in either
-        direction, have arrived."""
+        """Process a DATA frame from the board and count gaps and repeats; return whether new words have arrived in
+        either direction."""
         progress = False
         gone = (frame.acknowledged - self.acknowledged) % WRAP
         if 0 < gone <= self.farthest - self.acknowledged:
@@ -309,18 +309,18 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send all unacknowledged words again and, after a loss, fewer words at a time."""
+        """Send all unacknowledged words again and, after a loss, fewer at a time."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces that may be sent now: only a few on a bad line, where a loss wastes all pieces after it."""
+        """Pieces that may be sent now; only a few on a bad line, where a loss wastes all subsequent pieces."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 
     def frame(self, piece: Piece | None) -> Frame:
-        """Create the frame of a piece; without a piece, an acknowledgement."""
+        """Create a piece's frame, or an acknowledgement if there is no piece."""
         again = self.again
         self.answer = self.again = False
         return Frame(node=self.number, again=again, last=piece is not None and piece.last,

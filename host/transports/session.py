@@ -1,4 +1,4 @@
-"""A ring connected by a transport that is chosen by name, and its elapsed time."""
+"""Ring on a transport chosen by name, and its elapsed time."""
 
 import contextlib
 import dataclasses
@@ -46,38 +46,38 @@ if TYPE_CHECKING:
 __all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOptions", "Elapsed", "LinkOptions",
            "ProgressOptions", "Session", "SimulationOptions", "TransportName", "grid_of", "open_session"]
 
-#: Default and maximum latency of a link in cycles.
+#: Default and maximum link latency in cycles.
 LATENCY, MAX_LATENCY = 16, 1_000_000
 
-#: Maximum interval, in cycles, between stops of a simulation for the host.
+#: Maximum number of cycles between stops of a simulation for the host.
 LONGEST_GRID = 256
 
-#: Cycles from a request to a far memory until its answer.
+#: Latency of a far memory in cycles, from a request to its answer.
 FAR_LATENCY = 40
 
-#: Maximum latency of a link that repeats words: the answer to a START must arrive before the third START is sent.
+#: Maximum latency of a link that repeats words: a START must be answered before the third START is sent.
 LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
-    """Cycles between the times when a simulation stops for the host, at this latency of links. Nodes, and processes,
+    """Number of cycles between stops of the simulation for the host, for links of this latency. Nodes and processes
     can run ahead of each other by this number of cycles."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
 class TransportName(enum.Enum):
-    """Transports to the nodes, by their names on the command line."""
+    """Transports to the nodes, named as on the command line."""
 
     VERILATED = "verilated"
-    MESSAGES = "messages"  # Verilated nodes; only node 0 has a host, which reaches the other nodes by messages
+    MESSAGES = "messages"  # Verilated nodes. Only node 0 has a host, which reaches the other nodes by messages
     PYSIM = "pysim"
     BOARD = "board"  # a simulated board at a pseudo-terminal
     SERIAL = "serial"  # a board at a serial port
-    GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles: docs/simulation.md
+    GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles; see docs/simulation.md
 
 
 class _Stopwatch:
-    """A transport that adds to ``seconds`` the time that it waits for responses while the simulation runs."""
+    """Transport that adds to ``seconds`` the time spent waiting for responses while the simulation runs."""
 
     seconds = 0.0
 
@@ -97,13 +97,13 @@ class Elapsed(NamedTuple):
     """Elapsed time of a simulation, in cycles."""
 
     simulated: int = 0
-    # additional cycles and words, calculated for transfers that bypassed the nodes' host ports
+    # extra cycles and words, computed for transfers that bypassed the host ports
     port_cycles: int = 0
     port_words: int = 0
 
     @property
     def cycles(self) -> int:
-        """Cycles of the simulation if all transfers had used the host ports."""
+        """Number of cycles that the simulation would have taken if all transfers had used the host ports."""
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
@@ -117,21 +117,21 @@ class Elapsed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A connected ring, with its configuration and its elapsed time."""
+    """A connected ring, its configuration and its elapsed time."""
 
-    ring: Ring  # for a grid: its nodes in order of number, before the switches are set
+    ring: Ring  # for a grid: its nodes in numerical order, before the switches are set
     config: Configuration  # of every node
-    build_seconds: dict[str, float]  # time of each stage of the build, except cached ones
+    build_seconds: dict[str, float]  # duration of each build stage, except cached ones
     _cycle: Callable[[], int]
     _port_time: PortTime
     _seconds: Callable[[], float] = lambda: 0.0
     _faults: Callable[[], int] = lambda: 0
-    grid: "GridNodes | None" = None  # nodes of a grid, which form rings after its switches are set
-    golden: bool = False  # whether nodes are golden models, with no simulated cycles
+    grid: "GridNodes | None" = None  # nodes of a grid, which form rings once its switches are set
+    golden: bool = False  # whether the nodes are golden models, without simulated cycles
 
     @property
     def faults(self) -> int:
-        """Number of faults of the simulated links so far."""
+        """Number of faults on the simulated links so far."""
         return self._faults()
 
     @property
@@ -141,12 +141,12 @@ class Session:
 
     @property
     def elapsed(self) -> Elapsed:
-        """Cycles so far, including the computed cycles of host ports."""
+        """Number of cycles so far, including the cycles computed for host ports."""
         return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
 
     @property
     def seconds(self) -> float:
-        """Seconds that the simulation has taken so far."""
+        """Number of seconds spent in the simulation so far."""
         return self._seconds()
 
 
@@ -154,19 +154,19 @@ class Session:
 class SimulationOptions(Section):
     """Options for the simulation of Verilated nodes."""
 
-    #: Number of threads; it affects only the speed.
+    #: Number of threads. Affects only the speed.
     threads: int = option(1, kind=Integer(1))
-    #: Whether floating-point units are gateware or native code; this affects only the speed.
+    #: Whether floating-point units are gateware or native code. Affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
     #: Whether transfers of memories use the nodes' host ports; otherwise they take no simulated time, and
     #: :attr:`Session.elapsed` includes their computed time.
     host_port: bool = option(True, kind=Flag())
-    #: Additional processes, which simulate some of the nodes.
+    #: Number of additional processes, which share the simulation of the nodes.
     processes: "Processes | None" = option(
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
     #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
-    #: Words per cycle of far memories (None for the default rate); they answer after :data:`FAR_LATENCY` cycles.
+    #: Far memory rate in words per cycle, or None for the default. The latency is :data:`FAR_LATENCY` cycles.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
@@ -174,40 +174,40 @@ class SimulationOptions(Section):
 class LinkOptions(Section):
     """Options for links between nodes."""
 
-    #: Latency of each link in cycles, for words and for credits.
+    #: Latency of each link in cycles, both for words and for credits.
     latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
     #: Cycles that a node waits for the ring before it abandons a command, in addition to the cycles that the latency
     #: requires.
     timeout: int = option(TIMEOUT, kind=Integer(1))
-    #: Random faults on all links; only for transports verilated and pysim.
+    #: Random faults on all links. Only for the transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
-    #: A rank, and the words per cycle of the link from it, by default 1 on every link; Verilated nodes only.
+    #: A rank and the rate of the link from it in words per cycle; other links have rate 1. Verilated nodes only.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
         Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
-    #: Rows and columns of simulated nodes with two ports, connected as :mod:`host.features.grid.grid` describes.
+    #: Rows and columns of simulated nodes with two ports, connected as in :mod:`host.features.grid.grid`.
     grid: tuple[int, int] | None = option(None, kind=Optional(
         Items((Integer(1), Integer(1)), "numbers of rows and columns")))
 
     @property
     def wiring(self) -> Any:
-        """Wiring of a grid; None without a grid."""
+        """Wiring of the grid, or None if there is none."""
         return None if self.grid is None else GridTopology(*self.grid).wiring
 
 
 @dataclasses.dataclass(frozen=True)
 class BoardOptions(Section):
-    """Options for a board, simulated or at a serial port."""
+    """Options for a board, either simulated or at a serial port."""
 
-    #: Clock and baud rate of a simulated board; by default the rates with the fewest cycles per bit.
+    #: Clock and baud rate of a simulated board. Defaults to the rates with the fewest cycles per bit.
     rates: Mapping[str, int] | None = option(None, kind=Optional(
         Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
     #: Name of a board's serial port.
     device: str | None = option(None, kind=Optional(Text()))
-    #: Bits per second of the board's serial port.
+    #: Baud rate of the board's serial port.
     baud: int = option(BAUD, kind=Integer(1))
-    #: Clock frequency of the nodes on the board at a serial port, in Hz.
+    #: Clock frequency in Hz of the nodes on the board at a serial port.
     frequency: float = option(24e6, kind=Number(0, above=True))
-    #: Seconds to wait for a lost serial port.
+    #: How long to wait for a lost serial port, in seconds.
     persistence: float = option(0.0, kind=Number(0))
 
 
@@ -215,15 +215,15 @@ class BoardOptions(Section):
 class ProgressOptions(Section):
     """Functions that are called to report progress."""
 
-    #: Called with a line of text if a port is lost, and when it is back.
+    #: Called with a line of text when a port is lost and when it is back.
     say: Callable[[str], None] = option(lambda text: None, kind=Call())
-    #: Called with the name of each stage of a build when it begins.
+    #: Called with the name of each build stage when it starts.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A requested session; creating it checks that its options are compatible."""
+    """Session request. Creating it checks that the options are compatible."""
 
     config: Configuration
     nodes: int
@@ -256,7 +256,7 @@ class _Request:
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """List the optional properties: whether each is requested, which transports support it, and its name."""
+        """List the optional properties: whether requested, which transports support them, and their names."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -276,10 +276,10 @@ class _Opened:
 
     transports: Sequence[Transport]
     seconds: dict[str, float]  # time of each stage of the build
-    cycle: Callable[[Ring], int]  # returns the number of cycles of the ring so far
+    cycle: Callable[[Ring], int]  # returns the ring's cycle count so far
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
-    injected: Callable[[], int] = lambda: 0  # returns the number of link faults so far
-    golden: GoldenSession | None = None  # golden nodes, if they are used instead of transports
+    injected: Callable[[], int] = lambda: 0  # returns the link fault count so far
+    golden: GoldenSession | None = None  # golden nodes, if used instead of a transport
 
 
 def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
@@ -289,7 +289,7 @@ def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open simulated nodes; with transport messages only the first one has a host."""
+    """Open simulated nodes. With transport messages, only the first one has a host."""
     from host.transports.verilated import open_ring
 
     simulation, links, announce = request.simulation, request.links, request.progress.announce
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open nodes on a board at a serial port; cycles are counted from the last time the counter was cleared."""
+    """Open the nodes of a board at a serial port; cycles count from the last time the counter was cleared."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board
@@ -370,13 +370,13 @@ def open_session(
         config: Configuration, *, nodes: int, transport: TransportName = TransportName.VERILATED,
         simulation: SimulationOptions, links: LinkOptions, board: BoardOptions,
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
-    """Build and start a ring, connect to it, and close it at the end: ``with open_session(…) as session:``.
+    """Build, start and connect a ring, and close it at the end: ``with open_session(…) as session:``.
 
-    All nodes, also of a whole grid, have the same ``config``. Fields of the sections are passed as keyword arguments
-    instead of the sections: ``open_session(node, nodes=2, threads=4)``. ``simulation`` applies to Verilated nodes;
-    transport messages supports only its threads and waveform.
+    All nodes, even of a whole grid, have the same ``config``. Section fields are passed as keyword arguments instead
+    of the sections: ``open_session(node, nodes=2, threads=4)``. ``simulation`` applies to Verilated nodes; transport
+    messages supports only its threads and waveform.
 
-    Raises ``TypeError`` if an argument has a wrong type, and ``ValueError`` if the ring is impossible.
+    Raises ``TypeError`` if an argument has the wrong type, and ``ValueError`` if the ring is impossible.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 

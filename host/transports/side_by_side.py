@@ -1,4 +1,4 @@
-"""Several hosts on one simulated ring, in separate threads; simulated time passes while all hosts wait."""
+"""Several hosts on one simulated ring, in separate threads; time advances only while all hosts wait."""
 
 import threading
 from typing import TYPE_CHECKING
@@ -15,19 +15,19 @@ __all__ = ["SharedTime"]
 class SharedTime:
     """Simulation time shared by several hosts: a line for :class:`~host.driver.transport.NodeTransport`.
 
-    Time is stopped for all hosts while any host works, so the cycle of a host's next request depends neither on the
-    host's speed nor on the order of threads.
+    Time stops for all hosts while any host is working, so the cycle of a host's next request depends neither on the
+    host's speed nor on thread scheduling.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
         self._ring = ring
         self._hosts = hosts  # number of hosts that have not left
         self._waiting = 0
-        self._passed = 0  # number of times that the simulation has advanced
+        self._passed = 0  # number of times the simulation has advanced
         self._condition = threading.Condition()
 
     def _pass(self) -> None:
-        """Advance the simulation if all hosts are waiting."""
+        """Advance the simulation if every host is waiting."""
         if self._hosts and self._waiting == self._hosts:
             self._ring.run(LATENCY)
             self._waiting = 0
@@ -35,7 +35,7 @@ class SharedTime:
             self._condition.notify_all()
 
     def leave(self) -> None:
-        """Leave as a host, so that other hosts no longer wait for it."""
+        """Unregister a host, so that the remaining hosts no longer wait for it."""
         with self._condition:
             self._hosts -= 1
             self._pass()
@@ -46,7 +46,7 @@ class SharedTime:
             self._ring.send(node, packet)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Receive the node's next response packet; raises ``TimeoutError`` if none arrives in time."""
+        """Receive the node's next response packet, or raise ``TimeoutError`` if none arrives in time."""
         with self._condition:
             last = self._ring.cycle + timeout_cycles
             while (packet := self._ring.receive(node)) is None:

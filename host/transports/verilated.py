@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Transports to the nodes of a Verilated ring, in this process.
+"""Transports to the nodes of a Verilated ring in this process.
 
 Example
 -------
@@ -38,19 +38,19 @@ __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
 
 
 class VerilatedTransport:
-    """Transport to one node of a simulated ring; time passes for the whole ring during a wait in :meth:`receive`."""
+    """Transport to one node of a simulated ring; waiting in :meth:`receive` advances the whole ring."""
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
         self._ring = ring
         self._node = node
 
     def send(self, packet: NDArray[np.uint32]) -> None:
-        """Queue one request packet, which the node accepts as simulated time passes."""
+        """Queue one request packet, which the node accepts as simulated time advances."""
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> NDArray[np.uint32]:
-        """Run the ring until a response packet is complete. Raises ``TimeoutError``, with the state of each queue and
-        link, if none arrives in time."""
+        """Run the ring until a response packet is complete. If none arrives in time, raise ``TimeoutError`` with the
+        state of each queue and link."""
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:
@@ -59,20 +59,20 @@ class VerilatedTransport:
         return packet
 
     def close(self) -> None:
-        """Do nothing: the ring is shared by all its transports."""
+        """Do nothing: all transports share the ring."""
 
 
 class OpenRing:
-    """A simulated ring and the transports to its nodes; see :func:`open_ring` for the parameters.
+    """A simulated ring and the transports to its nodes; for the parameters, see :func:`open_ring`.
 
-    ``library`` is one library for all nodes, or one for each node: see :class:`~sim.verilated.ring.VerilatedRing`.
+    ``library`` is a single library for all nodes, or one per node: see :class:`~sim.verilated.ring.VerilatedRing`.
     The attribute ``simulation`` provides links, states, waveforms and the cycle count.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {item.path: item for item in ([library] if isinstance(library, Library) else library)}
-        self.seconds: dict[str, float] = {}  # time of each stage in the build of the libraries
+        self.seconds: dict[str, float] = {}  # duration of each stage in building the libraries
         for stage, seconds in itertools.chain(*(item.seconds.items() for item in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:
@@ -97,24 +97,24 @@ def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | N
               wave: Path | None = None, arithmetic: Arithmetic = Arithmetic.GATEWARE,
               wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
-    """Build the libraries of nodes, unless they are cached, and start the ring.
+    """Start a ring, after building the libraries of its nodes unless they are cached.
 
-    Threads, native arithmetic and processes affect only the speed.
+    Threads, native arithmetic and processes affect only speed.
 
     Parameters
     ----------
     config : Configuration or sequence of Configuration
-        Parameters of all nodes, or of each node.
+        Configuration of all nodes, or one for each node.
     nodes : int, optional
         Ring size, at most ``topology.max_nodes`` of any node; by default the number of configurations.
     wave : Path or None
-        FST file for all signals of all nodes; it needs a slower build.
+        FST file to record all signals of all nodes in; requires a build that runs more slowly.
     wiring : sequence, optional
         Links, as for :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     processes : Processes, optional
         Additional processes that simulate some of the nodes, each with the same number of threads.
     announce : callable
-        Called with the name of each stage of the build when it begins.
+        Called with the name of each build stage when it begins.
     """
     configs = [config] if isinstance(config, Configuration) else list(config)
     size = len(configs) if nodes is None else nodes

@@ -1,7 +1,7 @@
-"""Sums in the specified order, and network functions built on them, at the speed of compiled code.
+"""Sums in the specified order, and network functions built on them, at compiled speed.
 
-Results are bit-identical to :mod:`sim.golden.summation`, which also handles binary64 arrays, as needed to compare
-gradients with finite differences.
+Results are bit-identical to :mod:`sim.golden.summation`, which also supports binary64 arrays, for comparing gradients
+with finite differences.
 """
 
 import math
@@ -27,7 +27,7 @@ _PANEL = 16
 
 
 def _compiled(*arrays: Array) -> bool:
-    """Whether arrays are binary32, which the kernels compute, rather than binary64."""
+    """Whether arrays are binary32, which the kernels support, rather than binary64."""
     types = {array.dtype for array in arrays}
     if types == _SINGLE:
         return True
@@ -37,7 +37,7 @@ def _compiled(*arrays: Array) -> bool:
 
 
 def _batch(x: Array) -> tuple[Array, list[int]]:
-    """Reshape to a matrix, or to a batch of matrices along one leading axis, and return its strides in elements."""
+    """Reshape to a matrix, or to a batch of matrices on one leading axis; also return element strides."""
     if x.ndim != 3:
         x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
@@ -46,10 +46,10 @@ def _batch(x: Array) -> tuple[Array, list[int]]:
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), each element summed along k from zero or ``initial``.
+    """Matrix products (…, m, k) by (…, k, n); each element is summed along k from zero or ``initial``.
 
-    Factors have the same axes before the last two. A transposed view is as fast as a contiguous array. ``operands``
-    names the format that factors are rounded to, see :mod:`sim.golden.operands`; it applies to binary32 only.
+    The factors must have the same leading axes. A transposed view is as fast as a contiguous array. ``operands``
+    names the format to which factors are rounded (:mod:`sim.golden.operands`); it applies only to binary32.
     """
     if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrices must be (…, m, k) and (…, k, n), not {a.shape!r} and {b.shape!r}")
@@ -87,7 +87,7 @@ def row_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Add each row of ``x``, in order, to the row of a zero matrix of ``count`` rows that ``places`` selects."""
+    """Add each row of ``x``, in order, to the row of a ``count``-row zero matrix that ``places`` selects."""
     if x.ndim != 2 or places.shape != x.shape[:1]:
         raise ValueError(f"Rows and their places must be (rows, columns) and (rows), not {x.shape!r} and "
                          f"{places.shape!r}")
@@ -108,7 +108,7 @@ def column_sums(x: Array) -> Array:
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers that are zero or negative."""
+    """Exponentials of numbers that are not positive."""
     if not _compiled(x):
         return summation.exp(x)
     if (x > 0).any():
@@ -133,7 +133,7 @@ def log(x: Array) -> Array:
 
 
 def _powers(scores: Array) -> tuple[Array, Array, Array]:
-    """Differences from the maximum along the last axis, their exponentials, and the sums of the exponentials."""
+    """Differences from the maximum along the last axis, their exponentials, and the sums of these."""
     scores = np.ascontiguousarray(scores)
     shifted, powers = np.empty_like(scores), np.empty_like(scores)
     totals = np.empty((*scores.shape[:-1], 1), np.float32)
@@ -164,12 +164,12 @@ def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, 
 
 
 def mean(x: Array) -> Array:
-    """Sum along the last axis, which is kept with length 1, times the rounded inverse of the axis length."""
+    """Sum along the last axis, which is kept with length 1, times the rounded reciprocal of its length."""
     return row_sums(x) * x.dtype.type(1 / x.shape[-1])
 
 
 def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Vectors with mean 0 and variance 1 along the last axis, and the reciprocals of their deviations."""
+    """Normalize to mean 0 and variance 1 along the last axis; also return the reciprocal deviations."""
     centred = x - mean(x)
     deviation = canonical(x.dtype.type(1) / np.sqrt(mean(centred * centred) + x.dtype.type(epsilon)))
     return canonical(centred * deviation), deviation

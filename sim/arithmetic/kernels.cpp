@@ -1,4 +1,4 @@
-// Sums in the order of the contract, and the network functions that are built on them. See functions.py.
+// Sums in the specified order, and the network functions based on them. See functions.py.
 //
 // Every sum is ((c + t0) + t1) + ..., in ascending order, with each product and each sum rounded. The elements of a
 // vector register belong to different sums; a sum is never split. The compiler must not fuse a product and a sum, so
@@ -17,7 +17,7 @@
 #endif
 static_assert(FLT_EVAL_METHOD == 0, "floats must not be computed with more bits than they have");
 
-// On x86, the loader selects the version with the longest vectors that the processor supports.
+// On x86, the loader selects the version with the widest vectors that the processor supports.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX512F__)
 #define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -53,7 +53,7 @@ struct Matrix {
     std::ptrdiff_t row, column;
 };
 
-// Add the sums of a tile to the output: R rows, and the first `columns` columns of a panel.
+// Add a tile's sums to the output: R rows, and the first `columns` columns of a panel.
 template <int R>
 INLINE void tile(Matrix a, const float* panel, std::ptrdiff_t depth, float* output, std::ptrdiff_t stride,
                  std::ptrdiff_t columns) {
@@ -84,7 +84,7 @@ INLINE void tile(Matrix a, const float* panel, std::ptrdiff_t depth, float* outp
     }
 }
 
-// exp(x) for x <= 0, with the same operations in the same order as in sim/golden/exponential.py.
+// exp(x) for x <= 0, with the same operations as sim/golden/exponential.py, in the same order.
 INLINE float exponential(float given) {
     const float x = given > number(LEAST) ? given : number(LEAST);
     const float shifted = x * number(LOG2_E) + number(MAGIC);
@@ -113,7 +113,7 @@ INLINE float logarithm(float given) {
     return given == given ? result : number(0x7fc00000);
 }
 
-// Sum of a row from its first element on. Rows are independent, so several rows are summed at a time.
+// Sums of rows, each starting at its first element. Rows are independent, so several are summed at a time.
 template <int R>
 INLINE void sums(const float* x, std::ptrdiff_t columns, float* output) {
     float total[R] = {};
@@ -186,7 +186,7 @@ VERSIONS void logarithms(std::int64_t count, const float* x, float* output) {
     for (std::int64_t i = 0; i < count; ++i) output[i] = logarithm(x[i]);
 }
 
-// For each row: its differences from its maximum, their exponentials, and the exponentials' sum. Arrays may coincide.
+// For each row: differences from its maximum, their exponentials, and the sum of these. Arrays may coincide.
 VERSIONS void softmax_parts(std::int64_t rows, std::int64_t columns, const float* x, float* shifted, float* powers,
                             float* totals) {
     for (std::int64_t i = 0; i < rows; ++i) {

@@ -1,7 +1,7 @@
-"""Library of kernels, built once per compiler and checked before use.
+"""The kernel library, built once per compiler and checked before use.
 
-Its sums are right only if the compiler rounds each product and each sum. Flags request this; :func:`check` detects a
-compiler that ignores them, such as a script in ``CXX`` that adds ``-ffast-math``.
+Its sums are correct only if the compiler rounds each product and each sum separately. Compiler flags request this;
+:func:`check` detects a compiler that ignores them, such as a ``CXX`` script that adds ``-ffast-math``.
 """
 
 import ctypes
@@ -31,12 +31,12 @@ __all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
 #: C++ source of the kernels.
 KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
 
-#: Compiler options, which prevent products and sums from being fused on any processor.
+#: Compiler options that prevent products and sums from being fused, on any processor.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
 
 
 def _coefficients() -> str:
-    """Constants of exp and log as a C++ header."""
+    """Constants of exp and log, formatted as a C++ header."""
     lines = ["#include <cstdint>"]
     for name in ("LOG2_E", "MAGIC", "LN2_HIGH", "LN2_LOW", "LEAST", "ROOT_HALF"):
         lines.append(f"constexpr std::uint32_t {name} = {getattr(exponential, name):#010x};")
@@ -48,7 +48,7 @@ def _coefficients() -> str:
 
 
 def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
-    """Compile the kernels unless an earlier call has done so, and return the library's path."""
+    """Compile the kernels unless that has been done already; return the library's path."""
     header = _coefficients()
     key = digest(text, header, repr(tuple(flags)), target(), source(build))
 
@@ -60,13 +60,13 @@ def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
     return cached(cache_folder("arithmetic") / f"kernels-{key}", make) / "library.so"
 
 
-#: Arguments of each kernel: N is a 64-bit number, A the address of an array.
+#: Argument types of each kernel: N is a 64-bit number, A is the address of an array.
 _ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "NNAANA", "exponentials": "NAA",
               "logarithms": "NAA", "softmax_parts": "NNAAAA"}
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library of kernels, which return no values."""
+    """Load a library of kernels; its functions return no values."""
     loaded = ctypes.CDLL(str(path))
     for name, kinds in _ARGUMENTS.items():
         kernel = getattr(loaded, name)
@@ -76,15 +76,15 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def address(x: npt.NDArray[Any]) -> int:
-    """Address of an array's first element, several times faster than with ``x.ctypes``."""
+    """Address of an array's first element; several times faster than ``x.ctypes``."""
     result: int = x.__array_interface__["data"][0]
     return result
 
 
 def check(library: ctypes.CDLL) -> list[str]:
-    """List the rules of the arithmetic that a library breaks, using inputs with known results."""
+    """List the arithmetic rules that a library violates, using inputs with known results."""
     def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
-        """Compute the same sum of two products in every element of 4 rows and 17 columns, to cover all code paths."""
+        """Compute the same sum of two products in all elements of a 4 x 17 array, to cover all code paths."""
         left, right = (np.array(factors, np.float32) for factors in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
@@ -119,7 +119,7 @@ def library() -> ctypes.CDLL:
     Raises
     ------
     ToolError
-        No compiler is available, or its library breaks a rule of the arithmetic.
+        No compiler is available, or the compiled library violates an arithmetic rule.
     """
     loaded = load(build())
     broken = check(loaded)

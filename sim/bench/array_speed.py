@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of a simulated multiply-accumulate array, with gateware arithmetic and native arithmetic.
+"""Simulation speed of a multiply-accumulate array with gateware arithmetic and native arithmetic.
 
 Both runs must produce the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
 """
@@ -20,15 +20,15 @@ __all__ = ["ROWS", "measure", "rows"]
 
 #: Rows and columns of the array.
 ROWS = 4
-#: Rounds per sum, sums per run, and number of runs from which the median is taken.
+#: Rounds per sum, sums per run, and number of runs (the median run counts).
 ROUNDS, SUMS, RUNS = 64, 100, 5
 
-#: Minimum speed with native arithmetic, relative to gateware arithmetic.
+#: Minimum speedup of native arithmetic over gateware arithmetic.
 BAR = 2.0
 
 
 def _beats() -> np.ndarray:
-    """Operands of sums that follow each other without a gap."""
+    """Generate the operands of back-to-back sums."""
     generator = np.random.default_rng(1)
     count = SUMS * ROUNDS * SLOTS
     rounds = np.arange(count) // SLOTS % ROUNDS
@@ -40,8 +40,7 @@ def _beats() -> np.ndarray:
 
 
 def measure() -> dict[Arithmetic, float]:
-    """Simulated cycles per second for each kind of arithmetic.
-    """
+    """Measure the simulated cycles per second with each kind of arithmetic."""
     beats = _beats()
     cycles = len(beats) + SLOTS * SLOTS
     units = {arithmetic: Unit(MacArray(rows=ROWS, columns=ROWS), arithmetic=arithmetic, level="-O3")
@@ -62,7 +61,7 @@ def measure() -> dict[Arithmetic, float]:
 
 
 def rows(speeds: dict[Arithmetic, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle with native arithmetic, and its limit."""
+    """Return the row for ``bench.json``: time per cycle with native arithmetic, and its limit."""
     gateware, native = speeds[Arithmetic.GATEWARE], speeds[Arithmetic.NATIVE]
     config = f"{ROWS} x {ROWS} units, native arithmetic {native:,.0f} cycles/s, {native / gateware:.2f} x gateware"
     return [{"name": "simulation.array", "config": config, "measured": 1e6 / native, "bound": 1e6 / (BAR * gateware),

@@ -1,8 +1,8 @@
-"""Errors and monotonicity of exponential and logarithm, over at least ten million arguments each.
+"""Measure the error and monotonicity of exp and log over at least ten million arguments each.
 
 ``python -m sim.bench.exponential`` prints, for the golden model, the largest error against binary64 in units in the
-last place, the share of correctly rounded results, the number of neighbouring results in the wrong order, and the
-number of kernel results that differ from the golden model. It fails if any of these exceeds its bound.
+last place, the share of correctly rounded results, the number of adjacent results in the wrong order, and the number
+of kernel results that differ from the golden model. It fails if any of these exceeds its bound.
 """
 
 import sys
@@ -17,15 +17,15 @@ from sim.golden import exponential
 
 __all__ = ["BOUND", "MOST", "measure"]
 
-#: Maximum error of a result, in units in the last place.
+#: Maximum error of a result in units in the last place.
 BOUND = 1.1
-#: Minimum number of arguments of each function: every n-th number of its domain, with the largest suitable n.
+#: Minimum number of arguments per function: every n-th number of its domain, with the largest possible n.
 MOST = 10_000_000
 _PART = 1 << 20
 
 Numbers = npt.NDArray[np.float32]
 
-#: Per function: golden model, kernel, reference, first and last argument as bits, and whether results increase.
+#: For each function: golden model, kernel, reference, first and last argument as bits, and whether it increases.
 _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Callable[[Any], Any], int, int, bool]] = {
     "exp": (exponential.exp, functions.exp, np.exp, 0x8000_0000, 0xC2D0_0000, False),
     "log": (exponential.log, functions.log, np.log, 0x3F80_0000, 0x7F80_0000, True),
@@ -33,12 +33,12 @@ _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Call
 
 
 def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
-    """Measure a function at ``most`` arguments or more, and return the figures that the command prints."""
+    """Measure a function at ``most`` or more arguments; return the figures that the command prints."""
     golden, kernel, reference, first, end, rises = _FUNCTIONS[name]
     bits = np.arange(first, end, (end - first) // most).astype(np.uint32)
     worst, rounded, wrong, differing = 0.0, 0, 0, 0
     for start in range(0, len(bits), _PART):
-        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # starts at the previous part's last argument
+        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # starts at the last argument of the previous part
         results, exact = golden(x), reference(x.astype(np.float64))
         steps = np.diff(results)
         wrong += int(np.count_nonzero(steps < 0 if rises else steps > 0))
@@ -50,7 +50,7 @@ def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the measurements of both functions, and return 1 if one exceeds its bound."""
+    """Print the measurements of both functions; return 1 if either exceeds its bound."""
     failed = False
     for name in _FUNCTIONS:
         figures = measure(name)

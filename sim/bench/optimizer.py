@@ -1,7 +1,7 @@
-"""Streamed optimizer on Verilated gateware, compared with its formulas, in lockstep with the model.
+"""Verilated streamed optimizer, compared with its cycle formulas, in lockstep with the model.
 
-A single burst takes T + r + q cycles, with T beats and the latencies r of the reducer and q of the update. Further
-bursts follow every T cycles; each parameter is moved once. ``python -m sim.bench.optimizer`` prints the figures.
+A burst of T beats takes T + r + q cycles, where r and q are the latencies of reducer and update. Further bursts
+follow every T cycles; each parameter is transferred once. ``python -m sim.bench.optimizer`` prints the figures.
 """
 
 import json
@@ -58,7 +58,7 @@ def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
 
 
 def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
-    """Bytes transferred between memory and unit, counted beat by beat, without broadcasts."""
+    """Bytes transferred between memory and the unit, counted beat by beat, without broadcasts."""
     model, settings = pair.model, _settings(rule)
     bursts = [Burst(model.depth, 1)] * 4
     fills = _operands(model, bursts, settings)
@@ -71,14 +71,14 @@ def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
             taken = (ports[name] & ports[f"{stream}__ready"]).astype(bool)
             keep = unpack(pair.row, ports[f"{stream}__payload"][taken])["keep"]
             moved += 4 * sum(int(bits).bit_count() for bits in keep)
-    # The gradient and the weight are read, the new weight is written, and every plane of state is read and written.
+    # The gradient and the weight are read, the new weight is written, and each state plane is read and written.
     bound = 4 * (3 + 2 * rule.planes)
     return _row("optimizer, bytes per parameter", config, moved / sum(burst.count for burst in bursts), bound,
                 unit="bytes")
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per measurement, as in build/bench/bench.json."""
+    """Rows for build/bench/bench.json, one per measurement."""
     result = []
     rules = (HardwareRule.SGD, HardwareRule.MOMENTUM)
     for depth in DEPTHS:

@@ -1,12 +1,12 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of a ring in several processes, compared with the same ring in one process of one thread.
+"""Speed of a ring in several processes, compared with the same ring in one single-threaded process.
 
-``python -m sim.bench.partition_speed`` prints the figures with shared memory between processes, and
-``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be identical.
+``python -m sim.bench.partition_speed`` uses shared memory between the processes, and ``mpirun -n 2 python -m
+sim.bench.partition_speed`` uses MPI. Words and cycles must be identical.
 
-If other programs use the cores, wall time is not meaningful. So each process also reports its processor time
-excluding exchanges, because it waits in them. The longest of these times and the separately measured time of an
-exchange bound the speed on idle cores.
+If other programs use the cores, wall time is not meaningful. So each process also reports its processor time without
+the exchanges, in which it waits. The longest of these times and the separately measured time of an exchange give a
+bound on the speed on idle cores.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from sim.verilated.ring import VerilatedRing
 __all__ = ["measure", "rows"]
 
 NODES, LATENCY, PROCESSES = 8, 64, 2
-#: Fused updates in a run, and cycles between the host's checks for their end.
+#: Number of fused updates in a run, and number of cycles between the host's checks for completion.
 UPDATES, SLICE = 6, 4096
 #: Minimum speed of two processes on two cores, relative to one process.
 BAR = 1.6
-#: Bytes in the messages of timed exchanges: words of 16 bytes, in both directions.
+#: Number of message bytes in timed exchanges: 16-byte words, in both directions.
 SIZES = tuple(16 * words for words in (1, 16, 64, 256))
 
 
 def _run(ring: VerilatedRing) -> list[list[list[int]]]:
-    """Responses of each node to the requests of several fused updates, which are all queued at the beginning."""
+    """Run fused updates that are all queued at the beginning; return the responses of each node."""
     traffic = [requests(rank, ring.nodes) * UPDATES for rank in range(ring.nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
@@ -50,12 +50,12 @@ def _run(ring: VerilatedRing) -> list[list[list[int]]]:
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
             processes: Processes | None = None) -> dict[str, Any]:
-    """Measure one process and several alternately, in cycles per second of wall and processor time.
+    """Measure one process and several, alternating, in cycles per second of wall and processor time.
 
     Raises
     ------
     AssertionError
-        The responses or the cycle counts differ.
+        If the responses or the cycle counts differ.
     """
     processes = LocalProcesses(PROCESSES) if processes is None else processes
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
@@ -90,7 +90,7 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
 
 
 def rows(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle, so that lower is better, as in all rows."""
+    """Rows for ``bench.json``, as time per cycle, so that lower is better, as in all rows."""
     alone, parted = figures["wall"]
     config = (f"N={figures['nodes']}, latency={figures['latency']}, {figures['processes']} processes "
               f"{parted / alone:.2f} x one")

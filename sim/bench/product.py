@@ -1,8 +1,8 @@
-"""Cycles of matrix products on the Verilated gateware, compared with one term per unit and cycle.
+"""Measure matrix products on the Verilated gateware against one term per unit and cycle.
 
-The time is measured from the job to the last row of results and includes all loads: rows of A and B arrive through
-one port, one row of ``columns`` words per cycle. The bits of each result are compared with numpy sums in ascending
-order of k. ``python -m sim.bench.product`` prints the figures.
+The time from the job to the last result row includes all loads: rows of A and B arrive through one port, one row of
+``columns`` words per cycle. Results must be bit-identical to numpy sums in ascending order of k. ``python -m
+sim.bench.product`` prints the figures.
 """
 
 import json
@@ -26,7 +26,7 @@ __all__ = ["JOBS", "rows"]
 ROWS = COLUMNS = 4
 BLOCKS = 128
 
-#: A job that keeps its sums in the array from panel to panel.
+#: A job that keeps its sums in the array between panels.
 JOBS = (Job(m=256, n=256, k=256, tile=2, rounds=7),)
 
 
@@ -40,12 +40,12 @@ def _rows(fills: list[Any]) -> np.ndarray:
 
 
 def _measure(unit: Unit, model: Model, job: Job) -> int:
-    """Cycles until the last row of results; raises RuntimeError unless all bits are correct."""
+    """Return the cycles until the last result row; raise RuntimeError unless all bits are correct."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((job.m, job.k), (job.k, job.n)))
     fills = model.fills(job, a.view(np.uint32), b.view(np.uint32), by_rows=(True, True))
     cycles = model.loops.cycles(job) * 9 // 8 + 4_000
-    # The tile's shape requires two rows of A for each row of B, through one port.
+    # The shape of the tile requires two rows of A for each row of B, through one port.
     turn = np.arange(cycles) % 3 != 2
     layout = job_layout()
     unit.reset()

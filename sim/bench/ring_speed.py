@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of the Verilated ring, compared with the same ring and host traffic driven by cocotb.
+"""Benchmark the Verilated ring against the same ring and host traffic driven by cocotb.
 
-Both simulations use the same Verilog with the same Verilator and the same link latency, and must return the same
-responses, including the cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
+Both simulations use the same Verilog, Verilator version and link latency, and must return identical responses,
+including the cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
 """
 
 import contextlib
@@ -45,24 +45,24 @@ NODES = 4
 LENGTH = 1024
 LATENCY = 16
 
-#: Memories are no longer than the traffic needs: for cocotb, Verilator writes a line of C++ for each initial word.
+#: Memories are no longer than needed, because cocotb's Verilator model has a line of C++ per initial word.
 CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENGTH))
 
-#: Minimum cycles per second of the Verilated ring, and minimum ratio to the ring under cocotb.
+#: Minimum cycles per second of the Verilated ring, and its minimum speedup over cocotb.
 BAR = 100_000
 RATIO_BAR = 10
 
-#: Minimum speed of jointly evaluated nodes, by thread count, relative to one thread, and relative to nodes that are
-#: evaluated one after another on the same number of threads.
+#: Minimum speedup of jointly evaluated nodes over one thread, and over nodes evaluated one after another with the
+#: same number of threads, both keyed by number of threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
-#: Minimum speed of nodes with native arithmetic, relative to gateware arithmetic on the same number of threads.
+#: Minimum speed with native arithmetic relative to gateware arithmetic on the same number of threads.
 NATIVE_BAR = 1.0
-#: Names of the compared libraries: nodes evaluated together, one after another, and together with native arithmetic.
+#: Names of the compared libraries: joint evaluation of nodes, sequential evaluation, and native arithmetic.
 _TOGETHER, _APART, _NATIVE = "together", "apart", "native"
 _OPTIONS: dict[str, dict[str, Any]] = {
     _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
-#: Minimum speed of two threads next to a busy process, relative to one thread; number of turns; seconds per turn.
+#: Minimum speedup of two threads next to a busy process; number of rounds; seconds per round.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
 #: Cycles within which the traffic must end.
@@ -70,7 +70,7 @@ PATIENCE = 100_000
 
 
 class ClosedRing(wiring.Component):
-    """Nodes and the links between them, all in gateware.
+    """A ring of nodes and links, entirely in gateware.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class ClosedRing(wiring.Component):
     nodes : int
         Ring size.
     latency : int
-        Latency in cycles of words and credits from node to node.
+        Latency of words and credits from node to node, in cycles.
 
     Members
     -------
@@ -115,25 +115,25 @@ class ClosedRing(wiring.Component):
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Cycles per second.
+    """Simulation speeds in cycles per second.
 
     Members
     -------
     verilated : dict
-        Speed of the Verilated ring by number of threads, as the median of several runs.
+        Median speed of the Verilated ring over several runs, keyed by number of threads.
     apart : dict
-        The same for nodes that are evaluated one after another; empty unless requested.
+        The same with nodes evaluated one after another; empty unless requested.
     native : dict
-        The same for nodes with native arithmetic; empty unless requested.
+        The same with native arithmetic; empty unless requested.
     cocotb : float
         Speed of the ring under cocotb.
     cycles : int
-        Length of the traffic.
+        Duration of the traffic, in simulated cycles.
     seconds : dict
-        Time of each stage of building the Verilated ring.
+        Time taken by each stage of building the Verilated ring.
     crowded : dict
-        Speed of the Verilated ring by number of threads, while another process keeps one of two cores busy; empty
-        unless requested and possible.
+        Speed, keyed by number of threads, while another process keeps one of two cores busy; empty unless requested
+        and possible.
     """
 
     verilated: dict[int, float]
@@ -150,7 +150,7 @@ class Speed:
 
 
 def requests(rank: int, nodes: int) -> list[list[int]]:
-    """Requests of one node: load gradients, run a fused update, read weights."""
+    """Return one node's requests: load gradients, run a fused update, read weights."""
     def request(opcode: Opcode, count: int, *words: int) -> list[int]:
         return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
 
@@ -172,7 +172,7 @@ def requests(rank: int, nodes: int) -> list[list[int]]:
 
 @cocotb.test(timeout_time=1, timeout_unit="sec")
 async def drive(dut: Any) -> None:
-    """Drive the traffic of all nodes at the same time, and write the outcome to a file."""
+    """Send the traffic of all nodes concurrently under cocotb, and write the outcome to a file."""
     await start(dut)
     begun, first = time.perf_counter(), get_sim_time("ns")
     receivers = []
@@ -197,7 +197,7 @@ async def _responses(sink: Sink, count: int) -> list[list[int]]:
 
 
 def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
-    """Run the same traffic on the Verilated ring, and return the responses per node."""
+    """Run the same traffic on the Verilated ring and return each node's responses."""
     traffic = [requests(rank, nodes) for rank in range(nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
@@ -216,7 +216,7 @@ def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
 def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
             repetitions: int = 15, compared: bool = False,
             announce: Callable[[str], None] = lambda stage: None) -> Speed:
-    """Simulate the traffic both ways, and compare the responses.
+    """Simulate the traffic with Verilator and with cocotb, and compare the responses.
 
     Parameters
     ----------
@@ -225,12 +225,12 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     nodes : int
         Nodes in the ring.
     threads : tuple of int
-        Thread counts with which the Verilated ring is measured.
+        Thread counts to measure the Verilated ring with.
     repetitions : int
-        Number of runs from which the median is taken.
+        Number of runs to take the median of.
     compared : bool
-        Also measure nodes that are evaluated one after another and nodes with native arithmetic, alternating with the
-        default, and the ring next to a busy process.
+        Also measure sequential evaluation of the nodes and native arithmetic, alternating with the default, and the
+        ring while a second process is busy.
     announce : callable
         Called with the name of each stage as it begins.
 
@@ -287,7 +287,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
 
 
 def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
-    """Speed with one thread and with two, on two cores shared with a busy process."""
+    """Measure one and two threads on two cores that are shared with a busy process."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return {}
@@ -312,7 +312,7 @@ def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
 
 
 def rows(speed: Speed) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: time per cycle, so that lower is better, as in all rows."""
+    """Return the rows for ``bench.json``, as time per cycle because lower values are better in all rows."""
     result = []
     for threads, cycles in speed.verilated.items():
         result.append(_row(f"N={NODES}, threads={threads}, {cycles:,.0f} cycles/s", cycles, BAR))

@@ -1,8 +1,8 @@
-"""Round trips of gradient codecs: cycles from the first beat of elements to the first decoded beat.
+"""Round trip of gradient codecs: latency in cycles from the first input beat to the first decoded beat.
 
-Encoder and decoder are configured as on a link, with 4 elements per beat, and directly connected without stalls. If
-packets are decoded and encoded, each hop of the ring adds this round trip, the adder and the wires to their delay.
-``python -m sim.bench.round_trip`` prints the figures.
+Encoder and decoder are configured as on a link, with 4 elements per beat, and connected directly without stalls.
+Where packets are decoded and encoded again, each hop of the ring adds the latency of this round trip, the adder and
+the wires. ``python -m sim.bench.round_trip`` prints the figures.
 """
 
 import json
@@ -20,9 +20,9 @@ from hdl.streams.stream import connect_stream
 __all__ = ["LIMIT", "measure", "rows"]
 
 LANES = 4
-#: Beats in a packet: a segment of 256 elements.
+#: Number of beats in a packet: a segment of 256 elements.
 BEATS = 64
-#: Maximum number of cycles from the encoder's input to the decoder's output.
+#: Maximum latency in cycles from the encoder's input to the decoder's output.
 LIMIT = 60
 
 
@@ -43,7 +43,7 @@ class _Loop(Elaboratable):
 
 
 def measure(name: str) -> tuple[int, int]:
-    """Cycles to the first and to the last decoded beat of a packet with elements 1, 2, 3 and 4 in each beat."""
+    """Latency in cycles to the first and to the last decoded beat, for beats of the elements 1, 2, 3 and 4."""
     loop = _Loop(name)
     simulator = Simulator(loop)
     simulator.add_clock(1e-6)
@@ -71,7 +71,7 @@ def measure(name: str) -> tuple[int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Rows for ``make bench``: the measured cycles and their limit."""
+    """Rows for ``make bench``: the measured cycles and the limit."""
     result = []
     for name in GRADIENT_CODECS:
         first, last = measure(name)

@@ -1,9 +1,9 @@
-"""Cycles of zero-value compression on Verilated gateware, without stalls, compared with its bounds.
+"""Cycles of zero-value compression on Verilated gateware without stalls, compared with bounds.
 
-The time is measured from the first cycle to the cycle that accepts the last output word or beat, so that the ratio
+The time is measured from the first cycle to the cycle that accepts the last output word or beat, so the ratio
 includes the latencies. The bound of the encoder and the decoder is a sum over groups. If some groups are limited by
-words and some by elements, their buffers allow overlap, and the ratio is below 1. ``python -m sim.bench.zero_value``
-prints the figures.
+words and some by elements, the buffers allow overlap and the ratio falls below 1.
+``python -m sim.bench.zero_value`` prints the figures.
 """
 
 import json
@@ -53,7 +53,7 @@ def _cycles(unit: Unit, bound: int, outputs: int, **sources: npt.NDArray[Any]) -
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per measurement, as in build/bench/bench.json."""
+    """Rows for build/bench/bench.json, one per measurement."""
     generator = np.random.default_rng(1)
     vectors = {density: _elements(generator, density) for density in DENSITIES}
     result = []

@@ -1,7 +1,7 @@
-"""Golden models of the codecs for weights and gradients on the ring.
+"""Golden models of the weight and gradient codecs used on the ring.
 
-Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. The method
-``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros. Formats that
+Every codec has ``encode(elements)`` and ``decode(words, count)``, which work on binary32 bit patterns. The method
+``bind(centroids)`` returns the codec with a codebook loaded; in :data:`CODECS`, codebooks are all zeros. Formats that
 belong to features are imported when they are looked up in :data:`CODECS`.
 
 The models are written from the specification of each format, and have their own parameters. They use the names and
@@ -23,7 +23,7 @@ __all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "C
 
 Bits = npt.NDArray[np.uint32]
 
-#: Names of the codecs that a node has by default.
+#: Names of a node's default codecs.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
 #: Number of available words that belong to a packet, number of units still missing, and whether the next word is
@@ -32,7 +32,7 @@ Span = tuple[int, int, bool]
 
 
 class Codec(Protocol):
-    """Properties of a format that the models of the ring and its packets use."""
+    """Codec interface used by the models of the ring and its packets."""
 
     @property
     def code(self) -> int:
@@ -60,39 +60,39 @@ class Codec(Protocol):
 
     @property
     def codebook_words(self) -> int:
-        """Number of words in a node's codebook: bounds, an unused word, and centroids."""
+        """Number of words in a node's codebook: bounds, one unused word, and centroids."""
 
     def max_words(self, count: int) -> int:
-        """Return the maximum number of words of a packet of ``count`` elements."""
+        """Maximum number of words in a packet of ``count`` elements."""
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole blocks."""
+        """Decode ``count`` elements of a packet, or whole blocks."""
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements among available words."""
+        """Return the span of a packet of ``count`` elements within the available words."""
 
     def bind(self, centroids: npt.ArrayLike) -> "Codec":
-        """Return the codec loaded with a codebook, or the same codec if it has none."""
+        """Return the codec with a codebook loaded, or the same codec if it has none."""
 
 
 class Format(Protocol):
-    """Format with a word count that depends only on the number of elements."""
+    """Format with a word count that is determined by the number of elements."""
 
     @property
     def block(self) -> int:
         """Number of elements that are decoded together."""
 
     def words(self, count: int) -> int:
-        """Return the number of words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words."""
+        """Decode the elements of a packet."""
 
 
 class RawWords:
@@ -101,20 +101,20 @@ class RawWords:
     block = 1
 
     def words(self, count: int) -> int:
-        """Return the number of words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         return count
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
         return np.array(bits, dtype=np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or all of them."""
+        """Decode ``count`` elements of a packet, or all of them."""
         return np.array(words, dtype=np.uint32)[:count]
 
 
 class _Plain:
-    """Common members of codecs that accept any number and have no codebook."""
+    """Members shared by codecs that accept any number and have no codebook."""
 
     weights = True
     gradients = True
@@ -124,7 +124,7 @@ class _Plain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec(_Plain):
-    """Codec with a word count that depends only on the number of elements."""
+    """Codec with a word count that is determined by the number of elements."""
 
     code: int
     format: Format
@@ -136,19 +136,19 @@ class FixedCodec(_Plain):
         return self.format.block
 
     def max_words(self, count: int) -> int:
-        """Return the number of words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         return self.format.words(count)
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
         return self.format.encode(bits)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole blocks."""
+        """Decode ``count`` elements of a packet, or whole blocks."""
         return self.format.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements among available words; a unit is a word."""
+        """Return the span of a packet of ``count`` elements within the available words; a unit is a word."""
         return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
@@ -157,14 +157,14 @@ class FixedCodec(_Plain):
 
 
 def whole_words(due: int, count: int) -> Span:
-    """Return the extent of a packet of ``due`` words among ``count`` available words; a unit is a word."""
+    """Span of a packet that needs ``due`` words when ``count`` words are available; a unit is a word."""
     used = min(due, count)
     return used, due - used, False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec(_Plain):
-    """Gradients without their zeros: for each group, a mask and the nonzero elements."""
+    """Codec that omits zeros: each group is sent as a mask followed by its nonzero elements."""
 
     code: int
 
@@ -174,19 +174,19 @@ class ZeroValueCodec(_Plain):
     block = zero_value.GROUP
 
     def max_words(self, count: int) -> int:
-        """Return the number of words in a packet of ``count`` nonzero elements."""
+        """Number of words in a packet of ``count`` elements without zeros."""
         return count + (count + zero_value.GROUP - 1) // zero_value.GROUP
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
         return zero_value.encode(bits)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole groups."""
+        """Decode ``count`` elements of a packet, or whole groups."""
         return zero_value.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements among available words; a unit is a group."""
+        """Return the span of a packet of ``count`` elements within the available words; a unit is a group."""
         available = np.asarray(words, np.uint32).tolist()
         groups, used = (count + 31) // 32, 0
         tail = count % 32
@@ -207,7 +207,7 @@ class ZeroValueCodec(_Plain):
 
 
 def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
-    """Return a codebook as integers; raises ValueError unless it has ``count`` entries."""
+    """Convert a codebook to integers; raises ValueError unless it has ``count`` entries."""
     numbers = tuple(np.asarray(centroids, np.uint32).tolist())
     if len(numbers) != count:
         raise ValueError(f"Centroids must be {count!r}, not {len(numbers)!r}")
@@ -246,7 +246,7 @@ CODECS: LazyTable[Codec] = LazyTable({
 
 
 class _View(Mapping[str, Codec]):
-    """Codecs with a given attribute set: ``weights`` or ``gradients``."""
+    """Read-only mapping of the codecs that support ``weights`` or ``gradients``."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction
@@ -263,6 +263,6 @@ class _View(Mapping[str, Codec]):
         return len(list(iter(self)))
 
 
-#: Codecs for weights, and codecs for gradients and their sums.
+#: Codecs for weights, and for gradients and their sums.
 WEIGHT_CODECS: Mapping[str, Codec] = _View("weights")
 GRADIENT_CODECS: Mapping[str, Codec] = _View("gradients")

@@ -1,8 +1,8 @@
-"""Table of the cycle counts in timing models that are measured or assumed.
+"""Cycle counts in timing models that are measured or assumed, as a table.
 
 Latencies of units are read from the gateware. All other times, such as the cycles between two commands, are recorded
-here: a model registers each of its constants with a meaning and the source of the measurement or assumption. The
-table is in docs/predict.md.
+here: a model registers each of its constants, with its meaning and the source of the measurement or assumption. The
+table is shown in docs/predict.md.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["TABLE", "Constant", "constant"]
 
 
 class Constant(NamedTuple):
-    """Cycle count in a model, its meaning, and the source of the number."""
+    """Cycle count in a model, its meaning, and its source."""
 
     model: str
     cycles: int
@@ -19,17 +19,17 @@ class Constant(NamedTuple):
     source: str
 
 
-#: Constants of the models that have been imported.
+#: Constants of all models imported so far.
 TABLE: list[Constant] = []
 
 
 def constant(model: str, cycles: int, meaning: str, source: str) -> int:
-    """Add a constant to the table, and return its number of cycles.
+    """Add a constant to the table, and return its cycle count.
 
     Raises
     ------
     ValueError
-        ``cycles`` is not an integer of at least 0, or the table lists different cycles with the same meaning.
+        If ``cycles`` is not an integer of at least 0, or the table has a different count for the same meaning.
     """
     if type(cycles) is not int or cycles < 0:
         raise ValueError(f"Cycles of {meaning} must be an integer from 0 on, not {cycles!r}")

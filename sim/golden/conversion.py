@@ -1,8 +1,8 @@
-"""Conversions of floating-point encodings between formats, and to and from integers, as bit patterns.
+"""Convert floating-point encodings, as bit patterns, between formats and to and from integers.
 
-Binary32 and binary16 are converted with numpy. bfloat16 is the upper half of binary32, rounded by an addition. Any
-other pair of formats, and integers of any width, are converted with Python integers, which are exact. All rounding is
-to nearest even, and every NaN is the canonical one: positive, quiet and without payload.
+Binary32 and binary16 are converted with numpy. bfloat16 is the upper half of binary32, rounded by an addition. All
+other pairs of formats, and integers of any width, are converted with Python integers, which are exact. Rounding is
+always to nearest even, and every NaN is the canonical one: positive, quiet and without payload.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ def from_half(bits: npt.ArrayLike) -> Bits:
 def to_bfloat16(bits: npt.ArrayLike) -> Halves:
     """Binary32 encodings rounded to bfloat16."""
     encodings = np.asarray(bits, np.uint32)
-    # Add just under half of the last kept bit's weight, and one more if that bit is odd.
+    # Add just under half the weight of the last bit kept, plus one if that bit is odd.
     rounded = (encodings.astype(np.uint64) + 0x7FFF + (encodings >> 16 & 1)) >> 16
     return np.where(np.isnan(encodings.view(np.float32)), _NAN_BFLOAT16, rounded.astype(np.uint16))
 
@@ -52,13 +52,13 @@ def from_bfloat16(bits: npt.ArrayLike) -> Bits:
 
 
 def to_integer(bits: npt.ArrayLike, *, width: int = 32) -> tuple[Integers, Flags]:
-    """Binary32 encodings rounded to signed integers of up to 32 bits, saturating; NaN becomes zero.
+    """Round binary32 encodings to signed integers of up to 32 bits, with saturation; NaN becomes zero.
 
     Returns
     -------
     integers : array of int64
     invalid : array of bool
-        Whether the number was a NaN, or out of range when rounded.
+        Whether the number was a NaN or out of range after rounding.
     """
     with np.errstate(invalid="ignore"):
         rounded = np.rint(np.asarray(bits, np.uint32).view(np.float32).astype(np.float64))
@@ -69,19 +69,19 @@ def to_integer(bits: npt.ArrayLike, *, width: int = 32) -> tuple[Integers, Flags
 
 
 def from_integer(integers: npt.ArrayLike) -> Bits:
-    """Integers of up to 64 bits rounded to binary32."""
+    """Round integers of up to 64 bits to binary32."""
     return np.asarray(integers, np.int64).astype(np.float32).view(np.uint32)
 
 
 def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple[int, int]) -> Wide:
-    """Encodings converted from one format to another with exact integers.
+    """Convert encodings from one format to another, using exact integers.
 
     Parameters
     ----------
     bits : array
         Encodings of up to 64 bits.
     source, target : tuple of int
-        Exponent and fraction bits of each format.
+        Number of exponent and fraction bits of each format.
     """
     origin, wanted = floating._Format(*source), floating._Format(*target)
     scale = origin.scale - wanted.scale
@@ -100,7 +100,7 @@ def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple
 
 def to_integer_exact(bits: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int,
                      width: int) -> tuple[Integers, Flags]:
-    """Encodings of any format rounded to signed integers of up to 64 bits, like :func:`to_integer`."""
+    """Round encodings of any format to signed integers of up to 64 bits, like :func:`to_integer`."""
     origin = floating._Format(exponent_bits, fraction_bits)
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
 
@@ -120,9 +120,9 @@ def to_integer_exact(bits: npt.ArrayLike, *, exponent_bits: int, fraction_bits: 
 
 
 def from_integer_exact(integers: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Wide:
-    """Integers of up to 64 bits rounded to any format."""
+    """Round integers of up to 64 bits to any format."""
     wanted = floating._Format(exponent_bits, fraction_bits)
     values = np.asarray(integers, np.int64)
-    # The number 1 is 2^`scale` times the smallest subnormal number.
+    # The number 1 is 2^`scale` times the smallest subnormal.
     return np.fromiter((wanted.round(int(value < 0), abs(value) << wanted.scale, 0) for value in values.tolist()),
                        np.uint64, len(values))

@@ -1,7 +1,7 @@
 """Golden model of the exponential function and the logarithm, using only binary32 products and sums.
 
-Every product and every sum below is rounded, so that gateware with one multiplier and one adder produces the same
-bits as numpy and the kernels of :mod:`sim.arithmetic`. Coefficients are bit patterns of binary32.
+Every product and every sum is rounded, so gateware with one multiplier and one adder gives the same bits as numpy and
+the kernels of :mod:`sim.arithmetic`. Coefficients are given as binary32 bit patterns.
 """
 
 import numpy as np
@@ -11,17 +11,17 @@ __all__ = ["EXP", "LEAST", "LN2_HIGH", "LN2_LOW", "LOG", "LOG2_E", "MAGIC", "ROO
 
 Numbers = npt.NDArray[np.float32]
 
-#: 1 / ln 2, and 1.5 * 2^23, which is added to a number to round it to an integer.
+#: 1 / ln 2; 1.5 * 2^23, which rounds a number to an integer when added to it.
 LOG2_E, MAGIC = 0x3FB8_AA3B, 0x4B40_0000
-#: ln 2 as a sum of two parts; the product of the first part and an exponent is exact.
+#: ln 2, split into two parts; the product of the first part and an exponent is exact.
 LN2_HIGH, LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
-#: Polynomial coefficients, lowest power first, of (exp(r) - 1 - r) / r^2 and of (log(1 + m) - m) / m^2.
+#: Polynomial coefficients of (exp(r) - 1 - r) / r^2 and of (log(1 + m) - m) / m^2, lowest power first.
 EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
        0xBDA1_1BFE)
 #: Largest argument with an exponential of +0.0: -104.
 LEAST = 0xC2D0_0000
-#: Smallest significand in the logarithm's polynomial: the square root of 1/2.
+#: Smallest significand that the polynomial of the logarithm is used for: the square root of 1/2.
 ROOT_HALF = 0x3F35_04F3
 
 
@@ -30,7 +30,7 @@ def _number(bits: int) -> np.float32:
 
 
 def _power(exponents: npt.NDArray[np.int32]) -> Numbers:
-    """Two to the power of an exponent between -126 and 127."""
+    """Two to the power of an exponent in the range -126 to 127."""
     return np.asarray((exponents + 127) << 23, np.int32).view(np.float32)
 
 
@@ -42,10 +42,10 @@ def _polynomial(coefficients: tuple[int, ...], x: Numbers) -> Numbers:
 
 
 def exp(x: npt.ArrayLike) -> Numbers:
-    """Exponentials of numbers up to zero: +0.0 for -104 and below, the canonical NaN for a NaN.
+    """Exponential of numbers up to zero: +0.0 for -104 and below; a NaN gives the canonical NaN.
 
-    With n as the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n. The factor
-    2^n is applied in two multiplications; only the second can round.
+    With n the integer nearest to x / ln 2, and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n. The factor
+    2^n is applied in two multiplications, of which only the second can round.
     """
     argument = np.asarray(x)
     if argument.dtype != np.float32:
@@ -64,10 +64,10 @@ def exp(x: npt.ArrayLike) -> Numbers:
 
 
 def log(x: npt.ArrayLike) -> Numbers:
-    """Natural logarithms of finite numbers from 1 upwards; the canonical NaN for a NaN.
+    """Natural logarithm of finite numbers from 1 upwards; a NaN gives the canonical NaN.
 
-    With x = (1 + m) 2^n and 1 + m from sqrt(1/2) to sqrt(2), the result is
-    (((p(m) m) m + n l) + m) + n h, where h + l is ln 2.
+    With x = (1 + m) 2^n and 1 + m between sqrt(1/2) and sqrt(2), the result is (((p(m) m) m + n l) + m) + n h, where
+    h + l is ln 2.
     """
     argument = np.asarray(x)
     if argument.dtype != np.float32:

@@ -1,7 +1,7 @@
-"""Golden model of the fixed-point optimizer: values and latencies.
+"""Golden model of the fixed-point optimizer: results and latencies.
 
-Elements are signed integers of 8 to 18 bits; scalars are signed and have 18 bits, 16 of them fraction. With s as the
-exact sum of the gradients, round(x) = floor(x + 1/2), and sat() as the nearest value of an element:
+Elements are signed integers of 8 to 18 bits; scalars are signed, with 18 bits, of them 16 fraction bits. Here s is
+the exact sum of the gradients, round(x) = floor(x + 1/2), and sat() gives the nearest value of an element:
 
 - SGD: d = sat(round(gradient_scale * s));
 - MOMENTUM: v' = sat(round(momentum * v + gradient_scale * s)), d = v';
@@ -31,9 +31,9 @@ FRACTION_BITS = 16
 
 @dataclasses.dataclass(frozen=True)
 class FixedSettings:
-    """Scalars of an update, as integers or bit patterns; :func:`update` also accepts arrays of them.
+    """Scalars of an update, as integers or bit patterns. :func:`update` also accepts arrays of them.
 
-    The number one is ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
+    One is represented by ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
     """
 
     rule: Rule
@@ -43,7 +43,7 @@ class FixedSettings:
 
     @property
     def planes(self) -> int:
-        """Number of state planes that the rule reads and writes."""
+        """Number of state planes read and written by the rule."""
         return self.rule.planes
 
 
@@ -55,7 +55,7 @@ def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
 
 
 def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
-    """Quantize to the nearest numbers of ``width`` bits, rounding half up; raises ValueError for a NaN."""
+    """Quantize to the nearest numbers of ``width`` bits, rounding halves up. Raises ValueError for NaNs."""
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError(f"Values must be numbers, not {values!r}")
@@ -66,17 +66,17 @@ def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
 
 
 def dequantise(numbers: npt.ArrayLike, fraction_bits: int) -> npt.NDArray[np.float64]:
-    """Values of numbers that have ``fraction_bits`` bits of fraction."""
+    """Convert fixed-point numbers with ``fraction_bits`` fraction bits to float values."""
     return np.ldexp(np.asarray(numbers, dtype=np.float64), -fraction_bits)
 
 
 def to_bits(numbers: npt.ArrayLike, width: int) -> Bits:
-    """Two's complement of numbers in ``width`` bits."""
+    """Convert numbers to two's complement in ``width`` bits."""
     return (np.asarray(numbers, dtype=np.int64) & (1 << width) - 1).astype(np.uint32)
 
 
 def from_bits(bits: npt.ArrayLike, width: int) -> Numbers:
-    """Numbers from two's complement in ``width`` bits; upper bits are ignored."""
+    """Convert from two's complement in ``width`` bits; upper bits are ignored."""
     sign = 1 << width - 1
     numbers: Numbers = (np.asarray(bits, dtype=np.int64) + sign & 2 * sign - 1) - sign
     return numbers
@@ -90,7 +90,7 @@ def reduce(gradients: npt.ArrayLike) -> Numbers:
 
 def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.ArrayLike], settings: FixedSettings, *,
            width: int) -> tuple[Numbers, list[Numbers]]:
-    """New weights and new state, with elements of ``width`` bits. Planes that the rule does not use are unchanged."""
+    """Return new weights and state for elements of ``width`` bits; planes not used by the rule stay the same."""
     scale, rate, momentum = (from_bits(scalar, SCALAR_WIDTH) for scalar in (
         settings.gradient_scale, settings.learning_rate, settings.momentum))
     new_state = [np.asarray(plane, dtype=np.int64) for plane in state]
@@ -104,23 +104,23 @@ def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.Arr
 
 
 def _round(products: Numbers) -> Numbers:
-    """Round products of a number and a scalar to the nearest numbers, with halves rounded up."""
+    """Round the products of a number and a scalar to the nearest numbers, with halves rounded up."""
     rounded: Numbers = products + (1 << FRACTION_BITS - 1) >> FRACTION_BITS
     return rounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """Fixed-point arithmetic on bit patterns for one format and one set of rules, and its latencies.
+    """Fixed-point arithmetic on bit patterns, and its latencies, for one format and one set of rules.
 
     Parameters
     ----------
     width : int
-        Bits of an element.
+        Width of an element in bits.
     workers : int
     rules : tuple of Rule
     adder, multiplier, saturation : int
-        Latencies, in cycles.
+        Latencies in cycles.
     """
 
     width: int = 18
@@ -136,12 +136,12 @@ class Fixed:
 
     @property
     def total_width(self) -> int:
-        """Number of bits of a sum of gradients."""
+        """Width of a gradient sum in bits."""
         return self.width + (self.workers - 1).bit_length()
 
     @property
     def step(self) -> int:
-        """Cycles from the sum to the step: a product, the state if there is any, rounding, and saturation."""
+        """Latency in cycles from the sum to the step: product, state (if there is any), rounding, saturation."""
         return self.multiplier + (self.planes + 1) * self.adder + self.saturation
 
     @property

@@ -12,7 +12,7 @@ class FloatFormat:
     Parameters
     ----------
     exponent_bits, fraction_bits : int
-        Widths of the fields.
+        Widths of the fields in bits.
     """
 
     exponent_bits: int

@@ -1,8 +1,8 @@
-"""Floating-point values as bit patterns.
+"""Floating-point arithmetic on bit patterns.
 
-Binary32 is computed with numpy. Any other format is computed with Python integers, which are exact: operands become a
+Binary32 is computed with numpy. All other formats are computed exactly with Python integers: operands become a
 significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
-A sticky bit stands for the discarded bits of a result with infinitely many bits. Every NaN result is the canonical
+A sticky bit represents the discarded bits of a result with infinitely many bits. Every NaN result is the canonical
 one: positive, quiet and without payload.
 """
 
@@ -48,7 +48,7 @@ def square_root(a: npt.ArrayLike) -> Bits:
 
 
 class _Format:
-    """Encoding and decoding of numbers in one format, one at a time."""
+    """Encoding and decoding of individual numbers in one format."""
 
     def __init__(self, exponent_bits: int, fraction_bits: int) -> None:
         self.fraction_bits = fraction_bits
@@ -56,7 +56,7 @@ class _Format:
         self.sign_shift = exponent_bits + fraction_bits
         self.infinity = self.exponent_ones << fraction_bits
         self.nan = self.infinity | 1 << (fraction_bits - 1)
-        # 1.0 equals two to this power times the smallest subnormal number.
+        # 1.0 is the smallest subnormal number times two to this power.
         self.scale = (1 << (exponent_bits - 1)) - 2 + fraction_bits
 
     def magnitude(self, bits: int) -> int:
@@ -70,7 +70,7 @@ class _Format:
         return bits >> self.sign_shift
 
     def absolute(self, bits: int) -> int:
-        """Encoding without its sign: at most ``infinity`` for a number, above it for a NaN."""
+        """Encoding without its sign: at most ``infinity`` for a number, greater for a NaN."""
         return bits & ((1 << self.sign_shift) - 1)
 
     def add(self, a: int, b: int) -> int:
@@ -82,7 +82,7 @@ class _Format:
             return a if x == self.infinity else b
         signed = [-self.magnitude(bits) if self.sign(bits) else self.magnitude(bits) for bits in (a, b)]
         total = sum(signed)
-        # An exact zero is positive, unless both operands were negative zeros.
+        # An exact zero is positive unless both operands are negative zeros.
         sign = self.sign(a) & self.sign(b) if total == 0 else int(total < 0)
         return self.round(sign, abs(total), 0)
 
@@ -127,12 +127,12 @@ class _Format:
 
     def round(self, sign: int, magnitude: int, scale: int) -> int:
         """Nearest encoding, ties to even, of ``magnitude`` times 2 ** -``scale`` smallest subnormal numbers."""
-        # Drop bits below the smallest subnormal number, and bits below the lowest bit of the significand.
+        # Drop bits below the smallest subnormal number and below the lowest bit of the significand.
         drop = max(scale, magnitude.bit_length() - (self.fraction_bits + 1))
         significand, remainder = divmod(magnitude, 1 << drop)
         significand += 2 * remainder + (significand & 1) > 1 << drop
         # A significand that reaches 2 ** (fraction_bits + 1), or a subnormal one that reaches the hidden bit, carries
-        # into the exponent; an exponent above the largest becomes an infinity.
+        # into the exponent; an exponent above the largest one gives infinity.
         encoding = ((drop - scale) << self.fraction_bits) + significand
         return sign << self.sign_shift | min(encoding, self.infinity)
 
@@ -147,20 +147,20 @@ def _elementwise(operation: Callable[[_Format, int, int], int], a: npt.ArrayLike
 
 
 def add_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Sums of bit patterns of any format, computed with exact integers."""
+    """Sum of bit patterns in any format, computed with exact integers."""
     return _elementwise(_Format.add, a, b, exponent_bits, fraction_bits)
 
 
 def multiply_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Products of bit patterns of any format, computed with exact integers."""
+    """Product of bit patterns in any format, computed with exact integers."""
     return _elementwise(_Format.multiply, a, b, exponent_bits, fraction_bits)
 
 
 def divide_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Quotients a / b of bit patterns of any format, computed with exact integers."""
+    """Quotient a / b of bit patterns in any format, computed with exact integers."""
     return _elementwise(_Format.divide, a, b, exponent_bits, fraction_bits)
 
 
 def square_root_exact(a: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Square roots of bit patterns of any format, computed with exact integers."""
+    """Square root of bit patterns in any format, computed with exact integers."""
     return _elementwise(lambda form, x, _: form.square_root(x), a, 0, exponent_bits, fraction_bits)

@@ -1,4 +1,4 @@
-"""Cycles of memory transfers and counter reads at a node's host port.
+"""Cycle counts of memory transfers and counter reads at a node's host port.
 
 A node serves one request after another. Cycles are counted from the first word of a request, offered to an idle port,
 to the last word of its response.
@@ -21,41 +21,41 @@ __all__ = ["PortModel"]
 
 
 class PortModel:
-    """Model of the cycles that a node's host port takes for transfers to and from the node's memories."""
+    """Model of how many cycles a node's host port takes to access the node's memories."""
 
     def __init__(self, config: Configuration) -> None:
         self._lanes, self._pipelined = config.lanes, config.pipelined_port
         self._free = 0
 
     def read(self, cycle: int, address: int, count: int) -> int:
-        """Serve a read of ``count`` elements from ``address`` on, requested from ``cycle`` on.
+        """Serve a read of ``count`` elements starting at ``address``, requested from ``cycle`` onwards.
 
         Returns
         -------
         int
-            Cycle of the last word of the response.
+            Cycle of the response's last word.
         """
         if not self._pipelined:
             return self._serve(cycle, lambda begun: begun + 3 * count + 6)
         return self._serve(cycle, lambda begun: begun + count + address % self._lanes + 12)
 
     def write(self, cycle: int, count: int) -> int:
-        """Serve a write of ``count`` elements, requested from ``cycle`` on.
+        """Serve a write of ``count`` elements, requested from ``cycle`` onwards.
 
         Returns
         -------
         int
-            Cycle of the last word of the response.
+            Cycle of the response's last word.
         """
         return self._serve(cycle, lambda begun: begun + count + (11 if self._pipelined else 9))
 
     def read_registers(self, cycle: int, count: int) -> int:
-        """Serve a read of ``count`` registers, requested from ``cycle`` on.
+        """Serve a read of ``count`` registers, requested from ``cycle`` onwards.
 
         Returns
         -------
         int
-            Cycle of the last word of the response.
+            Cycle of the response's last word.
         """
         if not self._pipelined:
             return self._serve(cycle, lambda begun: begun // 4 * 4 + 8 * count + 9)
@@ -63,6 +63,6 @@ class PortModel:
 
     def _serve(self, cycle: int, end_of: Callable[[int], int]) -> int:
         end = end_of(max(cycle, self._free))
-        # With registers, the request register accepts the next request while the response register is still full.
+        # With registers, the request register can accept the next request while the response register is full.
         self._free = end + (-1 if self._pipelined else 1)
         return end

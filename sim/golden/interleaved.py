@@ -1,14 +1,14 @@
-"""Golden model of the interleaved order: two segments of a collective alternate, packet by packet.
+"""Golden model of the interleaved order: packets of two segments of a collective alternate.
 
 With SR(t) and AG(t) as the halves of segment t, each of N - 1 packets, the gather lags by two segments::
 
     SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), …, SR(T-1), AG(T-3), AG(T-2), AG(T-1)
 
-These halves are sent in pairs: the first packet of one, the first packet of the other, the second packet of the first
-one, and so on. So a forwarded packet was received two packets earlier, not one. In a collective with one phase,
-segments form the pairs. AG(0) of a single-segment vector depends on all of SR(0), and follows it.
+These halves are sent in pairs: first packet of one, first packet of the other, second packet of the first one, and so
+on. A forwarded packet was thus received two packets earlier instead of one. In a collective with one phase, segments
+form the pairs. AG(0) of a single-segment vector depends on all of SR(0) and comes after it.
 
-Sums are still formed in the order of ranks, so the results are bit-identical to :mod:`sim.golden.ring`.
+The order of summation does not change, so results are bit-identical to :mod:`sim.golden.ring`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
     ----------
     segments : int
     scatter, gather : int
-        Number of steps in each phase; 0 if it is omitted. A participant may have fewer steps than there are packets.
+        Number of steps in each phase, or 0 for none. A participant may have fewer steps than there are packets.
     both : bool, optional
         Whether the collective has both phases; by default, whether both have steps.
     """
@@ -49,14 +49,14 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
 
 
 def blockwise(segments: int, steps: int) -> list[Packet]:
-    """Order of an update's packets on nodes without interleaving: all steps of a segment before the next one."""
+    """Packet order of an update on nodes without interleaving: all steps of one segment, then the next."""
     return [(phase, segment, step) for phase, segment in root_reduce.order(segments, lag=1) for step in range(steps)]
 
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,
           phases: Sequence[str] = (SCATTER, GATHER)) -> dict[Event, list[Event]]:
     """Map each event of a collective to the events that it waits for. Each ingress has room for ``credits`` packets,
-    and up to ``room`` sums can wait for the gather; packets do not wait anywhere else."""
+    and up to ``room`` sums can wait for the gather. Packets wait nowhere else."""
     steps = nodes - 1
     packets = order(segments, *(steps if phase in phases else 0 for phase in (SCATTER, GATHER)))
     number = {packet: index for index, packet in enumerate(packets)}
@@ -71,13 +71,13 @@ def waits(nodes: int, segments: int, *, credits: int, room: int,
                 receiving.append(("receive", rank, index - 1))
             if index >= credits:
                 sending.append(("receive", following, index - credits))
-            if step:  # forwarded on arrival, once earlier packets have left the ingress
+            if step:  # forwarded on arrival, once earlier packets have left ingress
                 source = number[phase, segment, step - 1]
                 sending.append(("send", previous, source))
                 sending += [("receive", rank, source - 1)] if source else []
             elif phase == GATHER and SCATTER in phases:
                 sending.append(("receive", rank, number[SCATTER, segment, steps - 1]))
-            if step < steps - 1:  # a forwarded packet leaves the ingress when it is sent
+            if step < steps - 1:  # a forwarded packet leaves ingress when it is sent
                 receiving.append(("send", rank, number[phase, segment, step + 1]))
             elif phase == SCATTER and GATHER in phases and segment >= room:
                 receiving.append(("send", rank, number[GATHER, segment - room, 0]))

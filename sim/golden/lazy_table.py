@@ -1,4 +1,4 @@
-"""Tables by name, with entries of features that are imported on demand."""
+"""Tables keyed by name, with entries of features that are imported on demand."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ Entry = TypeVar("Entry")
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand(Generic[Entry]):
-    """Entry created from an object in a module that is imported on demand.
+    """Entry created on demand from an object in a module.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class OnDemand(Generic[Entry]):
 
 
 class LazyTable(MutableMapping[str, Entry]):
-    """Entries by name, in the order of insertion; each is loaded when it is first read. Entries of features that this
+    """Entries keyed by name, in insertion order; each is loaded when it is first read. Entries of features that this
     copy does not include are omitted.
 
     Parameters

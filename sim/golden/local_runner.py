@@ -1,4 +1,4 @@
-"""Cycle-accurate golden model of the runner for commands that need no other node.
+"""Cycle-accurate golden model of the runner for commands that need no other nodes.
 
 Mirrors :mod:`hdl.control.local_runner`.
 """
@@ -11,14 +11,14 @@ __all__ = ["LocalRunner"]
 
 
 class LocalRunner:
-    """Golden model of a runner: its outputs in a cycle, and the effect of the cycle's inputs on the next cycle.
+    """Golden model of a runner: its outputs in a cycle, and its next state for the cycle's inputs.
 
     Parameters
     ----------
     failure : EventStatus, optional
-        Status of a command that the datapath rejects, if it can reject commands.
+        Status of a command rejected by the datapath, if the datapath can reject commands.
     other : EventStatus, optional
-        Status of a rejected command if ``is_other`` is high.
+        Status of a rejected command while ``is_other`` is high.
     always : bool
         Whether a command of length 0 also starts the datapath.
     """
@@ -58,7 +58,7 @@ class LocalRunner:
 
     def step(self, *, command: dict[str, int] | None, taken: bool, progress: int = 0, done: bool = False,
              bad: bool = False, number: int = 0, link_reset: bool = False, is_other: bool = False) -> None:
-        """End a cycle with the given inputs; ``taken`` is whether an event on offer is accepted."""
+        """End a cycle with the given inputs; ``taken`` is whether an offered event is accepted."""
         if self._state == "idle" and command is not None:
             self._event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self._state, self._age = ("run", 0) if command["length"] or self._always else ("report", 0)

@@ -31,7 +31,7 @@ _WORD = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask:
-    """Kinds of masks and their parameters; an element is kept if all enabled kinds keep it.
+    """Enabled kinds of masks and their parameters; an element is kept if all enabled kinds keep it.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Mask:
     diagonal : int
         Diagonal of the triangles: column j of row i is kept if j <= i + diagonal; the inverse keeps the rest.
     length_rows, length_columns : int
-        Number of leading rows and columns that padding keeps.
+        Number of leading rows and columns kept by padding.
     first_row, end_row, first_column, end_column : int
         Bounds of the rectangles.
     width : int
@@ -64,7 +64,7 @@ class Mask:
     width: int = 0
 
     def generated(self, rows: int, columns: int) -> Flags:
-        """Mask of a matrix, combined from all kinds except the external one."""
+        """Return the mask of a matrix, combined from all enabled kinds except the external mask."""
         i, j = np.indices((rows, columns))
         inside = ((i >= self.first_row) & (i < self.end_row) & (j >= self.first_column) & (j < self.end_column))
         result = np.ones((rows, columns), np.bool_)
@@ -96,7 +96,7 @@ class Job:
 
 
 def words(mask: npt.ArrayLike) -> Words:
-    """Words of an external mask: one bit per element without gaps, and zeros at the end of the last word."""
+    """Pack an external mask into words, one bit per element without gaps, padded with zeros."""
     flat = np.asarray(mask, np.bool_).reshape(-1)
     padded = np.zeros(-(-len(flat) // _WORD) * _WORD, np.bool_)
     padded[:len(flat)] = flat
@@ -104,7 +104,7 @@ def words(mask: npt.ArrayLike) -> Words:
 
 
 def bits(job: Job, external: npt.ArrayLike) -> Flags:
-    """Mask from words: the inverse of :func:`words`."""
+    """Unpack a mask from words: the inverse of :func:`words`."""
     packed = np.asarray(external, np.uint32)
     if len(packed) != -(-job.elements // _WORD):
         raise ValueError(f"External mask must be {-(-job.elements // _WORD)} words, not {len(packed)!r}")
@@ -113,7 +113,7 @@ def bits(job: Job, external: npt.ArrayLike) -> Flags:
 
 
 def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
-    """Elements of each matrix that a job's mask keeps, as an array of (count, rows, columns)."""
+    """Return the elements kept by a job's mask, with shape (count, rows, columns)."""
     generated = np.broadcast_to(job.mask.generated(job.rows, job.columns), (job.count, job.rows, job.columns))
     if not job.mask.external:
         return generated.copy()
@@ -123,7 +123,7 @@ def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
 
 
 def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.NDArray[np.generic]:
-    """Apply a mask to bit patterns: kept values, and the alternative in place of masked ones."""
+    """Apply a mask to bit patterns: kept values, with the alternative in place of masked ones."""
     array = np.asarray(values)
     return np.where(np.asarray(mask, np.bool_), array, array.dtype.type(alternative))
 
@@ -136,7 +136,7 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
-    """Sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
+    """Return sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
 
     The sum of gradient and error is kept if its bits without the sign, as an integer, are at least the bits of the
     threshold; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
@@ -160,7 +160,7 @@ class Element(enum.Enum):
         return width
 
     def round(self, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Binary32 numbers rounded to a floating-point format."""
+        """Round binary32 numbers to a floating-point format."""
         single = np.asarray(values, np.float32)
         if self is Element.FP32:
             return single
@@ -171,7 +171,7 @@ class Element(enum.Enum):
         raise ValueError(f"Element format must be of floating point, not {self!r}")
 
     def decode(self, encodings: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Encodings of a floating-point format as numbers."""
+        """Decode encodings of a floating-point format to numbers."""
         codes = np.asarray(encodings)
         if self is Element.FP32:
             return codes.astype(np.uint32).view(np.float32)
@@ -183,17 +183,17 @@ class Element(enum.Enum):
 
 
 def alternative(format: Element) -> int:
-    """Encoding of the number that replaces a masked element before a softmax.
+    """Return the encoding of the number that replaces a masked element before a softmax.
 
-    It is -10000 or the nearest number to it; for INT8, it is the most negative code. If a row's maximum is finite and
-    at least -9000, every masked element has a softmax weight of exactly zero.
+    It is -10000 or the nearest representable number; for INT8, it is the most negative code. If a row's maximum is
+    finite and at least -9000, every masked element has a softmax weight of exactly zero.
     """
     encoding: int = format.value[1]
     return encoding
 
 
 def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
-    """Softmax of encoded scores along rows, the last axis, in the arithmetic of a floating-point format.
+    """Softmax of encoded scores along the last axis, computed in a floating-point format.
 
     The row's maximum is subtracted, and the difference, its exponential and the quotient by the row's sum are each
     rounded to the format; the sum is formed in binary32, from left to right. Numbers must be finite.
@@ -215,7 +215,7 @@ class Beats:
     Members
     -------
     word : array of bool
-        Whether a beat is the first that needs its word of the external mask.
+        Whether this is the first beat to use a new word of the external mask.
     """
 
     mask: Flags
@@ -230,19 +230,19 @@ class Beats:
 
 
 def exists(job: Job, lanes: int) -> Flags:
-    """For each beat of a job, flags of the lanes that hold an element; of shape (beats, lanes)."""
+    """For each beat of a job, return flags for the lanes with an element, with shape (beats, lanes)."""
     row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
     return np.tile(row, (job.count * job.rows, 1))
 
 
 def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] | None = None) -> Beats:
-    """Mask beats of consecutive jobs.
+    """Return the mask beats of consecutive jobs.
 
     Parameters
     ----------
     jobs : iterable of Job
     lanes : int
-        Elements in a beat.
+        Number of elements per beat.
     masks : iterable of arrays or None
         Masks from :func:`kept`, one per job; the default is each job's generated mask.
     """
@@ -270,7 +270,7 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
 
 
 def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Elements of shape (count, rows, columns) as beats; each row starts a beat, and ``fill`` pads it."""
+    """Convert elements of shape (count, rows, columns) to beats; rows start a beat, padded with ``fill``."""
     array = np.asarray(values)
     columns = array.shape[-1]
     padded = np.full((*array.shape[:-1], -(-columns // lanes) * lanes), fill, array.dtype)

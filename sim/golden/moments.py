@@ -1,6 +1,6 @@
-"""Golden model of optimizer moments in memory: packing and unpacking of words.
+"""Golden model of optimizer moments in memory: words are packed and unpacked.
 
-A packed word holds two bfloat16 moments, the even element in its low half. Elements are binary32 bit patterns.
+A packed word holds two bfloat16 moments, with the even element in the low half. Elements are binary32 bit patterns.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def pack(elements: npt.ArrayLike) -> Bits:
-    """Words of moments, rounded to bfloat16. If the count is odd, the upper half of the last word is zero."""
+    """Pack moments into words, rounded to bfloat16; for an odd count, the last upper half is zero."""
     encodings = np.asarray(elements, np.uint32)
     moments = np.zeros(-(-len(encodings) // 2) * 2, np.uint16)
     moments[:len(encodings)] = conversion.to_bfloat16(encodings)
@@ -25,7 +25,7 @@ def pack(elements: npt.ArrayLike) -> Bits:
 
 
 def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
-    """Unpack the first ``count`` moments of words, or all of them. NaNs keep their bits."""
+    """Unpack the first ``count`` moments of the given words, or all of them; NaNs keep their bits."""
     packed = np.asarray(words, np.uint32)
     elements = np.stack([packed << np.uint32(16), packed & np.uint32(0xFFFF0000)], axis=1).reshape(-1)
     if count is None:
@@ -37,7 +37,7 @@ def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Payloads of a stream: ``elements`` and ``keep``, of shape (beats, lanes), and ``last``."""
+    """Payloads of a stream: ``elements`` and ``keep`` of shape (beats, lanes), and ``last``."""
 
     elements: Bits
     keep: Flags
@@ -48,7 +48,7 @@ class Beats:
 
 
 def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Unpack rows into beats; also return the number of beats in each row."""
+    """Unpack rows into beats; also return the number of beats per row."""
     count, lanes = rows.keep.shape
     halves = Beats(
         elements=unpack(rows.elements.reshape(-1)).reshape(2 * count, lanes),
@@ -63,7 +63,7 @@ def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
 
 
 def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Packed rows of beats, and the number of rows that each beat completes, which is one or none."""
+    """Pack beats into rows; also return how many rows each beat completes (one or none)."""
     count, lanes = beats.keep.shape
     completes = np.zeros(count, np.int64)
     rows, keep = [], []

@@ -1,7 +1,7 @@
-"""Golden model of nodes: the contents of their memories after commands that take effect immediately.
+"""Golden model of nodes: memory contents after commands that take effect immediately.
 
-A node has memories for gradients, residuals of a gradient codec, weights, activations of a compute engine, state
-planes and master weights. State planes and master weights hold only the node's own blocks, one after another.
+A node has memories for gradients, residuals of the gradient codec, weights, activations of a compute engine, state
+planes and master weights. State planes and master weights contain only the node's own blocks, consecutively.
 """
 
 import collections
@@ -22,10 +22,10 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command to be executed on golden nodes."""
+    """A command to execute on golden nodes."""
 
     operation: str
-    #: Descriptor fields for each node; missing fields are zero, except for the stride, which is 1.
+    #: Descriptor fields of each node; missing fields are zero, except the stride, which is 1.
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
     #: See :class:`sim.golden.features.programs.program.Timed`.
@@ -44,33 +44,33 @@ class ListEngine(Protocol):
 class Collected:
     """Outcome of a collective."""
 
-    ranks: tuple[int, ...]  # participants, in the order of their ranks in the ring
+    ranks: tuple[int, ...]  # participants, ordered by rank in the ring
     words: npt.NDArray[np.int64]  # words that each participant sends
     traffic: ring.Traffic | None = None  # costs; None for a broadcast
-    total: Bits | None = None  # sum of the gradients, assembled from its owners
+    total: Bits | None = None  # sum of the gradients, assembled from the owners
     own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each participant owns
 
 
 class Nodes:
-    """Memories of nodes, and the commands that change them.
+    """Memories of nodes, with methods that execute commands on them.
 
     Parameters
     ----------
     nodes : int
     gradient_words : int
-        Elements of the gradient memory.
+        Number of elements in the gradient memory.
     weights : array of uint32
-        Initial weights of all nodes, from element 0 on; blocks and state refer to this vector.
+        Initial weights of all nodes, starting at element 0; blocks and state refer to this vector.
     planes : int
-        State planes, initially zero.
+        Number of state planes, which are initially zero.
     weight_codec, gradient_codec : Codec
     mastered : bool
-        Whether nodes with raw weights have master weights; with a weight codec, they always do.
+        Whether nodes with raw weights have master weights; with a weight codec, nodes always do.
     segment, lanes : int
     engine : ListEngine, optional
-        Compute engine that executes LAYERS.
+        Compute engine that executes LAYERS commands.
     activation_words, far_words : int
-        Elements of the activation memory, and of the far memory.
+        Number of elements in the activation memory and in the far memory.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -90,34 +90,34 @@ class Nodes:
         self.weights = np.tile(decoded, (nodes, 1))
         own = self.owned(0, len(weights), 0)
         size = max(map(len, own))
-        #: Master weights of each node's own blocks; not used if nodes have no master weights.
+        #: Master weights of each node's own blocks; unused if nodes have no master weights.
         self.masters = np.zeros((nodes, size), dtype=np.uint32)
         for rank, index in enumerate(own):
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
-        #: Settings that the host has written; updates use them after LATCH.
+        #: Settings written by the host; updates use them after LATCH.
         self.settings: optimizer.Settings | None = None
         #: Whether updates with these settings store state as bfloat16, two elements per word.
         self.packed_state = False
         self._latched: tuple[optimizer.Settings, bool] | None = None
-        #: Elements by which odd passes offset the weights of a command with ``alternate`` set.
+        #: Number of elements by which odd passes offset the weights of a command with ``alternate`` set.
         self.weight_stride = 0
-        #: Update counts by rank, by region and, if the region has two copies, by even or odd pass.
+        #: Update counts keyed by rank, region and, if the region has two copies, even or odd pass.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
-        #: Rank, region and version of each command that computes with a region, in the order of execution.
+        #: (rank, region, version) of each command that computes with a region, in order of execution.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, block_offset: int) -> list[npt.NDArray[np.int64]]:
-        """Elements of each node's block in a command for the whole ring."""
+        """Elements of each node's block, for a command on the whole ring."""
         blocks = ring.block_indices(length, self.nodes, block_offset=block_offset)
         return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
 
     def stage(self, gradients: Bits, base: int) -> None:
-        """Write gradients, one row per node, to the source of COMPUTE."""
+        """Write gradients, one row per node, to the buffer from which COMPUTE copies."""
         self.gradients[:, base:base + gradients.shape[1]] = gradients
 
     def arrays(self) -> dict[str, Bits]:
-        """Copies of all memories except gradients, which later commands write before reading them."""
+        """Return copies of all memories except gradients, which later commands write before reading."""
         return {"weights": self.weights.copy(), "masters": self.masters.copy(), "residuals": self.residuals.copy(),
                 **{f"state {number}": plane.copy() for number, plane in enumerate(self.state)}}
 
@@ -130,8 +130,8 @@ class Nodes:
     # Commands.
 
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
-        """Execute a command on some nodes, in an even or odd pass; for a collective, these are the nodes of its ring,
-        in ring order."""
+        """Execute a command on some nodes, in an even or odd pass; for a collective, these are its ring's nodes, in
+        ring order."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "block_offset": 0, "stride": 1,
                    "size": self.nodes, "root": 0, "root_reduce": 0, **command.fields[rank]}
                   for rank in range(self.nodes)]
@@ -184,7 +184,7 @@ class Nodes:
         return []
 
     def latch(self) -> None:
-        """Make updates use the settings that the host has written."""
+        """Latch the settings written by the host, so that updates use them."""
         self._latched = None if self.settings is None else (self.settings, self.packed_state)
 
     def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
@@ -207,7 +207,7 @@ class Nodes:
         return Collected(tuple(ranks), traffic.words, traffic, total, own)
 
     def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
-        """Count an update of a region, or record the version that a command uses."""
+        """Count an update of a region, or record the version used by a command."""
         if not region:
             return
         key = rank, region, apart & odd
@@ -217,7 +217,7 @@ class Nodes:
             self.found.append((rank, region, self.versions[key]))
 
     def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> Collected:
-        """Run a fused update on nodes that form a ring."""
+        """Execute a fused update on the nodes of a ring."""
         if self._latched is None:
             raise ValueError("Settings must be latched before an update")
         settings, packed = self._latched
@@ -257,7 +257,7 @@ class Nodes:
 
 
 def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]:
-    """Elements of a command's vector that each node of its ring owns."""
+    """Return the elements of a command's vector that each node of its ring owns."""
     if fields["root_reduce"]:
         return [np.arange(fields["length"] if rank == fields["root"] else 0) for rank in range(nodes)]
     blocks = ring.block_indices(fields["length"], nodes, block_offset=fields["block_offset"])
@@ -265,5 +265,5 @@ def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]
 
 
 def _place(fields: Mapping[str, int], base: str) -> npt.NDArray[np.int64]:
-    """Indices of the elements of a command's vector in a memory."""
+    """Return the memory indices of a command's vector elements."""
     return fields[base] + ring.places(fields["length"], stride=fields["stride"])

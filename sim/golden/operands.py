@@ -1,8 +1,8 @@
 """Golden model of the operand formats of a matrix product.
 
 Mirrors :mod:`hdl.features.compute.operands`. In every format, sums are in binary32, in the order of
-:mod:`sim.golden.summation`, and their initial values are never rounded. Formats that belong to features are imported
-when they are looked up in :data:`OPERANDS`.
+:mod:`sim.golden.summation`, and their initial values are never rounded. Feature formats are imported when they are
+looked up in :data:`OPERANDS`.
 """
 
 import dataclasses
@@ -27,22 +27,22 @@ FP32 = "fp32"
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """Format of operands.
+    """Operand format.
 
     Members
     -------
     code : int
         Number of the format in an instruction.
     round : callable
-        Encodings rounded to the format, one by one.
+        Rounds encodings to the format, element by element.
     multiply : callable
-        Products of encodings, which are rounded to the format first.
+        Multiplies encodings after rounding them to the format.
     block : BlockFormat or None
-        Format of blocks along k that are multiplied as a whole; its elements are not rounded one by one.
+        Format of blocks along k that are multiplied as a whole, so elements are not rounded one by one.
     product : callable or None
-        Matrix products in the block format, with initial values of the sums.
+        Computes matrix products in the block format, starting from the initial values of the sums.
     delay : int
-        Additional cycles of a block in the array, compared with a format without scale fractions.
+        Additional cycles per block in the array, compared with a format without scale fractions.
     """
 
     code: int
@@ -54,7 +54,7 @@ class Operands:
 
     @property
     def terms(self) -> int:
-        """Number of terms of a sum that are added together as one."""
+        """Number of terms of a sum that are combined into one."""
         return 1 if self.block is None else int(self.block.block)
 
 
@@ -77,7 +77,7 @@ OPERANDS: LazyTable[Operands] = LazyTable({
 
 
 def operands_of(name: str) -> Operands:
-    """Look up a format by name; raises ValueError if there is none."""
+    """Look up a format by name; raises ``ValueError`` if there is none."""
     if name not in OPERANDS:
         raise ValueError(choice_error("Operands", OPERANDS, name))
     return OPERANDS[name]
@@ -90,13 +90,13 @@ def rounded(x: Array, operands: str) -> Array:
 
 
 def exact(a: Array, b: Array) -> bool:
-    """Whether no product of two rounded numbers is below 2^-126, so that binary32 gives the same products."""
+    """Whether products of rounded numbers never fall below 2^-126, so that binary32 gives equal products."""
     least = [np.abs(x[x != 0]).min(initial=np.float32(np.inf)) for x in (a, b)]
     return bool(float(least[0]) * float(least[1]) >= 2.0**-126)
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Binary32 matrix products (…, m, k) by (…, k, n), with operands rounded to a format; otherwise like
+    """Binary32 matrix products (…, m, k) by (…, k, n) with operands rounded to a format; otherwise like
     :func:`sim.golden.summation.product`."""
     form = operands_of(operands)
     if operands == FP32:

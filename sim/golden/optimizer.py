@@ -11,14 +11,14 @@ the canonical one. From the sum s of the gradients and the weight w, with the na
   d = m' / (sqrt(v') + epsilon);
 - w' = w - learning_rate * d, with weight_factor * w in place of w for ADAMW.
 
-The sum over workers is a balanced tree: neighbours are added, and an odd last worker moves up unchanged.
+The sum over workers is a balanced tree: neighbours are added, and an unpaired last worker moves up unchanged.
 
-Cycles follow from recurrences over beats. A beat moves in the first cycle in which nothing holds it:
+Cycles follow from recurrences over beats. A beat moves in the first cycle when nothing blocks it:
 
 - an input beat is accepted when its source offers it and its buffer has a bank that is not full;
 - a burst's first beat enters when its command is at the head of the queue and all its operands are buffered;
-- each further beat enters at least one cycle after the previous one, when every result queue can reserve a row for
-  it, and only in cycles that are multiples of the interval;
+- each further beat enters at least one cycle later, when every result queue can reserve a row for it, and only in
+  cycles that are multiples of the interval;
 - a bank is free again, and a reserved row is returned, one cycle after it has been drained.
 
 :data:`NEVER` stands for a cycle that never comes.
@@ -46,7 +46,7 @@ _INFINITY = 0x7F80_0000
 
 
 class Rule(enum.IntEnum):
-    """Rule by which a weight is updated from its gradient."""
+    """Rule that computes a new weight from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -61,7 +61,7 @@ class Rule(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Scalars of an update, as bit patterns; only :func:`update` also accepts arrays of them.
+    """Scalars of an update as bit patterns; only :func:`update` also accepts arrays.
 
     Scalars that the rule does not use have no effect. ``clip`` must not be negative; infinity disables clipping.
     """
@@ -85,7 +85,7 @@ class Settings:
 
 
 def limit(values: Bits, magnitude: int | Bits) -> Bits:
-    """Limit the magnitude of values and keep their signs; a NaN remains a NaN.
+    """Limit the magnitude of values but keep their signs; NaN stays NaN.
 
     The sign of ``magnitude`` is ignored.
     """
@@ -95,7 +95,7 @@ def limit(values: Bits, magnitude: int | Bits) -> Bits:
 
 
 def reduce(gradients: npt.ArrayLike) -> Bits:
-    """Sum over the first axis, in the order of the hardware's tree."""
+    """Sum over the first axis, in the order of the hardware's adder tree."""
     level: list[Bits] = list(np.asarray(gradients, dtype=np.uint32))
     while len(level) > 1:
         sums = [add(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
@@ -104,7 +104,7 @@ def reduce(gradients: npt.ArrayLike) -> Bits:
 
 
 def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings) -> tuple[Bits, list[Bits]]:
-    """New weights and new state. Planes that the rule does not use are unchanged."""
+    """Compute new weights and state; planes that the rule does not use are unchanged."""
     rule, new_state = settings.rule, list(state)
     gradient = limit(multiply(settings.gradient_scale, total), settings.clip)
     decayed = multiply(settings.weight_factor, weights)
@@ -133,20 +133,20 @@ class Scalars(Protocol):
 
 
 class Arithmetic(Protocol):
-    """Values of an update in one number format, and its latencies; elements are bit patterns.
+    """Values of an update in one number format, and latencies; elements are bit patterns.
 
     Members
     -------
     planes : int
         Number of state planes that the rules need.
     level : int
-        Cycles of one level of the summation tree.
+        Latency in cycles of one level of the summation tree.
     weight : int
-        Cycles from the sum to the use of the weight.
+        Latency in cycles from the sum to the use of the weight.
     state, new_state : tuple of int
-        Cycles from the sum to the use of each plane's state, and to its new state.
+        Latency in cycles from the sum to the use of each plane's state, and to its new state.
     latency : int
-        Cycles from the sum to the new weight.
+        Latency in cycles from the sum to the new weight.
     """
 
     @property
@@ -161,10 +161,10 @@ class Arithmetic(Protocol):
     def latency(self) -> int: ...
 
     def summing(self, workers: int) -> int:
-        """Cycles from the gradients of ``workers`` workers to their sum."""
+        """Latency in cycles from the gradients of ``workers`` workers to their sum."""
 
     def reduce(self, gradients: Bits) -> Bits:
-        """Sums over the first axis, in full width."""
+        """Sum over the first axis at full width."""
 
     def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
         """Flags of sums that are finite."""
@@ -175,13 +175,13 @@ class Arithmetic(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Floats:
-    """Binary32 arithmetic for one set of rules.
+    """Binary32 arithmetic for a given set of rules.
 
     Parameters
     ----------
     rules : tuple of Rule
     adder, multiplier, limiter, root, divider : int
-        Latencies, in cycles.
+        Latencies in cycles.
     """
 
     rules: tuple[Rule, ...] = tuple(Rule)
@@ -197,7 +197,7 @@ class Floats:
 
     @property
     def weight(self) -> int:
-        return self.limiter  # the product of the weight and its factor must be ready with the limited gradient
+        return self.limiter  # the product of weight and factor must be ready together with the limited gradient
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -232,14 +232,14 @@ class Floats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFloats(Floats):
-    """Binary32 arithmetic with operations that share units, in the cycles given by a timetable.
+    """Binary32 arithmetic with shared units, which operate in the cycles given by a timetable.
 
     Parameters
     ----------
     sum_at, weight_at, latency_of_all : int
-        Cycles from the gradients to their sum, to the use of the weight, and to the new weight.
+        Latency in cycles from the gradients to their sum, to the use of the weight, and to the new weight.
     state_at, new_state_at : tuple of int
-        Cycles from the gradients to the use of each plane's state, and to its new state.
+        Latency in cycles from the gradients to the use of each plane's state, and to its new state.
     """
 
     sum_at: int

@@ -1,4 +1,4 @@
-"""Golden model of the streamed optimizer: the values in its bursts, and its timing in cycles."""
+"""Golden model of the streamed optimizer: the values in its bursts, and the cycle-accurate timing."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ NEVER = 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Burst:
-    """One command: number of elements, and the workers that send gradients (bit n for worker n)."""
+    """A command: number of elements, and mask of the workers that send gradients (bit n for worker n)."""
 
     count: int
     active: int
@@ -25,7 +25,7 @@ class Burst:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Beats of an output, in order; elements with a clear keep bit are unspecified."""
+    """Beats of an output in order; elements with a clear keep bit are unspecified."""
 
     elements: Bits
     keep: npt.NDArray[np.uint8]
@@ -34,7 +34,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Trace of every port, cycle by cycle.
+    """Trace of all ports in every cycle.
 
     Members
     -------
@@ -42,11 +42,11 @@ class Trace:
         ``<stream>__ready`` of the inputs, ``<stream>__valid`` of inputs and outputs, ``bursts``, ``nonfinite`` and
         ``idle``.
     beat : dict of arrays
-        Index of the beat that each output offers, per cycle; -1 if it offers none.
+        Index of the beat that each output offers in each cycle, or -1.
     rows : dict of Rows
         The beats of each output.
     begins, ends : list of int
-        Per burst, the cycles in which its first beat enters and its last new weights are offered.
+        For each burst, the cycle when its first beat enters, and the cycle when its last new weights are offered.
     """
 
     signals: dict[str, npt.NDArray[np.uint8]]
@@ -57,7 +57,7 @@ class Trace:
 
 
 class _Pattern:
-    """Cycles in which one side of a stream is willing to transfer; none after the end of the pattern."""
+    """Cycles when one side of a stream is willing to transfer; none after the end of the pattern."""
 
     def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
         self._next: list[int] | None = None
@@ -81,7 +81,7 @@ class _Source:
         self.accepts: list[int] = []
 
     def transfer(self, free: int) -> int:
-        """Offer the next beat, which can be accepted from cycle ``free`` on; return the cycle of its transfer."""
+        """Offer the next beat, which can be accepted from cycle ``free``; return the cycle of its transfer."""
         before = self.accepts[-1] if self.accepts else -1
         offer = self._pattern.first(_later(before, 1))
         self.offers.append(offer)
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Model of operand banks: it computes the cycle when each fill is complete from the banks' discards."""
+    """Model of operand banks that computes when each fill is complete from when banks are discarded."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -104,7 +104,7 @@ class _Buffer:
         self.discards: list[int] = []
 
     def fill(self) -> None:
-        """Accept the next fill, unless the discard that frees its bank is still unknown."""
+        """Accept the next fill, unless it is still unknown when its bank will be free."""
         number = len(self.completes)
         free = 0
         if number >= self.banks:
@@ -116,7 +116,7 @@ class _Buffer:
         self.completes.append(accept)
 
     def claim(self) -> tuple[int, Bits]:
-        """Cycle from which the next bank can be claimed, and the bank's elements, padded with zeros."""
+        """Return the first cycle when the next bank can be claimed, and its elements, padded with zeros."""
         number = len(self.discards)
         if number == len(self.fills):
             return NEVER, np.zeros(self._depth, np.uint32)
@@ -127,18 +127,18 @@ class _Buffer:
         return _later(self.completes[number], 1), elements
 
     def discard(self, cycle: int) -> None:
-        """Discard the oldest bank; the last beat of its burst has entered in ``cycle``."""
+        """Discard the oldest bank after the last beat of its burst has entered in ``cycle``."""
         if len(self.discards) < len(self.fills):
             self.discards.append(_later(cycle, self.delay))
 
     def finish(self) -> None:
-        """Accept all remaining fills for which there is a bank."""
+        """Accept all remaining fills that have a bank."""
         while len(self.completes) < len(self.fills):
             self.fill()
 
 
 class _Queue:
-    """Result queue, in which an entry is reserved for each row before it is computed."""
+    """Result queue that reserves an entry for each row before the row is computed."""
 
     def __init__(self, *, depth: int, latency: int, pattern: _Pattern) -> None:
         self._depth = depth
@@ -151,12 +151,12 @@ class _Queue:
 
     @property
     def room(self) -> int:
-        """Cycle from which a row can be reserved."""
+        """First cycle when a row can be reserved."""
         index = len(self.departs) - self._depth
         return _later(self.departs[index], 1) if index >= 0 else 0
 
     def push(self, entered: int, delay: int, row: tuple[Bits, int, int]) -> int:
-        """Reserve a row that arrives ``delay`` cycles later, and return the cycle of its offer."""
+        """Reserve a row that arrives ``delay`` cycles later, and return the cycle when it is offered."""
         before = self.departs[-1] if self.departs else -1
         offer = max(_later(entered, delay + self._latency), _later(before, 1))
         self.reserves.append(entered)
@@ -197,7 +197,7 @@ class Model:
     broadcasts: int = 1
     arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
 
-    #: Cycles from an operand's address to the operand, and cycles to pass through an empty result queue.
+    #: Latency in cycles from an operand's address to the operand, and through an empty result queue.
     READ = 3
     QUEUE = 3
 
@@ -221,9 +221,9 @@ class Model:
     def banks(self, delay: int) -> int:
         """Number of banks that let fills keep up, for a stream read ``delay`` cycles after a burst begins.
 
-        With an interval of 1, a burst is no longer than its fill: one bank is needed for each burst that the delay
-        spans, and two more. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst, filled
-        from the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
+        With an interval of 1, a burst is no longer than its fill: one bank is needed for each burst spanned by the
+        delay, plus two. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst, filled from
+        the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
@@ -246,19 +246,19 @@ class Model:
 
     def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int) -> Trace:
-        """Values and cycles of a sequence of bursts, from reset.
+        """Compute the values and cycles of a sequence of bursts, starting from reset.
 
         Parameters
         ----------
         bursts : sequence of Burst
         settings : Settings
         fills : mapping
-            For each operand stream, the elements of each of its fills, which must not be empty.
+            Elements of each fill, keyed by operand stream; fills must not be empty.
         stalls : mapping
-            For each stream, including ``command``, the cycles when its other side is willing to transfer; by default
-            all. A source begins to offer its next beat, or a sink is ready, only in a willing cycle.
+            Cycles when a stream's other side is willing to transfer (by default all), keyed by stream, including
+            ``command``. A source begins to offer its next beat, or a sink is ready, only in a willing cycle.
         cycles : int
-            Cycles to trace.
+            Number of cycles to trace.
         """
         arithmetic = self.arithmetic
         delays = {"weights": self.reducer_latency + arithmetic.weight}
@@ -272,7 +272,7 @@ class Model:
         queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
                   for name in self.outputs()}
         commands = _Source(patterns["command"])
-        # Cycles from the entry of a beat to its sum, its new state and its new weights.
+        # Latency in cycles from when a beat enters until its sum, its new state and its new weights.
         summed = self.READ + self.reducer_latency
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency

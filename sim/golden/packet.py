@@ -1,4 +1,4 @@
-"""Golden model of packets: their words, and the verdict on a packet."""
+"""Golden model of packets: their words, and whether a packet is accepted."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ STOMP = 0xFFFFFFFF
 
 
 class Refusal:
-    """Reasons for rejecting a packet, as status numbers of completion events."""
+    """Reasons for rejecting a packet, with the same numbers as the statuses of completion events."""
 
     WRONG_COLLECTIVE = 5
     WRONG_BLOCK = 6
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The header of a packet; see docs/ring/packet.md for the fields."""
+    """The header of a packet; docs/ring/packet.md describes the fields."""
 
     type: int = DATA
     codec: int = 0
@@ -75,7 +75,7 @@ class Verdict:
     detail : int or None
         Detail of the rejection.
     offered : tuple of int
-        Payload words passed on; the last one carries ``last`` if ``complete``.
+        Payload words that were passed on; the last one has ``last`` set if ``complete``.
     complete : bool
         Whether the whole payload was passed on.
     done : bool
@@ -93,12 +93,12 @@ class Verdict:
 
 
 def checksum(words: Iterable[int]) -> int:
-    """CRC-32 of words, computed like zlib's over their little-endian bytes."""
+    """CRC-32 of words, as computed by zlib over their little-endian bytes."""
     return zlib.crc32(np.fromiter(words, dtype="<u4").tobytes())
 
 
 def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) -> list[int]:
-    """Words of a packet; the last one is its CRC, which is inverted if the packet is stomped."""
+    """Words of a packet; the last one is the CRC, which is inverted if the packet is stomped."""
     words = [*header.words(), *payload]
     return [*words, checksum(words) ^ (STOMP if stomp else 0)]
 
@@ -109,7 +109,7 @@ def codec_of(header: Header) -> Codec:
 
 
 def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
-    """Find the first field of a (partial) header that is not as expected; return (code, got, expected)."""
+    """Find the first unexpected field of a (partial) header; return (code, got, expected)."""
     got = Header.parse(body)
     checks = [
         [
@@ -141,7 +141,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     words : sequence of int
         All words of the packet, including its CRC.
     expected : Header or None
-        The record on offer; its type, tenant and destination are ignored.
+        The expected header on offer; its type, tenant and destination are ignored.
     epoch : int
         The epoch of the command.
     """

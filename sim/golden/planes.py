@@ -1,4 +1,4 @@
-"""Golden model of packed codes, as bytes of bit planes and as words."""
+"""Golden model of packed codes, as bit planes of bytes and as words."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ __all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", 
 Bits = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
-#: Number of codes that each contribute one bit to a byte of a plane.
+#: Number of codes that contribute one bit each to a byte of a plane.
 PLANE = 8
-#: Number of codes in a group: a packet holds whole groups, and a group fills whole words.
+#: Number of codes in a group: packets consist of whole groups, and a group fills whole words.
 GROUP = 32
 
 
@@ -40,7 +40,7 @@ def unpack(words: npt.ArrayLike, width: int) -> Bits:
 
 
 def bytes_to_words(data: npt.ArrayLike) -> Bits:
-    """Bytes as words, lowest byte first. The last word is padded with zeros."""
+    """Convert bytes to words, lowest byte first. The last word is padded with zeros."""
     data = np.asarray(data, np.uint8)
     padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
     padded[:len(data)] = data
@@ -49,7 +49,7 @@ def bytes_to_words(data: npt.ArrayLike) -> Bits:
 
 
 def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> Bytes:
-    """Bytes of numbers of ``width`` bits, one after another without gaps, lowest bit first."""
+    """Pack numbers of ``width`` bits into bytes, without gaps and with the lowest bit first."""
     numbers = np.asarray(values, np.uint64)
     bits = numbers[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
     return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
@@ -63,5 +63,5 @@ def fields(data: npt.ArrayLike, width: int, count: int) -> Bits:
 
 
 def word_count(lanes: int, width: int) -> int:
-    """Words per beat of a packed stream: enough for codes of the given width, rounded up to a power of two."""
+    """Number of words per beat of a packed stream: enough for the codes, rounded up to a power of two."""
     return max(1, 1 << (-(-lanes * width // 32) - 1).bit_length())

@@ -1,10 +1,10 @@
-"""Kernel of the timing models: queues of work that process one item after another.
+"""Event-driven kernel of the timing models: queues of items that are processed in order.
 
-A model provides the cycle from which the next item of a queue may start, and the number of cycles of an item. The
-kernel advances from event to event: it starts every item that may start, and then moves on to the next end of an
-item, or to the next cycle in which an item may start. Queues may share items: a shared item runs after it has started
-in all its queues, and ends in each of them after the cycles that it takes there. Programs of nodes, layers from a
-server, and maps that are moved to far memory are modelled this way.
+A model provides the earliest start cycle of the next item of each queue and the duration of every item. At each
+event, the kernel starts all items that may start, and then advances to the next cycle where an item ends or may
+start. Queues can share an item: it runs once it has reached the front of all its queues, and ends in each queue after
+the number of cycles that it takes there. Node programs, layer streaming and feature maps that are moved to far memory
+are modelled this way.
 """
 
 import heapq
@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 __all__ = ["Queues"]
 
-#: Function that returns a number for an item, given its queue and its index in the queue.
+#: Function that returns a number for an item, given its queue and its index in that queue.
 Of: TypeAlias = Callable[[int, int], int]
 
 
 class Queues:
-    """Queues of items, and the state of their simulation.
+    """Item queues and their simulation state.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Queues:
             raise ValueError(f"Lengths of queues must be at least 0, not {self.lengths}")
         #: Cycle of the latest event.
         self.now = 0
-        #: Start and end cycles of all items so far, by queue.
+        #: Start and end cycles of all items so far, one list per queue.
         self.starts: list[list[int]] = [[] for _ in self.lengths]
         self.ends: list[list[int]] = [[] for _ in self.lengths]
         self._events: list[tuple[int, int]] = []
@@ -41,20 +41,20 @@ class Queues:
     def run(self, *, ready: Callable[[int, int], int | None], cycles: Of,
             together: Callable[[int, int], Sequence[int]] | None = None,
             ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
-        """Run all items; return False if some do not end, as they wait forever or the limit is reached.
+        """Run all items; return False on deadlock or when the limit is reached.
 
-        Raises ``ValueError`` if an item takes less than 0 cycles, or ``together`` omits the item's own queue.
+        Raises ``ValueError`` if a duration is negative or ``together`` omits the item's own queue.
 
         Parameters
         ----------
         ready : callable
-            Cycle from which the next item of a queue may start; None as long as it waits for an event.
+            Returns the earliest start cycle of a queue's next item, or None while it waits for an event.
         cycles : callable
-            Number of cycles of an item.
+            Returns the duration of an item in cycles.
         together : callable, optional
-            Queues that share an item, which has the same index in all of them.
+            Returns the queues that share an item; its index is the same in all of them.
         ended : callable, optional
-            Called with the queue and index of all items that end in a cycle, in the order of queues.
+            Called for the items that end in a cycle, in queue order, with their queue and index.
         limit : int, optional
             Cycle at which the run is abandoned.
         """
@@ -75,7 +75,7 @@ class Queues:
 
     def _start(self, ready: Callable[[int, int], int | None], cycles: Of,
                together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
-        """Start all items that may start now; return the cycles from which further items may start."""
+        """Start all items that may start now; return the earliest start cycles of the remaining ones."""
         later = []
         for queue, (starts, ends, items) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
             index = len(starts)

@@ -1,11 +1,11 @@
-"""Golden model of the ring: values in the hardware's order, words on the wire, and link-cycle bounds.
+"""Golden model of the ring: values summed in hardware order, words on the wire, and link cycle bounds.
 
 The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
 A vector of K elements is partitioned into N blocks in groups of 32: group j belongs to block (j + block_offset) mod
 N. Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
-``((g_b + g_{b+1}) + …)``, with each addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and a
-NaN into the canonical one.
+``((g_b + g_{b+1}) + …)``, with each addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and any
+NaN into the canonical NaN.
 
 A command may cover a share of a vector that begins at any group. If its ``block_offset`` is the number of that group
 modulo N, each element has the same first rank as in a command for the whole vector: sums do not depend on how a
@@ -36,10 +36,10 @@ __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_r
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
 
-#: Number of elements covered by one mask word; blocks consist of whole groups of this size.
+#: Number of elements per mask word; blocks consist of whole groups of this size.
 GROUP = 32
 
-#: Number of words of a packet in addition to its payload: three header words and one CRC word.
+#: Number of words of a packet other than its payload: three header words and one CRC word.
 PACKET_OVERHEAD = 4
 
 
@@ -54,7 +54,7 @@ def floats(patterns: Bits) -> npt.NDArray[np.float32]:
 
 
 def canonical(patterns: Bits) -> Bits:
-    """Gradients as the hardware reads them: -0.0 becomes +0.0, and every NaN becomes 0x7fc00000."""
+    """Gradients as read by the hardware: -0.0 becomes +0.0, and every NaN becomes 0x7fc00000."""
     result = patterns.copy()
     result[patterns == 0x8000_0000] = 0
     result[(patterns & 0x7fff_ffff) > 0x7f80_0000] = 0x7fc0_0000
@@ -62,13 +62,13 @@ def canonical(patterns: Bits) -> Bits:
 
 
 def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimizer.Settings:
-    """Optimizer settings from numbers, which are rounded to binary32."""
+    """Create optimizer settings from numbers, which are rounded to binary32."""
     return optimizer.Settings(optimizer.Rule(rule), nesterov=nesterov,
                               **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
 
 def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Indices]:
-    """Elements of each block, in the order of the vector, which is also the order of transfer.
+    """Elements of each block, in vector order, which is also the order of transfer.
 
     Group j of the ceil(length/32) groups belongs to block (j + block_offset) mod nodes. Only the last group of the
     vector may be partial, and blocks may be empty.
@@ -87,7 +87,7 @@ def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Ind
 def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int = 0) -> list[list[Indices]]:
     """Elements of each segment of each block.
 
-    All blocks have the segment count of the longest; segments beyond the end of a shorter block are empty.
+    All blocks get the segment count of the longest one; segments beyond the end of a block are empty.
     """
     if segment < GROUP or segment % GROUP:
         raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
@@ -102,15 +102,15 @@ def largest_block(length: int, nodes: int) -> int:
 
 
 def groups_before(first: int, nodes: int, block: int) -> int:
-    """Number of groups of a block among the first ``first`` groups of a vector with group 0 in block 0.
+    """Number of groups of a block among the first ``first`` groups of a vector; group 0 is in block 0.
 
-    If a rank's command begins with group ``first``, its state is stored after the state of these groups.
+    If a rank's command begins at group ``first``, its state is stored after the state of these groups.
     """
     return (first - block + nodes - 1) // nodes
 
 
 def places(length: int, *, stride: int = 1) -> Indices:
-    """Positions of a command's elements in memory, relative to its base; groups are ``stride`` groups apart."""
+    """Memory offsets of a command's elements from its base; groups are ``stride`` groups apart."""
     if stride < 1:
         raise ValueError(f"Stride must be at least 1, not {stride!r}")
     elements = np.arange(length)
@@ -121,13 +121,13 @@ def places(length: int, *, stride: int = 1) -> Indices:
 class Traffic:
     """Cost of one collective on the links of the ring.
 
-    A *segment step* is one packet on one link, with everything that it passes through on its way. It takes at least
-    the largest of these numbers of cycles:
+    A *segment step* is one packet on one link, including everything it passes through on its way. Its minimum number
+    of cycles is the largest of
 
-    - the words of the payload (the link moves one word per cycle),
-    - the elements of the segment divided by the lanes, rounded up (a memory moves one row per cycle), and
-    - the positions that are nonzero in either addend, if the segment comes from the compressed-domain adder (which
-      accepts one per cycle); with a gradient codec there is no such adder.
+    - the number of payload words (the link moves one word per cycle),
+    - the number of elements divided by the number of lanes, rounded up (a memory moves one row per cycle), and
+    - the number of positions that are nonzero in either addend, if the segment comes from the compressed-domain adder
+      (which accepts one per cycle); with a gradient codec there is no such adder.
 
     The bound of a rank is the sum of these numbers over its segments; the bound of the collective is the largest
     bound of any rank. A bound does not include headers, CRCs, latency, pipeline fill, or the sums that a
@@ -163,13 +163,13 @@ class Traffic:
 
     @property
     def words(self) -> npt.NDArray[np.int64]:
-        """Total number of words that each rank sends."""
+        """Total number of words sent by each rank."""
         return np.asarray(self.scatter_words.sum(axis=0) + self.gather_words.sum(axis=0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update:
-    """Outcome of a fused update: new weights and state planes of the whole vector, the reduced gradient, and the
+    """Result of a fused update: new weights and state planes for the whole vector, the reduced gradient, and the
     cost. Master weights are the weights before the weight codec."""
     weights: Bits
     master: Bits
@@ -180,7 +180,7 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """Payload words, cycles, elements and nonzero elements of segment steps, each of shape (hops, nodes, T)."""
+    """Payload words, cycles, elements and nonzeros of segment steps, each with shape (hops, nodes, T)."""
     payload: npt.NDArray[np.int64]
     cost: npt.NDArray[np.int64]
     elements: npt.NDArray[np.int64]
@@ -217,12 +217,12 @@ class _Schedule:
         self.blocks = block_indices(length, nodes, block_offset=block_offset)
         self.segments = segment_indices(length, nodes, segment, block_offset=block_offset)
         self.sizes = np.array([[len(indices) for indices in block] for block in self.segments], dtype=np.int64)
-        # First index of each segment in its block, and the index after its last element.
+        # Index of each segment's first element in its block, and the index after its last element.
         stops = self.sizes.cumsum(axis=1)
         self.bounds = np.stack([stops - self.sizes, stops], axis=2)
 
     def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
-        """Number of set flags in each segment of a block; ``flags`` covers only that block."""
+        """Number of set flags in each segment of a block; ``flags`` covers only this block."""
         sums = np.concatenate([[0], np.cumsum(flags)])
         bounds = self.bounds[block]
         return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
@@ -234,7 +234,7 @@ class _Schedule:
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
         """Record the steps of one packet per segment of ``block``: compressed from ``values``, encoded as ``coded``
-        words of a codec, or raw if neither is given."""
+        codec words, or raw if neither is given."""
         elements = self.sizes[block]
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded
@@ -247,7 +247,7 @@ class _Schedule:
 
     def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *,
                keep: bool = False) -> tuple[Bits, _Steps]:
-        """Sum of the gradients, and the N segment steps that form it; the last one stays at the owner.
+        """Sum the gradients in N segment steps; the result of the last step stays at the owner.
 
         Unless sums are added in coded form, ``residuals`` are replaced, and with ``keep`` the last step also passes
         through the codec.
@@ -288,7 +288,7 @@ class _Schedule:
                     addend = floating.add(addend, residuals[rank, index])
                 partial = floating.add(partial, addend) if hop else addend
                 if encoded:
-                    # Segments begin at block bounds of every codec, so each of them can be a packet.
+                    # Segments begin at block boundaries of every codec, so that each segment can be a packet.
                     decoded = codec.decode(codec.encode(partial), len(index))
                     if residuals is not None and not codec.exact:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
@@ -304,7 +304,7 @@ class _Schedule:
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, encoded
-        in the numbers of words in ``coded`` (for each segment of each block), or raw if neither is given."""
+        with ``coded`` words per segment of each block, or raw if neither is given."""
         steps = self.empty(self.nodes - 1)
         for block, index in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
@@ -325,7 +325,7 @@ class _Schedule:
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
                 *, sums: bool = False) -> Traffic:
-        """Costs of a collective. ``cost`` has one row per hop, and gives the bound of the whole collective; with
+        """Costs of a collective. ``cost`` has one row per hop and gives the bound of the entire collective; with
         ``sums``, the gather carries sums, as in an all-reduce."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
@@ -340,14 +340,14 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """Sum at every rank after an all-gather, which is compressed or uses a codec, and the traffic.
+    """Sum at every rank after an all-gather, which is compressed or uses a codec, and its traffic.
 
-    With a codec that is not exact, ``residuals`` has one row per rank and is replaced.
+    With a lossy codec, ``residuals`` has one row per rank and is updated in place.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
-    # The adder passes the finished sum directly to the first hop of all-gather.
+    # The adder passes the completed sum directly to the first hop of the all-gather.
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
     scatter = steps[:-1]
@@ -356,11 +356,10 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """Gradient memory of every rank afterwards: its own block contains the sum, the rest is unchanged.
+    """Gradient memory of every rank afterwards: its own block contains the sum; the rest is unchanged.
 
-    The sum is the same as the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus
-    the owner's gradient, and is not encoded itself. It differs from the sum of an all-reduce unless the codec is
-    exact.
+    The sum equals the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus the
+    owner's gradient, and is not itself encoded. It differs from an all-reduce unless the codec is exact.
     """
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
@@ -379,8 +378,8 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, which are sent
     raw or encoded.
 
-    With a gradient codec that is not exact, ``residuals`` has one row per rank and is replaced. The owner adds its
-    own gradient to the decoded sum at the end, without encoding the result.
+    With a lossy gradient codec, ``residuals`` has one row per rank and is updated in place. The owner adds its own
+    gradient to the decoded sum at the end, without encoding the result.
 
     With a weight codec, ``weights`` are master weights: the optimizer updates them, and all ranks, including the
     owner, receive the decoded weights. ``weights`` and each plane of ``state`` cover the whole vector, although a
@@ -400,7 +399,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
 
 def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
-    """Weights at every rank after each owner has distributed its master weights without an update."""
+    """Weights at every rank after each owner has sent out its master weights without an update."""
     return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
 
 
@@ -408,7 +407,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
                block_offset: int = 0) -> tuple[Bits, Traffic]:
     """Weights at every rank, including the owner: block (r+1) mod N from rank r, raw or through a codec.
 
-    Weights from a fused update have already passed through the codec, which leaves them unchanged.
+    Weights from a fused update have already passed through the codec, which therefore leaves them unchanged.
     """
     nodes = len(weights)
     schedule = _Schedule(weights.shape[1], nodes, segment, lanes, block_offset)
@@ -421,7 +420,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
 
 
 def broadcast(weights: Bits, root: int) -> Bits:
-    """Weights at every rank after a broadcast: a copy of the weights of ``root``."""
+    """Weights at every rank after a broadcast: a copy of the weights at ``root``."""
     if not 0 <= root < len(weights):
         raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
     return np.asarray(weights[root]).copy()

@@ -1,9 +1,9 @@
 """Timing model of a fused update on a ring with links of different rates.
 
 Packets are dense, with gradients in ``zero_value`` form and raw weights. A packet enters a link when the previous
-packet has left, its first word has arrived at the node, and the successor has room for it (a credit); its words
-follow each other at the rate of the link, but no faster than they arrive. Every time is therefore the maximum of
-several earlier times, plus cycles of the gateware given by the constants below.
+packet has left, its first word has arrived at the node, and the successor has room for it (a credit). Its words
+follow at the rate of the link, but no faster than they arrive. Every time is therefore the maximum of several earlier
+times, plus latencies of the gateware, which are the constants below.
 
 The model shows which partitioning is faster on given links, and by how much. docs/ring/root_reduce.md compares it
 with measured cycles.
@@ -38,10 +38,10 @@ class _Link:
     rate: float
     free: float = 0.0
     sent: int = 0  # number of packets
-    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times at which packets have left the ingress
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times when packets have left the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
-        """Times when the first and last words are sent, of a packet that is available from ``begin`` to ``end``."""
+        """Send times of the first and last words of a packet that is available from ``begin`` to ``end``."""
         index = self.sent - credits
         self.sent += 1
         begin = max(begin, self.free, self.left[index] + back if index >= 0 else 0.0)
@@ -52,22 +52,22 @@ class _Link:
 def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = None, owner: int | None = None,
                   latency: int = 16, segment: int = 256, credits: int = 4, update_rate: float = 1.0,
                   lag: int = root_reduce.LAG, interleaves: bool = False) -> float:
-    """Cycles of a fused update.
+    """Number of cycles that a fused update takes.
 
     Parameters
     ----------
     length, nodes : int
         Number of elements; number of nodes in the ring, 2 or more.
     rates : sequence of float, optional
-        Words per cycle on the link from each rank; 1 by default.
+        Rate of each rank's outgoing link in words per cycle; 1 by default.
     owner : int, optional
         Rank that owns all groups; by default they are partitioned among all ranks.
     latency, segment, credits : int
-        Cycles of a link's wires; elements of a segment; segments that an ingress holds.
+        Latency of link wires in cycles; number of elements in a segment; number of segments that an ingress holds.
     update_rate : float
-        Elements per cycle in the optimizer.
+        Rate of the optimizer in elements per cycle.
     lag : int
-        Number of segments by which the gather lags with an owner.
+        Number of segments by which the gather lags if there is an owner.
     interleaves : bool
         Whether segments are interleaved; ``credits`` must then be at least 3. Has no effect with an owner.
     """
@@ -75,28 +75,28 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     if nodes < 2 or len(rates) != nodes or not all(0 < rate <= 1 for rate in rates):
         raise ValueError(f"Rates must be one above 0 and up to 1 for each of 2 nodes or more, not {rates!r}")
     links = [_Link(rate) for rate in rates]
-    ready: dict[tuple[int, int], tuple[float, float]] = {}  # first and last word at the owner, by block and segment
-    drained = [BEGIN * 1.0] * nodes  # time at which the optimizer of each node is free
+    ready: dict[tuple[int, int], tuple[float, float]] = {}  # first and last word at the owner, by (block, segment)
+    drained = [BEGIN * 1.0] * nodes  # time when each node's optimizer is free
     last = 0.0
     back = latency + CREDIT
 
     def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
-        """Send a packet over a link; return when its first and last words reach the egress of the next node, or that
-        node itself if the packet ends there."""
+        """Send a packet over a link; return when its first and last words reach the next node's egress, or the node
+        itself if the packet ends there."""
         way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
         first, final = links[rank].send(begin, end, words, credits, back)
         return first + way, final + way
 
     def leave(rank: int, time: float, number: int | None = None) -> None:
-        """Record when a packet, by default the next one, has left the ingress at the end of a rank's link."""
+        """Record when a packet (by default the next one) has left the ingress of the link from ``rank``."""
         nonlocal last
         left = links[rank].left
         left[len(left) if number is None else number] = time
         last = max(last, time)
 
     def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
-        """Start the optimizer on a segment; the segment's last word arrives at time ``end``."""
+        """Start the optimizer on a segment; its last word arrives at time ``end``."""
         begin = max(end, drained[rank])
         drained[rank] = begin + elements / update_rate
         ready[block, number] = begin + BURST, drained[rank] + BURST
@@ -145,7 +145,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
 def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
-    """Rank that should own all groups, or None without a gain of ``min_gain``; and each choice's cycles."""
+    """Return the rank that should own all groups (None if the gain is below ``min_gain``), and all cycles."""
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}

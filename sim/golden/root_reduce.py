@@ -1,8 +1,8 @@
-"""Golden model of collectives with a single owner of all groups: packet order, sums, and words.
+"""Golden model of collectives with one owner of all groups: packet order, sums and words.
 
 The whole vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the result
-continues to the owner's predecessor. So the link from the owner carries only gathered segments, the link to the owner
-only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
+continues to the owner's predecessor. The link from the owner therefore carries only gathered segments, the link to
+the owner only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
 
 With SR(t) and AG(t) for segment t, all nodes follow the same order, each with its own packets. The gather lags by L
 segments::
@@ -10,7 +10,7 @@ segments::
     SR(0), …, SR(L), AG(0), SR(L+1), AG(1), …, SR(T-1), AG(T-1-L), AG(T-L), …, AG(T-1)
 
 An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, like the
-owner's block in other collectives. A different owner implies a different order, and possibly different bits.
+owner's block in other collectives. A different owner means a different order, and possibly different bits.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ __all__ = ["GATHER", "LAG", "SCATTER", "all_reduce", "fused_update", "order", "p
 
 SCATTER, GATHER = "SR", "AG"
 
-#: Number of segments by which the gather lags.
+#: Number of segments by which the gather lags the scatter-reduce.
 LAG = 3
 
 #: Phase and segment.
@@ -43,9 +43,9 @@ def order(segments: int, *, lag: int = LAG) -> list[Packet]:
 
 
 def packets(segments: int, nodes: int, owner: int, rank: int, *, lag: int = LAG) -> tuple[list[Packet], list[Packet]]:
-    """Packets that a rank sends and packets that it receives, in order."""
+    """Packets that a rank sends and receives, each in order."""
     _check(nodes, owner)
-    position = (rank - owner - 1) % nodes  # position in the chain, which ends at the owner
+    position = (rank - owner - 1) % nodes  # position in the chain, where the owner is last
     sends = {SCATTER: position != nodes - 1, GATHER: position != nodes - 2}
     receives = {SCATTER: position != 0, GATHER: position != nodes - 1}
     every = order(segments, lag=lag)
@@ -53,19 +53,19 @@ def packets(segments: int, nodes: int, owner: int, rank: int, *, lag: int = LAG)
 
 
 def total(gradients: Bits, owner: int) -> Bits:
-    """Sum of the gradients of all nodes, which are given as one row per node."""
+    """Sum of all nodes' gradients, given as one row per node."""
     return _hops(gradients, owner)[-1]
 
 
 def all_reduce(gradients: Bits, owner: int, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """Sum at every rank, after a compressed all-gather."""
+    """Sum at every rank after a compressed all-gather, with its traffic."""
     hops = _hops(gradients, owner)
     return hops[-1], _traffic(hops, owner, segment=segment, lanes=lanes, gathered=hops[-1])
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, owner: int, *,
                  packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
-    """Sum gradients, run the optimizer at the owner, and gather the new weights as raw words.
+    """Sum gradients, run the optimizer on the owner, and gather the new weights as raw words.
 
     ``weights`` and each plane of ``state`` are the owner's. With ``packed_state``, new state is rounded to bfloat16
     when it is stored, but new weights are computed from the unrounded state.
@@ -87,7 +87,7 @@ def _check(nodes: int, owner: int) -> None:
 
 
 def _hops(gradients: Bits, owner: int) -> list[Bits]:
-    """Sum after each node of the chain; each moves on to the next node, but the last stays at the owner."""
+    """Sum after each node of the chain; the last sum stays at the owner."""
     nodes = len(gradients)
     _check(nodes, owner)
     chain = [canonical(gradients[(owner + 1 + position) % nodes]) for position in range(nodes)]
@@ -98,7 +98,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
 
 
 def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered: Bits | None) -> Traffic:
-    """Traffic of a collective; the gather is compressed from ``gathered``, or raw if that is None."""
+    """Traffic of a collective; the gather compresses ``gathered``, or is raw if it is None."""
     nodes, length = len(hops), hops[0].size
     bounds = [(start, min(start + segment, length)) for start in range(0, length, segment)]
     elements = np.array([stop - start for start, stop in bounds], dtype=np.int64)
@@ -117,7 +117,7 @@ def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered
         sender = (owner + 1 + hop) % nodes
         payload = payloads(hops[hop])
         positions = np.zeros_like(elements)
-        if hop:  # positions that the adder processes: nonzero in the incoming sum or in the addend
+        if hop:  # positions processed by the adder: nonzero in the incoming sum or in the addend
             either = (hops[hop - 1] != 0) | (hops[hop] != 0)
             positions = np.array([np.count_nonzero(either[start:stop]) for start, stop in bounds], dtype=np.int64)
         words[0, hop, sender] = (payload + PACKET_OVERHEAD).sum()

@@ -7,12 +7,12 @@ import collections
 
 __all__ = ["RowReads"]
 
-#: Cycles from the grant of a read to its row, and number of rows that are read ahead.
+#: Latency in cycles from the grant of a read to its row, and number of rows read ahead.
 _READ, _DEPTH = 2, 9
 
 
 class RowReads:
-    """Rows of a job: rows yet to be requested, rows in flight, and waiting rows."""
+    """Row requests of a job: rows not yet requested, rows in flight, and rows waiting."""
 
     def __init__(self) -> None:
         self._end = self._left = 0
@@ -20,7 +20,7 @@ class RowReads:
         self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows in flight, and cycles left
 
     def begin(self, first: int, rows: int) -> None:
-        """Begin a job that is active from the next cycle on."""
+        """Begin a job that becomes active in the next cycle."""
         self._end, self._left = first + rows, rows
 
     @property
@@ -40,14 +40,14 @@ class RowReads:
         return self._waiting.popleft()
 
     def step(self, asked: int | None, ready: bool) -> None:
-        """End a cycle, after :meth:`take`.
+        """End a cycle; called after :meth:`take`.
 
         Parameters
         ----------
         asked : int or None
             Value of :attr:`asked` at the start of the cycle.
         ready : bool
-            Whether the memory has granted the request.
+            Whether the memory granted the request.
         """
         if self._coming and self._coming[0][1] == 0:
             self._waiting.append(self._coming.popleft()[0])

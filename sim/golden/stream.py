@@ -1,4 +1,4 @@
-"""Cycle-accurate golden model of a queue, and sources and output registers for models of other units.
+"""Cycle-accurate golden model of a queue, and helpers for models of other units.
 
 Mirrors :mod:`hdl.streams.stream`.
 """
@@ -13,16 +13,16 @@ __all__ = ["Feed", "Output", "QueueCycles", "Stages", "Trace", "first_from", "qu
 
 @dataclasses.dataclass(frozen=True)
 class QueueCycles:
-    """Behaviour of a queue with given stalls.
+    """Behaviour of a queue under given stalls.
 
     Members
     -------
     accepted, departed : array of int
-        Cycles of each beat's acceptance and departure, for beats that are accepted or depart within the run.
+        Cycle when each beat is accepted and when it departs, for beats that do so within the run.
     i_valid, i_ready, o_valid, level : array
-        Handshakes, and number of beats in the queue, per cycle.
+        Handshakes and number of beats in the queue, for each cycle.
     offered : array of int
-        Index of the beat on offer in each cycle with ``o_valid``; -1 in all other cycles.
+        Index of the beat offered in each cycle with ``o_valid``, otherwise -1.
     """
 
     accepted: np.ndarray
@@ -36,13 +36,13 @@ class QueueCycles:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of a unit, cycle by cycle.
+    """Handshakes of a unit in each cycle.
 
     Members
     -------
     i_valid, i_ready, o_valid : array of bool
     offered : array of int
-        Index of the beat on offer in each cycle with ``o_valid``; -1 in all other cycles.
+        Index of the beat offered in each cycle with ``o_valid``, otherwise -1.
     """
 
     i_valid: npt.NDArray[np.bool_]
@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first cycle at or after it with the pattern set, else the pattern's length."""
+    """For each cycle, the first cycle at or after it with the pattern set, or the pattern's length."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -60,7 +60,7 @@ def first_from(pattern: npt.ArrayLike) -> list[int]:
 
 
 class Feed:
-    """Source that offers each beat as soon as ``willing`` permits after the previous beat was accepted.
+    """Source that offers each beat as soon as ``willing`` permits after the previous one is accepted.
 
     Members
     -------
@@ -69,7 +69,7 @@ class Feed:
     valid, ready : array of bool
         Handshake per cycle; :meth:`accept` sets ``ready``.
     offered : int
-        Cycle from which the next beat is on offer.
+        First cycle when the next beat is offered.
     """
 
     def __init__(self, count: int, willing: npt.ArrayLike) -> None:
@@ -85,14 +85,14 @@ class Feed:
         return offered
 
     def accept(self, free: int) -> int:
-        """Accept the next beat in a unit that is ready from cycle ``free`` on, and return the cycle of acceptance."""
+        """Accept the next beat in a unit that is ready from cycle ``free``, and return the cycle."""
         accepted = min(max(self.offered, free), self.end)
         self.ready[free:accepted + 1] = True
         self.take(accepted)
         return accepted
 
     def take(self, cycle: int) -> None:
-        """Accept the beat on offer in a cycle."""
+        """Accept the offered beat in a cycle."""
         if cycle < self.end:
             self.valid[cycle + 1:] = False
             self._left -= 1
@@ -100,7 +100,7 @@ class Feed:
 
 
 class Output:
-    """Output register: the cycles when it loads its beats, and when they depart.
+    """Output register, with the cycles when its beats are loaded and when they depart.
 
     Members
     -------
@@ -109,7 +109,7 @@ class Output:
     departed : int
         Departure cycle of the latest beat.
     offered : array of int
-        Index of the beat on offer in each cycle, or -1.
+        Index of the beat offered in each cycle, or -1.
     """
 
     def __init__(self, ready: npt.ArrayLike) -> None:
@@ -120,7 +120,7 @@ class Output:
         self.offered = np.full(self.end, -1, np.int64)
 
     def load(self, cycle: int) -> int:
-        """Load a beat in a cycle, or as soon as the previous beat departs, and return the cycle of loading."""
+        """Load a beat in ``cycle``, or as soon as the previous beat departs, and return the cycle."""
         loaded = max(cycle, self.departed)
         self.departed = self._ready[min(loaded + 1, self.end)]
         self.offered[loaded + 1:self.departed + 1] = self._count
@@ -129,16 +129,16 @@ class Output:
 
 
 class Stages:
-    """Stages that move together when the output, which is the last stage, is free.
+    """Pipeline stages that advance together when the output, which is the last stage, is free.
 
     Members
     -------
     end : int
         Number of cycles in the run.
     offered : array of int
-        Index of the beat on offer in each cycle, or -1.
+        Index of the beat offered in each cycle, or -1.
     moves : array of bool
-        Whether the stages move in each cycle.
+        Whether the stages advance in each cycle.
     """
 
     def __init__(self, count: int, ready: npt.ArrayLike) -> None:
@@ -152,18 +152,18 @@ class Stages:
         self._beats = 0
 
     def move(self, cycle: int) -> int:
-        """First cycle, ``cycle`` or later, when the stages advance."""
+        """Return the first cycle, not before ``cycle``, when the stages advance."""
         for offered, departed in self._stalls:
             if offered <= cycle:
                 cycle = max(cycle, departed)
         return cycle
 
     def earliest(self, cycle: int) -> int:
-        """First cycle, ``cycle`` or later, when a beat can enter the first stage."""
+        """Return the first cycle, not before ``cycle``, when a beat can enter the first stage."""
         return self.move(max(cycle, self._entered + 1))
 
     def enter(self, cycle: int) -> list[int]:
-        """Enter a beat from ``cycle`` on; return the cycle of its entry into each stage."""
+        """Enter a beat, not before ``cycle``, and return the cycles when it enters each stage."""
         cycles = [self.earliest(cycle)]
         self._entered = cycles[0]
         for _ in range(self._count - 1):
@@ -173,17 +173,17 @@ class Stages:
         self.offered[offered:departed + 1] = self._beats
         self.moves[offered:departed] = False
         self._beats += 1
-        # Earlier offers cannot hold up a beat that enters later.
+        # Earlier offers cannot delay a beat that enters later.
         self._stalls = [*self._stalls[-self._count:], (offered, departed)]
         return cycles
 
 
 def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: np.ndarray) -> QueueCycles:
-    """Cycles of a queue that is initially empty.
+    """Simulate a queue that is initially empty.
 
     The source offers beat k in the first willing cycle after beat k-1 was accepted. The queue accepts it in the first
-    cycle from then on that is after the departure of beat k - depth or, with a depth of 1, not before that departure.
-    It is offered ``latency`` cycles later, or after beat k-1 has departed, and departs in the first ready cycle.
+    cycle from then on that is after the departure of beat k - depth (or, with a depth of 1, not before it). It is
+    offered ``latency`` cycles later, or after beat k-1 has departed, and departs in the first ready cycle.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
         departs.append(depart)
     accepted = np.array(accepts, dtype=np.int64)
     departed = np.array([depart for depart in departs if depart < cycles], dtype=np.int64)
-    # Handshakes are sampled before a cycle's rising edge, when a beat that moves in this cycle has not moved yet.
+    # Handshakes are sampled before the rising edge, when a beat that moves in this cycle has not moved yet.
     now = np.arange(cycles)
     level = np.searchsorted(accepted, now) - np.searchsorted(departed, now)
     i_ready = level < depth if depth > 1 else (level < depth) | ready

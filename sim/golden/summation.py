@@ -1,11 +1,11 @@
-"""Golden model of the summation order, and of network functions that involve sums.
+"""Golden model of the summation order, and of network functions that use sums.
 
-Every sum is ((c + t0) + t1) + …: terms are in ascending order, each sum is rounded, and c is +0.0 or an initial
-value. The terms of a dot product are products that are rounded before they are added; there is no fused multiply-add.
-A sum can therefore be resumed, and tiling never changes a bit. NaNs are canonical.
+Every sum is ((c + t0) + t1) + …: terms are added in ascending order, every partial sum is rounded, and c is +0.0 or
+an initial value. The terms of a dot product are rounded products; there is no fused multiply-add. Sums can therefore
+be resumed, and tiling never changes a bit. NaNs are canonical.
 
-Arrays are binary32. They may also be binary64, for comparison with finite differences; exp and log are then the
-functions of numpy.
+Arrays are binary32. They may also be binary64, for comparison with finite differences; exp and log are then numpy's
+own functions.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ Array = npt.NDArray[np.floating]
 
 
 def canonical(x: Array) -> Array:
-    """Numbers with one canonical bit pattern for all NaNs."""
+    """Replace all NaNs with the canonical bit pattern."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 
 def product(a: Array, b: Array, initial: Array | None = None) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), each element summed along k from zero or ``initial``."""
+    """Matrix products (…, m, k) by (…, k, n); each element is summed along k from zero or ``initial``."""
     shape = (*a.shape[:-1], b.shape[-1])
     total = np.zeros(shape, a.dtype) if initial is None else np.array(initial, a.dtype)
     for k in range(a.shape[-1]):
@@ -36,7 +36,7 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
 
 
 def row_sums(x: Array) -> Array:
-    """Sums along the last axis, starting at column 0; the axis is kept with length 1."""
+    """Sum along the last axis, starting at column 0; the axis is kept with length 1."""
     total = np.zeros((*x.shape[:-1], 1), x.dtype)
     for column in range(x.shape[-1]):
         total = total + x[..., column, None]
@@ -44,7 +44,7 @@ def row_sums(x: Array) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """Column sums of a matrix, starting at row 0."""
+    """Sum the columns of a matrix, starting at row 0."""
     total = np.zeros(x.shape[1:], x.dtype)
     for row in x:
         total = total + row
@@ -52,7 +52,7 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Sum the rows of ``x``, in order, into ``count`` rows of zeros; ``places`` gives the target row of each."""
+    """Add the rows of ``x``, in order, to ``count`` rows of zeros; ``places`` gives each target row."""
     total = np.zeros((count, x.shape[1]), x.dtype)
     for row, index in zip(x, places, strict=True):
         total[index] = total[index] + row
@@ -60,7 +60,7 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
 
 
 def maxima(x: Array) -> Array:
-    """Largest element along the last axis, which is kept with length 1; the first one if several are equal."""
+    """Largest element along the last axis (kept with length 1); the first one if several are equal."""
     largest = x[..., :1]
     for column in range(1, x.shape[-1]):
         largest = np.where(x[..., column, None] > largest, x[..., column, None], largest)
@@ -68,7 +68,7 @@ def maxima(x: Array) -> Array:
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers that are zero or negative."""
+    """Exponentials of zero or negative numbers."""
     return exponential.exp(x) if x.dtype == np.float32 else np.exp(x)
 
 
@@ -78,14 +78,14 @@ def log(x: Array) -> Array:
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax along the last axis: exponentials of the differences from the maximum, times the reciprocal of their
-    sum."""
+    """Softmax along the last axis: exponentials of the differences from the maximum, multiplied by the reciprocal of
+    their sum."""
     powers = exp(scores - maxima(scores))
     return canonical(powers * (scores.dtype.type(1) / row_sums(powers)))
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])``, summed from row 0 on, and its gradient, using divisions."""
+    """Loss ``-log(softmax(scores)[label])``, summed from row 0 on, and its gradient (with divisions)."""
     rows = np.arange(len(labels))
     shifted = scores - maxima(scores)
     powers = exp(shifted)
@@ -97,12 +97,12 @@ def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, 
 
 
 def mean(x: Array) -> Array:
-    """Sum along the last axis, which is kept with length 1, times the rounded inverse of the axis length."""
+    """Mean along the last axis, which is kept with length 1: the sum times the rounded inverse length."""
     return row_sums(x) * x.dtype.type(1 / x.shape[-1])
 
 
 def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Vectors with mean 0 and variance 1 along the last axis, and the reciprocals of their deviations."""
+    """Normalize the last axis to mean 0 and variance 1; also return the reciprocal deviations."""
     centred = x - mean(x)
     deviation = canonical(x.dtype.type(1) / np.sqrt(mean(centred * centred) + x.dtype.type(epsilon)))
     return canonical(centred * deviation), deviation

@@ -1,6 +1,6 @@
-"""Golden model of zero-value compression: words, and sums of words.
+"""Golden model of zero-value compression, and of sums of compressed streams.
 
-Streams are arrays of ``uint32`` words, with ``last`` set on the last word. Elements are bit patterns.
+Streams are arrays of ``uint32`` words, where ``last`` is set on the last word. Elements are bit patterns.
 """
 
 
@@ -14,12 +14,12 @@ __all__ = ["GROUP", "add", "add_cycles", "code_cycles", "decode", "encode", "gro
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
-#: Number of elements that one mask word covers.
+#: Number of elements covered by one mask word.
 GROUP = 32
 
 
 def encode(elements: npt.ArrayLike) -> Bits:
-    """Compress elements. A partial last group is padded with zeros; without elements there are no words."""
+    """Compress elements. A partial last group is padded with zeros; an empty vector gives no words."""
     values = np.asarray(elements, dtype=np.uint32)
     groups = np.zeros((-(-len(values) // GROUP), GROUP), np.uint32)
     groups.reshape(-1)[:len(values)] = values
@@ -54,7 +54,7 @@ def decode(words: npt.ArrayLike, count: int | None = None) -> Bits:
 
 
 def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Compressed sum of two compressed streams with equal group counts. A zero sum clears its mask bit."""
+    """Add two compressed streams with equal group counts. A zero sum clears its mask bit."""
     left, right = decode(a), decode(b)
     if len(left) != len(right):
         raise ValueError(f"Streams must have equally many groups, not {len(left) // GROUP!r} and "
@@ -63,7 +63,7 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
 
 
 def group_sizes(words: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Number of words of each group in a stream, including its mask."""
+    """Return the number of words of each group in a stream, including its mask."""
     stream = np.asarray(words, dtype=np.uint32)
     sizes = []
     start = 0
@@ -74,12 +74,12 @@ def group_sizes(words: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def code_cycles(words: npt.ArrayLike, lanes: int) -> int:
-    """Minimum cycles to convert between ``lanes`` elements per cycle and a stream of one word per cycle."""
+    """Minimum number of cycles to convert between ``lanes`` elements and one stream word per cycle."""
     return int(np.maximum(group_sizes(words), GROUP // lanes).sum())
 
 
 def add_cycles(a: npt.ArrayLike, b: npt.ArrayLike) -> int:
-    """Minimum cycles to add two streams: one per group, and one per position that is set in either mask."""
+    """Minimum number of cycles to add two streams: one per group and one per bit set in either mask."""
     positions = (decode(a) != 0) | (decode(b) != 0)
     return len(positions) // GROUP + int(positions.sum())
 

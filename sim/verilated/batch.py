@@ -1,7 +1,7 @@
-"""Joint evaluation of all nodes of a thread.
+"""Evaluate all nodes of a simulation thread together.
 
-The code for one cycle of a node takes up several hundred kilobytes and runs from start to end. If nodes were
-evaluated one after another, each would load all of this code; evaluated function by function, they share it.
+A node's code for one cycle is several hundred kilobytes long and runs from start to end. If nodes were evaluated one
+after another, the code would be loaded for each; evaluating them function by function loads it once.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["batch"]
 
-#: Pattern of the function that evaluates a clock edge: one list of calls and statements after one trigger.
+#: Pattern of the function that evaluates a clock edge: a list of calls and statements after a single trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
@@ -20,11 +20,11 @@ _LIST = re.compile(
 
 _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
-#: A function that can stop the simulation, which it finds through the thread's context.
+#: A function that may stop the simulation, which it accesses through the thread's context.
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
-#: Replacement for ``eval_nba``: it records the node, and `ring_batch` evaluates all recorded nodes.
+#: Replacement for ``eval_nba`` that records the node; `ring_batch` evaluates all recorded nodes.
 _BATCH = """\
 #include <vector>
 
@@ -46,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Function for the statements between two calls, so that they can be called for one node after another.
+#: Function that wraps the statements between two calls, so that it can be called for each node.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -56,13 +56,13 @@ _STATEMENTS = """static void {name}({root}* vlSelf) {{
 
 
 def batch(folder: Path, model: str) -> bool:
-    """Change the Verilated class V``model`` in ``folder`` so that a clock edge only records the node, and
-    ``void ring_batch()`` evaluates all nodes that the thread has recorded.
+    """Patch the Verilated class V``model`` in ``folder``: a clock edge only records the node, and ``void
+    ring_batch()`` evaluates all nodes that the thread has recorded.
 
     Returns
     -------
     bool
-        False, without any change, if the generated code is not a single flat list, as this requires.
+        False, with nothing changed, if the generated code is not a single flat list as required.
     """
     texts = {path: path.read_text() for path in sorted(folder.glob(f"V{model}___024root*.cpp"))}
     matches = [(path, match) for path, text in texts.items() for match in _LIST.finditer(text)]

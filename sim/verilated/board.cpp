@@ -1,4 +1,4 @@
-// A Verilated board, and the far end of its serial port: bytes in and out, with the timing of the bits on the wires.
+// A Verilated board and the far end of its serial port: bytes in and out, with bit-accurate timing on the wires.
 
 #include "board.h"
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The board is idle after this number of cycles without work, which exceeds the delay of a byte in the synchronisers.
+// The board is idle after this many cycles without work, which exceeds the delay of a byte in the synchronisers.
 constexpr uint64_t REST = 64;
 
 thread_local std::string error;
@@ -24,7 +24,7 @@ struct Byte {
     uint8_t value;
 };
 
-// The bit rate, which converts a distance between edges from half bits to cycles.
+// The bit rate; converts a distance between edges from half bits to cycles.
 struct Bits {
     uint64_t numerator;    // bits
     uint64_t denominator;  // in this number of cycles
@@ -40,7 +40,7 @@ public:
     bool step(uint64_t cycle) {
         if (m_active && cycle >= m_start + m_bits.after(20)) m_active = false;
         if (!m_active && !queue.empty() && queue.front().due <= cycle) {
-            // Consecutive bytes keep the exact bit rate, although edges occur in whole cycles.
+            // Keep the exact bit rate over consecutive bytes, although edges fall on whole cycles.
             m_frame = 0x200u | queue.front().value << 1;
             m_start = cycle;
             m_active = true;
@@ -62,13 +62,13 @@ private:
     uint32_t m_bit = 0;
 };
 
-// Samples each bit of a wire in the middle of the bit.
+// Samples a wire in the middle of each bit.
 class Receiver {
 public:
     explicit Receiver(const Bits& bits) : m_bits(bits) {}
     bool idle() const { return !m_active; }
 
-    // Whether a byte is complete; it is then in `value`.
+    // Whether a byte is complete and available in `value`.
     bool step(uint64_t cycle, bool level) {
         if (!m_active) {
             if (level) return false;

@@ -1,6 +1,6 @@
-// C interface of a Verilated board with a serial port. sim/verilated/board.py is its only user and documents the behaviour.
+// C interface of a Verilated board with a serial port. Used only by sim/verilated/board.py, which documents it.
 //
-// Functions that can fail return a negative number, and board_error() gives the reason.
+// Functions that can fail return a negative number; board_error() then gives the reason.
 
 #ifndef GRADRING_BOARD_H
 #define GRADRING_BOARD_H

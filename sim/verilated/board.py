@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Simulated board with a pseudo-terminal as its serial port.
 
-Bytes pass through the pins of the Verilated design bit by bit. Simulated time stops while the board is idle, and
-otherwise advances as fast as possible.
+Bytes pass through the pins of the Verilated design bit by bit. Simulated time advances as fast as possible, but stops
+while the board is idle.
 
 Example
 -------
@@ -39,7 +39,7 @@ from sim.verilated.verilog import convert, with_loops
 
 __all__ = ["RATES", "Faults", "SimulatedBoard", "board_library", "build_board"]
 
-#: Clock and baud rate with the fewest cycles per bit, which makes the simulation fastest.
+#: Clock and baud rate with the fewest cycles per bit, for the fastest simulation.
 RATES = {"clock": 4, "baud": 1}
 
 _HERE = Path(__file__).parent
@@ -49,12 +49,12 @@ _REST = 0.01  # seconds between polls while the board is idle
 
 def build_board(board: Component, *, identity: str | None = None,
                 announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the simulation of a board unless an earlier call has done so.
+    """Build a board's simulation unless it has already been built.
 
     Parameters
     ----------
     board : Component
-        Component with the ports of :class:`hdl.board.BoardTop`.
+        Component with the same ports as :class:`hdl.board.BoardTop`.
     identity, announce
         See :func:`~sim.verilated.build.build_ring`.
     """
@@ -66,7 +66,7 @@ def build_board(board: Component, *, identity: str | None = None,
 
     begun = stage("Verilog")
     design = convert(board, name="board", identity=identity)
-    # As in a ring, logic that waits for a reset is omitted: the board starts in its configured state.
+    # As in a ring, logic that waits for a reset is omitted, since the board starts in its configured state.
     verilog = (f"{with_loops(design.text)}\nmodule board_pins(input clk, input rx, output tx, output busy);\n"
                f"  board board(.clk(clk), .rst(1'd0), .rx(rx), .tx(tx), .busy(busy), .lights());\nendmodule\n")
     seconds["Verilog"] = time.monotonic() - begun
@@ -93,7 +93,7 @@ def build_board(board: Component, *, identity: str | None = None,
 
 def board_library(config: Configuration, *, nodes: int, grid: tuple[int, int] | None = None,
                   rates: Mapping[str, int] = RATES, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Simulation of a board with ``nodes`` nodes, in a ring or grid, with these ``rates`` (clock and baud)."""
+    """Build a board with ``nodes`` nodes, in a ring or grid, at these ``rates`` (clock and baud)."""
     top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **rates)
     wired = "" if grid is None else f", {grid}"
     return build_board(top, identity=f"BoardTop({config}, {nodes}, {rates}{wired})", announce=announce)
@@ -106,7 +106,7 @@ class Faults:
     Parameters
     ----------
     flip, drop : float
-        Fraction of bytes with one inverted bit, and fraction of lost bytes.
+        Fraction of bytes with an inverted bit, and fraction of bytes lost.
     seed : int
     """
 
@@ -121,7 +121,7 @@ class Faults:
 
 
 class _Cable:
-    """One direction of the cable: transports bytes, subject to the faults."""
+    """One direction of the cable, which transports bytes and injects faults."""
 
     def __init__(self, faults: Faults | None, direction: int):
         self._faults = faults
@@ -143,7 +143,7 @@ class _Cable:
 
 
 class SimulatedBoard:
-    """Board that is stepped by a separate thread, and its pseudo-terminal.
+    """Board that a separate thread steps, with its pseudo-terminal.
 
     Parameters
     ----------
@@ -152,16 +152,16 @@ class SimulatedBoard:
     clock, baud : int
         Clock in Hz and baud rate in bits per second.
     frequency : float
-        Cycles per second of :attr:`time`; by default the frequency of a board with a 3 Mbaud line.
+        Cycles per second of :attr:`time`; by default, the frequency of a board with a 3 Mbaud line.
     delay : int
-        Delay of a byte in each direction, in cycles, in addition to the time on the wire.
+        Extra delay of a byte in each direction, in cycles, after its time on the wire.
     faults : Faults or None
         Faults of the cable.
 
     Members
     -------
     path : str
-        Path of the serial port, a link to the pseudo-terminal; it stays the same when the cable is plugged in again.
+        Path of the serial port, a link to the pseudo-terminal; it does not change when the cable is plugged in again.
     """
 
     def __init__(self, library: Library, *, clock: int, baud: int, frequency: float | None = None, delay: int = 0,
@@ -204,7 +204,7 @@ class SimulatedBoard:
     def time(self) -> float:
         """Board time in seconds, counted in cycles while the board is busy and otherwise in real time.
 
-        Work takes as long as on a real board, however slow the simulation is.
+        Work takes as long as on a real board, regardless of the simulation speed.
         """
         return self.cycle / self.frequency + self._rested + max(0.0, time.monotonic() - self._ended)
 
@@ -219,16 +219,16 @@ class SimulatedBoard:
         return sum(cable.dropped for cable in self._cables)
 
     def set_faults(self, faults: Faults | None) -> None:
-        """Set the faults that the cable has from now on."""
+        """Set the faults of the cable from now on."""
         with self._lock:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
     def plug(self) -> None:
-        """Plug the cable in. The board has kept its state meanwhile."""
+        """Plug the cable in. The board has kept its state."""
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)
-        # The port exists while any process has it open; until another process opens it, this process keeps it open.
+        # The port exists only while a process has it open; this process holds it open until another does.
         link = Path(self._folder.name) / "link"
         link.symlink_to(os.ttyname(slave))
         with self._lock:
@@ -242,7 +242,7 @@ class SimulatedBoard:
         self._nudge()
 
     def unplug(self) -> None:
-        """Unplug the cable: the port disappears, and all bytes in flight are lost."""
+        """Unplug the cable: the port disappears and all bytes in flight are lost."""
         with self._lock:
             if self._master is not None:
                 os.close(self._master)
@@ -286,7 +286,7 @@ class SimulatedBoard:
                 ready, _, _ = select.select(reading, [], [], 0 if busy else _REST)
             except (OSError, ValueError):  # unplugged in the meantime
                 ready = []
-            if not busy:  # limited, since a delayed thread does not mean that the board is idle
+            if not busy:  # limited, since a delayed thread does not imply an idle board
                 self._rested += min(time.monotonic() - begun, _REST)
             if self._wake in ready:
                 os.read(self._wake, 4096)

@@ -1,7 +1,7 @@
-"""Build Verilated nodes of a ring as a shared library whenever its sources change.
+"""Build a ring's Verilated nodes as a shared library, again whenever its sources change.
 
-A library can be used for rings of any size, and nodes of several libraries can form one ring. It is stored in the
-cache as ``verilated/ring-<digest>``; the digest covers all dependencies: Verilog, harness, flags and versions.
+A library works for rings of any size, and a ring may combine nodes of several libraries. It is cached as
+``verilated/ring-<digest>``; the digest covers all dependencies: Verilog, harness, flags and versions.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
 
 _HERE = Path(__file__).parent
 
-#: Verilator's own C++, which is compiled along with the design.
+#: Verilator's own C++ sources, which are compiled together with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
-#: Headers that all sources of a library include, and that dominate the compile time of many sources.
+#: Headers that all sources include and that dominate the compile time of many sources.
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 
 _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT",
             "-DVM_COVERAGE=0")
-#: Higher levels take longer to compile, but do not make the simulation faster.
+#: Higher levels compile more slowly without making the simulation faster.
 _FAST = ("-O1",)
-#: Levels for code that runs once, in the constructor or in the first evaluation, and for Verilator's own C++.
+#: Levels for code that runs once, in constructors or the first evaluation, and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
 #: Compiler options.
 FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
@@ -42,18 +42,18 @@ FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """A built library for rings.
+    """A shared library of Verilated ring nodes.
 
     Members
     -------
     path : Path
-        Path of the shared library.
+        Path of the library.
     traced : bool
         Whether it can write waveforms.
     built : bool
-        Whether this call built it, rather than an earlier call.
+        Whether it was built by this call rather than an earlier one.
     seconds : dict
-        Duration of this call by stage: Verilog, Verilate, compile; the latter two only if it built the library.
+        Seconds that this call took, keyed by stage: Verilog, Verilate, compile (the last two only if it was built).
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware.
     memories : tuple
@@ -69,30 +69,30 @@ class Library:
 
     @property
     def digest(self) -> str:
-        """Digest of all dependencies of the library; saved simulator states refer to it."""
+        """Digest of all dependencies of the library, which saved simulator states refer to."""
         return self.path.parent.name.removeprefix("ring-")
 
 
 def build_ring(node: Component, *, traced: bool = False, batched: bool = True, identity: str | None = None,
                arithmetic: Arithmetic = Arithmetic.GATEWARE,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the library for rings of a node unless an earlier call has done so.
+    """Build the library for rings of a node, unless it is already cached.
 
     Parameters
     ----------
     node : Component
-        The node, with the ports of :class:`hdl.node.Node`. If it has a member ``memories``, the memories named there
-        can be accessed without the node's port, if the generated code allows it: each is a submodule's memory, or
-        a range of words in the far memory.
+        The node, with the ports of :class:`hdl.node.Node`. If it has a member ``memories``, the memories listed there
+        can be accessed directly if the generated code allows it. Each is the memory of a submodule or a range of
+        words in the far memory.
     traced : bool
         Build the slower library, which can write waveforms.
     batched : bool
-        Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), if there is no
-        waveform and the generated code allows it; otherwise, a stage reports why not. Affects only the speed.
+        Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), if the library is
+        not traced and the generated code allows it; otherwise, a stage reports why not. Affects only the speed.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`.
     arithmetic : Arithmetic
-        Whether floating-point units are simulated as gateware. Affects only the speed.
+        How floating-point units are simulated. Affects only the speed.
     announce : callable
         Called with the name of each stage as it begins.
     """
@@ -147,16 +147,16 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     return Library(directory / "ring.so", traced, "compile" in seconds, seconds, arithmetic, spaces)
 
 
-#: Inputs of the node that are constant in a ring.
+#: Node inputs that are constant in a ring.
 _TIED = {"rst": 0, "host_o__ready": 1}
 
 
 def _ring_node(node: Design) -> str:
-    """The node's Verilog, with a wrapper module that ties its constant inputs.
+    """Return the node's Verilog, with a wrapper module that ties off constant inputs.
 
-    A node starts in its configured state, so it needs no reset; the receiver of its responses is always ready.
-    Verilator then omits all logic that waits for either, which saves a third of the work in a cycle: nearly all of a
-    node's logic depends on its reset and would be evaluated whenever an input changes.
+    A node starts in its initial state, so it needs no reset, and its responses are always accepted. Verilator then
+    removes the logic for both, which saves a third of the work per cycle: nearly all logic depends on the reset and
+    would be evaluated whenever an input changes.
     """
     free = [port for port in node.ports if port.name not in _TIED]
     ports = ", ".join(f"{'input' if port.is_input else 'output'} [{port.width - 1}:0] {port.name}" for port in free)
@@ -166,7 +166,7 @@ def _ring_node(node: Design) -> str:
 
 
 def options(name: str, top: str, *more: str) -> tuple[str, ...]:
-    """Verilator arguments for the class V``name`` of module ``top``."""
+    """Return the Verilator arguments for class V``name`` of module ``top``."""
     return ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", *more, "--prefix", f"V{name}", "--top-module",
             top, "--output-split", "50000", "--output-split-cfuncs", "1000",
             *(f"-Wno-{name}" for name in toolchain.WAIVED))
@@ -174,13 +174,13 @@ def options(name: str, top: str, *more: str) -> tuple[str, ...]:
 
 def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False,
                     defines: Sequence[str] = (), before: Sequence[str] = ()) -> None:
-    """Compile all C++ in ``folder``, a harness and class V``model``, into ``name``.so, using every core.
+    """Compile the harness and class V``model`` in ``folder`` into ``name``.so, using every core.
 
-    ``defines`` are compiler options for the harness; ``before`` are headers at the beginning of all sources.
+    ``defines`` are compiler options for the harness; ``before`` are headers that all sources include first.
     """
     runtime = _runtime(traced)
     sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
-    # Largest sources first, so that no core is still compiling one of them at the end.
+    # Compile the largest sources first, so that none of them is left over at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
     def compile_one(source: Path) -> str:
@@ -208,9 +208,9 @@ def _header(level: tuple[str, ...]) -> str:
 
 
 def _runtime(traced: bool) -> Path:
-    """Folder with precompiled headers and with Verilator's own C++, compiled once for all libraries.
+    """Return the folder with precompiled headers and Verilator's own C++, compiled once for all libraries.
 
-    A compiler that cannot use a precompiled header reads the original header.
+    Compilers that cannot use a precompiled header fall back to the original one.
     """
     sources = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
     headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS

@@ -1,12 +1,11 @@
-"""Cache of build products: each folder is reused if it is unchanged, and rebuilt otherwise.
+"""Cache of build products: a folder is reused as long as it is unchanged, and rebuilt otherwise.
 
-Each folder also contains ``manifest.json`` with the size and the SHA-256 digest of each file. A file that was
-truncated or changed by a full disk, a crash or a person is never used: a truncated library would crash this process.
-Subfolders are not kept, so that everything in an entry has a digest.
+Each folder also contains ``manifest.json`` with the size and SHA-256 digest of every file. Files that were truncated
+or modified by a full disk, a crash or a person are never used, because a truncated library would crash this process.
+Subfolders are not kept, so everything in an entry has a digest.
 
-Any number of processes may need the same folder at the same time (:mod:`sim.verilated.locks`).
-:mod:`sim.verilated.cache_folder` provides the paths of such folders; :mod:`sim.verilated.cache_bound` keeps them from
-filling the disk.
+Any number of processes may need the same folder at the same time (:mod:`sim.verilated.locks`). The paths come from
+:mod:`sim.verilated.cache_folder`, and :mod:`sim.verilated.cache_bound` keeps the cache from filling the disk.
 """
 
 import contextlib
@@ -29,26 +28,26 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["cached", "complete"]
 
-#: Bytes of free space below which a failed program is assumed to have filled the disk.
+#: Amount of free space in bytes below which a failed program is assumed to have filled the disk.
 _FULL = 1 << 20
 
-#: Sizes and times of files in folders known to be complete, so that each file is read only once.
+#: Sizes and times of the files in folders known to be complete, so that each file is read only once.
 _seen: dict[Path, dict[str, tuple[int, int]]] = {}
 
 
 def cached(directory: Path, build: Callable[[Path], None], *,
            announce: Callable[[str], None] = lambda stage: None) -> Path:
-    """Build ``directory`` once, and again if a file in it has changed.
+    """Build ``directory`` once, and rebuild it only if one of its files has changed.
 
-    ``build`` fills a fresh folder, which is renamed to ``directory`` when complete: a failed or interrupted build
+    ``build`` fills a fresh folder, which is renamed to ``directory`` when complete, so a failed or interrupted build
     leaves nothing that could be mistaken for a result. If two processes need the same entry, one builds it and the
-    other waits. Remains of earlier builds that were killed are removed. As long as this process runs, no other
-    process removes the folder.
+    other waits. Leftovers of killed builds are removed. No other process removes the folder as long as this process
+    runs.
 
     Parameters
     ----------
     directory : Path
-        An entry of the cache, in the folder of its kind and with a digest in its name.
+        A cache entry, in the folder of its kind and with a digest in its name.
     build : callable
         Function that is called with the fresh folder and must write at least one file into it. Subfolders are removed
         at the end of the build.
@@ -69,13 +68,13 @@ def cached(directory: Path, build: Callable[[Path], None], *,
         cache_folder.make(parent)
         use(parent, name)
     except OSError as error:
-        if complete(directory):  # without write access, existing entries can still be used
+        if complete(directory):  # without write access, existing entries are still usable
             return directory
         raise _refusal(parent, error) from error
     if complete(directory):
         _touch(directory)
         return directory
-    limit = cache_folder.limit()  # an invalid limit must raise its error before the long build
+    limit = cache_folder.limit()  # check the limit now, so that an error is raised before the long build
     try:
         with contextlib.ExitStack() as held:
             try:
@@ -87,14 +86,14 @@ def cached(directory: Path, build: Callable[[Path], None], *,
                 return directory
             remove_stale(parent, held=name)
             size = _build(directory, build)
-    except OSError as error:  # such as a full disk, an error that names no file
+    except OSError as error:  # for example a full disk, an error that names no file
         raise _refusal(directory, error) from error
     built(size, limit)
     return directory
 
 
 def _build(directory: Path, build: Callable[[Path], None]) -> int:
-    """Build a folder while holding its lock, and return its size in bytes."""
+    """Build a folder while its lock is held; return its size in bytes."""
     fresh, replaced = beside(directory), beside(directory)
     try:
         fresh.mkdir(mode=0o755)
@@ -107,7 +106,7 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
         size = _seal(fresh)
         if directory.is_symlink():
             directory.unlink()
-        elif directory.exists():  # incomplete; a folder cannot be renamed to one that contains files
+        elif directory.exists():  # incomplete; a folder cannot be renamed to a non-empty one
             directory.rename(replaced)
         fresh.rename(directory)
         return size
@@ -117,9 +116,9 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
 
 
 def complete(directory: Path) -> bool:
-    """Whether a folder contains all files as written, with the same sizes and digests.
+    """Whether a folder contains all files as written, with unchanged sizes and digests.
 
-    It is incomplete if other users may write to the folder or a file, or if either is replaced by a link.
+    A folder is not complete if other users may write to it or its files, or if a link has replaced one of these.
     """
     try:
         status = directory.lstat()
@@ -140,7 +139,7 @@ def complete(directory: Path) -> bool:
 
 
 def _manifest(value: Any) -> dict[str, tuple[int, str]]:
-    """Size and digest of each file; raises ``ValueError`` if the value was not written by :func:`_seal`."""
+    """Size and digest of each file; raises ``ValueError`` if :func:`_seal` did not write the value."""
     if not isinstance(value, dict) or not value:
         raise ValueError("manifest must be an object of files, at least of a single one")
     for name, entry in value.items():
@@ -151,7 +150,7 @@ def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
-#: Errors that only writing can raise, and the errors among them that indicate a lack of space.
+#: Errors that only a write can raise; the second tuple lists the ones caused by a lack of space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -170,9 +169,9 @@ def _refusal(folder: Path, error: OSError) -> ToolError:
 
 
 def _seal(folder: Path) -> int:
-    """Remove subfolders, write the manifest, and return the size of all files in bytes.
+    """Remove subfolders, write the manifest, and return the total size of all files in bytes.
 
-    Other users cannot write to the files, whatever this user's umask is.
+    Other users cannot write to the files, regardless of this user's umask.
     """
     manifest = {}
     for path in sorted(folder.iterdir()):
@@ -189,7 +188,7 @@ def _seal(folder: Path) -> int:
 
 
 def _restrict(path: Path) -> None:
-    """Make a file read-only for other users."""
+    """Revoke other users' write access to a file."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         raise ToolError(f"{path} must be a file once it is built, not a link or a device")
@@ -197,13 +196,13 @@ def _restrict(path: Path) -> None:
 
 
 def _touch(directory: Path) -> None:
-    """Record that a folder is in use: its modification time is the time of its last use."""
+    """Record that a folder is in use by setting its modification time."""
     with contextlib.suppress(OSError):
         os.utime(directory)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; raises ``ValueError`` if it is not a file, or if other users may write to it."""
+    """Size and modification time of a file; raises ``ValueError`` unless only this user may write to it."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or not cache_folder.owned(status):
         raise ValueError(f"{path} must be a file that no other user may write")

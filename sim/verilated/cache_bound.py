@@ -11,21 +11,21 @@ __all__ = ["built"]
 
 #: Fraction of the limit that remains after pruning, so that not every build prunes.
 _LEFT = 0.9
-#: Size check: after a process adds this fraction of the limit, or on its first build this many seconds after a check.
+#: Check the size after a process adds this fraction of the limit, or on its first build this long (s) after a check.
 _UNSEEN, _INTERVAL = 0.01, 600
 _TIDIED = "tidied"
 
-#: Bytes that this process has built since the size was last checked; None until the time of that check is known.
+#: Bytes built by this process since the last size check; None until the time of that check is known.
 _added: int | None = None
 
 
 def built(added: int, most: int) -> None:
-    """Count a build, and prune the cache if it is likely to exceed its limit.
+    """Record a build, and prune the cache if it has probably exceeded its limit.
 
     Parameters
     ----------
     added, most : int
-        Size of the build, and maximum size of all entries, in bytes.
+        Size of the build and maximum size of all entries, in bytes.
     """
     global _added
     stamp = cache_folder.root() / _TIDIED

@@ -1,4 +1,4 @@
-"""Entries of the cache, and their removal: least recently used first, but never while in use."""
+"""Cache entries and their removal: least recently used first, but never while in use."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ __all__ = ["Entry", "Removed", "entries", "prune"]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A folder in the cache.
+    """A folder of the cache.
 
     Members
     -------
@@ -22,7 +22,7 @@ class Entry:
         One of :data:`~sim.verilated.cache_folder.KINDS`.
     path : Path
     size : int
-        Bytes on disk.
+        Size on disk in bytes.
     used : float
         Time of the last use, in seconds since the epoch.
     """
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """Entries that were removed, and entries that were kept because they are in use."""
+    """Entries that were removed, and entries that were kept because they were in use."""
 
     gone: tuple[Entry, ...]
     kept: tuple[Entry, ...]
@@ -47,7 +47,7 @@ class Removed:
 
 
 def _size(folder: Path) -> int:
-    """Number of bytes that a folder takes on disk."""
+    """Size of a folder on disk in bytes."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
         for item in items:
@@ -58,7 +58,7 @@ def _size(folder: Path) -> int:
 
 
 def entries() -> list[Entry]:
-    """All entries, least recently used first.
+    """List all entries, least recently used first.
 
     Raises
     ------
@@ -78,16 +78,16 @@ def _entries() -> Iterator[Entry]:
 
 
 def prune(*, most: int, least: int | None = None, before: float | None = None) -> Removed:
-    """Remove entries, and the remains of killed builds.
+    """Remove cache entries and the remains of killed builds.
 
     Parameters
     ----------
     most : int
-        Maximum size of all entries in bytes; while it is exceeded, the least recently used entry is removed.
+        Maximum total size of the entries in bytes; while it is exceeded, the least recently used entry is removed.
     least : int or None
-        Maximum size in bytes after removing entries for this reason; by default ``most``.
+        Total size in bytes to reach once ``most`` is exceeded; by default ``most``.
     before : float or None
-        Entries last used before this time are removed in any case.
+        Entries that were last used before this time are removed in any case.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Entries of the cache on disk: their manifest, the names of adjacent files, and their removal."""
+"""Entries of the on-disk cache: their manifest, names of adjacent files, and removal of entries."""
 
 import contextlib
 import re
@@ -13,17 +13,17 @@ __all__ = ["MANIFEST", "beside", "remove", "remove_stale"]
 
 MANIFEST = "manifest.json"
 
-#: Names of items next to entries: folders that are being built or removed, and locks.
+#: Pattern for the names of items next to entries: folders that are being built or removed, and locks.
 _BESIDE = re.compile(r"\.(.+)(-[0-9a-f]{8}|\.lock)")
 
 
 def remove(directory: Path) -> bool:
-    """Remove an entry unless a running process uses or builds it; return whether it has been removed.
+    """Remove an entry unless a running process uses or builds it; return whether it was removed.
 
     Raises
     ------
     ValueError
-        The path is not an entry of the cache.
+        If the path is not a cache entry.
     """
     parent, gone = directory.parent, beside(directory)
     if (not cache_folder.is_entry(directory.name) or parent.name not in cache_folder.KINDS
@@ -43,14 +43,14 @@ def remove(directory: Path) -> bool:
 
 
 def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove the remains of killed builds: fresh folders, locks and notes. A build in progress holds the lock for its
+    """Remove leftovers of killed builds: new folders, locks and notes. A build in progress holds the lock for its
     name.
 
     Parameters
     ----------
     parent : Path
     held : str or None
-        Name that the caller has locked.
+        Name for which the caller holds the lock.
     """
     for path in sorted(parent.iterdir()):
         match = _BESIDE.fullmatch(path.name)
@@ -70,5 +70,5 @@ def remove_stale(parent: Path, *, held: str | None = None) -> None:
 
 
 def beside(directory: Path) -> Path:
-    """Name for a folder next to another folder, in the form that :func:`remove_stale` recognizes."""
+    """Name for a folder next to another one, in the form that :func:`remove_stale` recognizes."""
     return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")

@@ -1,13 +1,13 @@
-"""Folder of the cache: its path, its tag, and its size limit.
+"""The cache folder: path, tag and size limit.
 
-The folder is shared by all clones, since Verilog, Verilated libraries, simulators, netlists and placements are the
-same in all of them. It is ``GRADRING_CACHE`` if that is set, or else the user's cache folder. Results of commands are
-stored elsewhere (:data:`sim.verilated.toolchain.BUILD`).
+All clones share the folder, since they produce the same Verilog, Verilated libraries, simulators, netlists and
+placements. It is ``GRADRING_CACHE`` if set, otherwise the user's cache folder. Results of commands are stored
+elsewhere (:data:`sim.verilated.toolchain.BUILD`).
 
-``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a wrong
+``CACHEDIR.TAG`` marks the folder. A folder without it is never written to unless it is empty, so that a mistyped
 variable cannot destroy files. A folder that other users may write to is never used, since its libraries are executed.
 
-For a user without a home folder, as in some containers, a private folder in the temporary folder is used instead.
+Users without a home folder, as in some containers, get a private folder in the temporary folder instead.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from sim.verilated.processes import ToolError
 __all__ = ["KINDS", "LIMIT", "TAG", "VARIABLE", "checked", "folder", "is_entry", "limit", "make", "owned", "present",
            "root", "size"]
 
-#: Environment variables: the cache folder, and the maximum size of the cache in bytes.
+#: Environment variables that set the cache folder and the maximum size of the cache in bytes.
 VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
 
-#: Folders of the cache, and the purpose of each.
+#: Folders in the cache, with the purpose of each.
 KINDS = {
     "verilog": "Verilog of components",
     "verilated": "simulated rings, boards and units",
@@ -41,14 +41,14 @@ KINDS = {
 
 _DEFAULT = 10 * 10**9
 
-#: Name of the file that marks the cache: its first line marks any cache, its second line this cache.
+#: Name of the file that marks the cache: its first line marks any cache, its second line this one.
 TAG = "CACHEDIR.TAG"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
         "# For information about cache directory tags see https://bford.info/cachedir/\n")
-#: Names of entries: any text, a digest, and a suffix that distinguishes entries with the same digest.
+#: Entry names consist of any text, a digest, and a suffix that distinguishes entries with the same digest.
 _ENTRY = re.compile(r"[^./\s][^/\s]*-[0-9a-f]{24}(-[^/\s]+)?")
-#: Permissions of folders, before the user's umask is applied: only their owner may write.
+#: Permissions of folders, before the user's umask is applied: only the owner may write.
 _MODE = 0o755
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -56,13 +56,13 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
 
 
 def root() -> Path:
-    """Path of the cache folder, which may not exist yet.
+    """Return the path of the cache folder, which may not exist yet.
 
-    A relative path in ``GRADRING_CACHE`` refers to the current folder at its first use, also in all programs that
-    this process starts.
+    A relative ``GRADRING_CACHE`` is resolved against the current folder at its first use, and programs started by
+    this process inherit the result.
 
-    For a user without a home folder, it is a private folder in the temporary folder. This folder also becomes
-    ``XDG_CACHE_HOME``, so that tools started by this process have caches as well.
+    For a user without a home folder, it is a private folder in the temporary folder. ``XDG_CACHE_HOME`` is also set
+    to it, so that tools started by this process have a cache as well.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _user_folder() -> Path | None:
 
 
 def _private() -> Path:
-    """Folder in the temporary folder that only this user can read and write; created if necessary.
+    """Create, if necessary, a folder in the temporary folder that only this user can access.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def folder(kind: str) -> Path:
 
 
 def is_entry(name: str) -> bool:
-    """Whether a name contains a digest of the expected form."""
+    """Whether a name contains a digest in the expected form."""
     return _ENTRY.fullmatch(name) is not None
 
 
@@ -144,7 +144,7 @@ def present(kind: str) -> Path | None:
 
 
 def owned(status: os.stat_result) -> bool:
-    """Whether only this user, or the system administrator, can write to a file or folder."""
+    """Whether only this user or the system administrator can write to a file or folder."""
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -192,7 +192,7 @@ def checked() -> Path | None:
     if not stat.S_ISDIR(status.st_mode):
         raise ToolError(f"Cache folder {top} must be a folder, not a file: set {VARIABLE} to another path")
     if not _tagged(top):
-        # The tag is checked first: another process may have written it and created folders in the meantime.
+        # Check the tag first: another process may have written it and created folders in the meantime.
         if not any(_other(name) for name in os.listdir(top)):
             return None
         if not _tagged(top):
@@ -203,12 +203,12 @@ def checked() -> Path | None:
 
 
 def _other(name: str) -> bool:
-    """Whether a name in the cache folder is anything other than an unfinished tag."""
+    """Whether a name in the cache folder is not that of an unfinished tag."""
     return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
 
 
 def make(path: Path) -> None:
-    """Create the folder for a kind of entries and, first, the cache folder with its tag.
+    """Create the folder for a kind of entry, after the cache folder with its tag.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _mark(top: Path) -> None:
 
 
 def size(text: str) -> int:
-    """Convert a text such as ``5GB``, ``500 MB`` or ``1.5GiB`` to bytes."""
+    """Convert a size such as ``5GB``, ``500 MB`` or ``1.5GiB`` to bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, flags=re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"Size must be a number of bytes such as 5GB or 500MB, not {text!r}")

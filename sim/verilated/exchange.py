@@ -1,4 +1,4 @@
-"""Exchange, by shared memory or MPI, between processes that each simulate a share of one ring.
+"""Exchange between processes that each simulate part of one ring, through shared memory or MPI.
 
 Both methods are small libraries that implement ``ring_exchange.h`` and are built on first use.
 """
@@ -26,7 +26,7 @@ class Exchange:
     Members
     -------
     process, processes : int
-        Index of this process, and number of all processes.
+        Index of this process, and total number of processes.
     """
 
     def __init__(self, library: ctypes.CDLL, context: int | None, process: int, processes: int) -> None:
@@ -36,7 +36,7 @@ class Exchange:
         self.process, self.processes = process, processes
 
     def agree(self, value: int) -> int:
-        """Largest value that any process passes; all processes must call this method."""
+        """Return the maximum of the values passed by all processes; all processes must call this method."""
         agreed = ctypes.c_uint64(value)
         self._checked(self.library.exchange_agree(self.context, ctypes.byref(agreed)))
         return agreed.value
@@ -48,8 +48,8 @@ class Exchange:
         return {item.process: ctypes.string_at(item.incoming, item.incoming_bytes) for item in mails}
 
     def time(self, size: int, *, batches: int = 1000, times: int = 30) -> float:
-        """Seconds for exchanging ``size`` bytes with every other process or, with size 0, for an agreement:
-        the mean over the batch that other programs disturbed least."""
+        """Time in seconds to exchange ``size`` bytes with every other process (or to agree on a value if size is 0):
+        the mean over the batch that was disturbed least by other programs."""
         text = bytes(size)
         peers = [process for process in range(self.processes) if size and process != self.process]
         mails = (_Mail * len(peers))(*(_Mail(process, text, size) for process in peers))
@@ -59,7 +59,7 @@ class Exchange:
 
     @property
     def used(self) -> float:
-        """Processor seconds of all exchanges of this process so far, including waiting."""
+        """CPU seconds that this process has spent in exchanges so far, including waiting."""
         return float(self.library.exchange_used(self.context) * 1e-9)
 
     def _checked(self, result: int) -> None:
@@ -67,7 +67,7 @@ class Exchange:
             raise RuntimeError(self.library.exchange_error(self.context).decode())
 
     def first_ended(self) -> int | None:
-        """Process that ended first, as far as this process knows; None if all are running."""
+        """Index of the process that ended first, if this process knows of one; None if all are running."""
         return None
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Exchange:
 
 
 class SharedExchange(Exchange):
-    """Exchange through shared memory between processes of one host.
+    """Exchange between processes of one host, through shared memory.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class SharedExchange(Exchange):
 
     @staticmethod
     def create(processes: int) -> int:
-        """Create anonymous memory that disappears with the last process that uses it; return its descriptor."""
+        """Create anonymous memory that is freed with its last user; return its descriptor."""
         descriptor: int = _shared().exchange_create(processes)
         if descriptor < 0:
             raise toolchain.ToolError(f"Processes cannot exchange words: {_why(_shared())}")
@@ -105,7 +105,7 @@ class SharedExchange(Exchange):
 
 
 class MpiExchange(Exchange):
-    """Exchange by MPI between processes started by ``mpirun``; all must create it at the same time."""
+    """Exchange through MPI between processes started by ``mpirun``; all must create it at the same time."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -126,12 +126,12 @@ class _RingPart(ctypes.Structure):
 
 
 class Part:
-    """The share of a ring's nodes in this process, and the exchange with other processes.
+    """The nodes of a ring that this process simulates, and the exchange with the other processes.
 
     Parameters
     ----------
     bounds : sequence of int
-        First node of each process, followed by the number of all nodes.
+        Index of each process's first node, followed by the total number of nodes.
     exchange : Exchange
 
     Members
@@ -139,7 +139,7 @@ class Part:
     nodes : range
         Nodes in this process.
     structure : ctypes.Structure
-        The part in the form required by ``ring_create``.
+        The part in the format required by ``ring_create``.
     """
 
     def __init__(self, bounds: Sequence[int], exchange: Exchange) -> None:
@@ -163,7 +163,7 @@ def _shared() -> ctypes.CDLL:
 
 
 def _mpi_compiler() -> str:
-    """The compiler of mpi4py's MPI; the compiler in the environment takes precedence over the system's."""
+    """Return the compiler used by mpi4py's MPI; the one in the environment takes precedence."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     compiler = shutil.which("mpicxx", path=path)
     if compiler is None:

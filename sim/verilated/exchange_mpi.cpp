@@ -1,6 +1,6 @@
-// Exchange between the processes of a ring by MPI, which the caller has initialized.
+// MPI exchange between the processes of a ring; the caller has initialized MPI.
 //
-// A message starts with its length; a message that exceeds FIRST bytes is sent in two parts.
+// A message starts with its length; a message longer than FIRST bytes is sent in two parts.
 
 #include "exchange_times.h"
 #include "ring_exchange.h"
@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr uint64_t FIRST = 4096;  // bytes of the first part, including the length
+constexpr uint64_t FIRST = 4096;  // size of the first part in bytes, including the length
 constexpr uint32_t SPINS = 1000;
 
 struct Exchange {
@@ -93,7 +93,7 @@ Exchange& of(void* context) { return *static_cast<Exchange*>(context); }
 
 extern "C" {
 
-// Called by all processes of MPI_COMM_WORLD; null if that fails.
+// Called by all processes of MPI_COMM_WORLD; returns null on failure.
 void* exchange_open() {
     Exchange* const exchange = new Exchange{};
     int processes = 0;
@@ -122,7 +122,7 @@ int64_t exchange_agree(void* context, uint64_t* value) {
 
 const char* exchange_error(void* context) { return of(context).error.c_str(); }
 
-// Processor time of all exchanges of this process so far, including waiting, in nanoseconds.
+// Processor time in nanoseconds of all exchanges of this process so far, including waiting.
 uint64_t exchange_used(void* context) { return of(context).used; }
 
 // Mean time in nanoseconds of `times` exchanges of the same messages, or of agreements if there are no messages.

@@ -1,4 +1,4 @@
-// Exchange between the processes of a ring on one host: shared memory, which they poll until something has changed.
+// Exchange between a ring's processes on one host through shared memory, which they poll for changes.
 //
 // Each pair of processes has a queue of bytes in each direction; a waiting process yields its core. A process holds a lock
 // on its byte of the memory, which the system releases when the process ends for any reason.
@@ -21,9 +21,9 @@
 
 namespace {
 
-constexpr uint64_t CAPACITY = 1 << 15;  // of a queue; longer messages are passed in parts
+constexpr uint64_t CAPACITY = 1 << 15;  // per queue; longer messages are passed in parts
 constexpr uint32_t SPINS = 1000, LOOKS = 16;
-constexpr auto PATIENCE = std::chrono::milliseconds{2};   // time of waiting before a process sleeps between polls
+constexpr auto PATIENCE = std::chrono::milliseconds{2};   // waiting time after which a process sleeps between polls
 constexpr auto INTERVAL = std::chrono::milliseconds{20};  // between checks for ended processes
 
 struct Place {
@@ -62,7 +62,7 @@ struct Exchange {
         return 64 + processes * sizeof(Place) + uint64_t{processes} * processes * sizeof(Bytes);
     }
 
-    // Number of the first process that was found to have ended, plus 1; 0 if there is none.
+    // Index of the first process found to have ended, plus 1; 0 if there is none.
     std::atomic<uint32_t>& ended() { return *reinterpret_cast<std::atomic<uint32_t>*>(memory); }
     Place& place(uint32_t of) { return reinterpret_cast<Place*>(memory + 64)[of]; }
     Bytes& bytes(uint32_t from, uint32_t to) {
@@ -87,7 +87,7 @@ struct Exchange {
         return static_cast<int32_t>(ended().load()) - 1;
     }
 
-    // Calls a function until it returns true; it also reports any progress, by `moved`. False if a process has ended.
+    // Calls a function until it returns true; progress is reported by `moved`. False if a process has ended.
     template <typename Call> bool repeat(const Call& call) {
         uint32_t idle = 0;
         const auto begun = std::chrono::steady_clock::now();
@@ -193,7 +193,7 @@ extern "C" {
 
 const char* exchange_why() { return error.c_str(); }
 
-// Descriptor of new memory without a name, for this number of processes; negative if there is an error.
+// Descriptor of new anonymous memory for this number of processes; negative on error.
 int32_t exchange_create(uint32_t processes) {
     const std::string name = "/gradring-" + std::to_string(getpid()) + "-" + std::to_string(
         std::chrono::steady_clock::now().time_since_epoch().count());
@@ -207,7 +207,7 @@ int32_t exchange_create(uint32_t processes) {
     return descriptor;
 }
 
-// Opens the exchange as a process; the descriptor then belongs to the exchange. Null if that fails.
+// Opens the exchange as a process; the descriptor then belongs to the exchange. Null on failure.
 void* exchange_open(int32_t descriptor, uint32_t process, uint32_t processes) {
     struct flock lock{};
     lock.l_type = F_WRLCK;
@@ -260,7 +260,7 @@ int64_t exchange_agree(void* context, uint64_t* value) {
 
 const char* exchange_error(void* context) { return of(context).error.c_str(); }
 
-// Processor time of all exchanges of this process so far, including waiting, in nanoseconds.
+// CPU time in nanoseconds of all exchanges of this process so far, including waiting.
 uint64_t exchange_used(void* context) { return of(context).used; }
 
 // Mean time in nanoseconds of `times` exchanges of the same messages, or of agreements if there are no messages.

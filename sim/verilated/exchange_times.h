@@ -1,4 +1,4 @@
-// Times of exchanges between processes: the mean of many exchanges, and the total of all so far.
+// Times of exchanges between processes: the mean over many exchanges, and the total so far.
 //
 // Included by exchange_shared.cpp and exchange_mpi.cpp.
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Adds the processor time of the calling thread during this object's life to a number of nanoseconds.
+// Adds the processor time that the calling thread uses during this object's lifetime, in nanoseconds.
 class Watch {
 public:
     explicit Watch(uint64_t& total) : m_total(total), m_begun(now()) {}
@@ -27,7 +27,7 @@ private:
     uint64_t m_begun;
 };
 
-// Mean time of a call in nanoseconds, or the negative result of a call that fails.
+// Mean time of a call in nanoseconds, or the negative result of a failed call.
 template <typename Call> int64_t mean_time(uint64_t times, const Call& call) {
     const auto begun = std::chrono::steady_clock::now();
     for (uint64_t index = 0; index < times; ++index) {

@@ -1,10 +1,10 @@
-"""Identity of a component: a digest of everything that determines its gateware, without elaboration.
+"""Component identity: a digest of everything that determines the gateware, without elaboration.
 
-Elaboration takes as long as the simulation in many tests. Its result depends on the component's class, the attributes
+In many tests, elaboration takes as long as simulation. Its result depends on the component's class, the attributes
 set by its constructor, the code of the modules that define them, with all their imports, and the values of the
 modules' globals, which tests may have changed. Docstrings and comments are ignored. Configurations add the code of
 their features, and format names add the code of the format's feature, since units are imported on creation. If any of
-these cannot be determined, as for a function without a name, there is no identity, and the component is elaborated.
+these is unknown, for example for a function without a name, the component has no identity and is elaborated.
 """
 
 import ast
@@ -29,28 +29,28 @@ from sim.verilated import toolchain
 
 __all__ = ["identity_of"]
 
-#: Packages with modules that can define components: all packages next to this one.
+#: Packages with modules that may define components: all packages next to this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Plain types; an instance of a subclass has content that is not in its attributes.
+#: Plain types only; an instance of a subclass has content that is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
-#: Maximum nesting depth of module constants that are described.
+#: Maximum nesting depth at which module constants are described.
 _DEPTH = 4
 
 
 class _UnknownError(Exception):
-    """Raised for an object without a description that another process would recognize."""
+    """Raised for an object that has no description another process would recognize."""
 
 
 def identity_of(component: Component) -> str | None:
-    """Digest of a component's gateware and of Amaranth's version, or None if it cannot be determined."""
+    """Return a digest of a component's gateware and Amaranth's version, or None if it is unknown."""
     description = _Description()
     try:
         description.add(component)
         sources = sorted(set().union(*(_imported(name) for name in description.modules)))
         if any(toolchain.changed_since_start(_path(name)) for name in sources):
             return None
-        # In other packages, globals are considered only in modules that define the classes and functions.
+        # In other packages, only modules that define the classes and functions contribute their globals.
         watched = {name for name in sources if name.partition(".")[0] == "hdl"} | description.modules
         constants = [_globals(name) for name in sorted(watched)]
     except (_UnknownError, OSError, RecursionError):
@@ -63,7 +63,7 @@ def identity_of(component: Component) -> str | None:
 
 
 class _Description:
-    """Text that describes an object and everything that it refers to; the same in each process.
+    """Text that describes an object and everything it refers to; identical in every process.
 
     Members
     -------
@@ -71,7 +71,7 @@ class _Description:
     modules : set of str
         Modules of the project that define classes and functions in the text.
     used : list of Elaboratable
-        Components that occur in the text.
+        Components that appear in the text.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class _Description:
             self.add(value)
 
     def _function(self, value: Any) -> None:
-        """Add a function that cannot be found by name in its module: its code, and its captured values."""
+        """Add a function that cannot be looked up by name in its module: its code and captured values."""
         if not isinstance(value, types.FunctionType):
             raise _UnknownError
         self._code(value.__code__)
@@ -157,7 +157,7 @@ class _Description:
                 self.add(constant)
 
     def _name(self, value: Any) -> None:
-        """Add the name of a class or a function."""
+        """Add the name of a class or function."""
         module = value.__module__ or ""
         name = _plain(module)
         if not _is_named(value):
@@ -171,7 +171,7 @@ class _Description:
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a class or function can be imported by its name."""
+    """Return whether a class or function can be imported by its name."""
     target: Any = sys.modules.get(value.__module__ or "")
     for part in value.__qualname__.split("."):
         target = getattr(target, part, None)
@@ -180,12 +180,12 @@ def _is_named(value: Any) -> bool:
 
 @functools.cache
 def _formats() -> frozenset[str]:
-    """Names of all formats that belong to features."""
+    """Return the names of all formats that belong to features."""
     return frozenset(name for entry in FEATURES.values() for name in entry.formats)
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes of an object, except its source location and creation order."""
+    """Return an object's attributes, except its source location and creation order."""
     names = {**getattr(value, "__dict__", {})}
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -199,7 +199,7 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(module: str) -> str:
-    """Name of a module as in a clone; in a wheel, these packages are within ``gradring``."""
+    """Return a module's name as in a clone; in a wheel, these packages are inside ``gradring``."""
     head, _, rest = module.partition(".")
     return rest if head == "gradring" and rest.partition(".")[0] in _PACKAGES else module
 
@@ -211,7 +211,7 @@ def _path(name: str) -> Path:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a syntax tree, except for code that only type checkers read."""
+    """Yield the nodes of a syntax tree, except code that only type checkers read."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -221,7 +221,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def _source(name: str) -> tuple[str, frozenset[str]]:
-    """Source of a module, and the project's modules that it imports at any point, with their packages."""
+    """Return a module's source and the project modules, with their packages, that it imports anywhere."""
     tree = ast.parse(toolchain.text(_path(name)))
     imports: set[str] = set()
     is_package = _path(name).name == "__init__.py"
@@ -241,7 +241,7 @@ def _source(name: str) -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def _imported(name: str) -> frozenset[str]:
-    """A module and everything that it imports, directly or indirectly."""
+    """Return a module and everything that it imports, directly or indirectly."""
     seen, left = set(), {name}
     while left:
         seen.add(module := left.pop())
@@ -250,7 +250,7 @@ def _imported(name: str) -> frozenset[str]:
 
 
 def _globals(name: str) -> str:
-    """Current constants of a module, and the names of its functions and classes."""
+    """Return the current constants of a module, and the names of its functions and classes."""
     prefix = __name__.removesuffix("sim.verilated.identity")
     module = importlib.import_module(prefix + name)
     return repr([(key, _constant(value, _DEPTH)) for key, value in sorted(vars(module).items())

@@ -1,4 +1,4 @@
-"""The links of a Verilated ring, with the settings, faults and counters of each link."""
+"""Links of a Verilated ring, with their settings, faults and counters."""
 
 import ctypes
 import dataclasses
@@ -26,7 +26,7 @@ _TAPPED_AT_ONCE = 4096
 
 
 class Struct(ctypes.Structure):
-    """Base of C structures that provides their values by name."""
+    """Base class of C structures that returns their values by name."""
 
     def values(self) -> dict[str, int]:
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
@@ -42,26 +42,26 @@ class _Scope(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LinkStatus:
-    """Settings of one link, its counters since reset, and the number of words in flight.
+    """Settings of a link, its counters since reset, and the number of words in flight.
 
     Members
     -------
     data_latency, credit_latency : int
-        Cycles from one end to the other, for words and for the backward wire.
+        Latency in cycles from end to end, for words and for the backward wire.
     rate_numerator, rate_denominator : int
         Words per cycle.
     cut_from, cut_until : int
-        Range of cycles that lose all incoming words; the end is exclusive.
+        Range of cycles when all incoming words are lost; the end is exclusive.
     words_sent, packets_sent : int
-        Words that the sender has put on the link, and whole packets that they form.
+        Number of words that the sender has put on the link, and of complete packets.
     words_carried, words_dropped, words_corrupted : int
-        Words that entered and were kept, words that were lost, and words that were kept but changed.
+        Number of words that entered and were kept, were lost, or were kept but changed.
     credits_carried, credits_dropped : int
         The same for credits; 0 on a link with replay, which has a line that is always driven.
     words_in_flight, credits_in_flight : int
-        Words and credits that have entered but not yet arrived.
+        Number of words and credits that have entered but not yet arrived.
     last_word, last_credit : int
-        Cycles in which the last word and credit entered; 0 if there were none.
+        Cycle when the last word and the last credit entered; 0 if there were none.
     """
 
     data_latency: int
@@ -85,7 +85,7 @@ class LinkStatus:
 
 @dataclasses.dataclass(frozen=True)
 class InjectedFaults:
-    """Faults of a link since reset, counted where they are injected.
+    """Faults of a link since reset, counted at the point of injection.
 
     Members
     -------
@@ -126,12 +126,12 @@ class _Faults(Struct):
 
 
 def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -> None:
-    """Raise ``ValueError`` unless each port exists and has at most one link in each direction.
+    """Raise ``ValueError`` if a port does not exist or has several links in one direction.
 
     Parameters
     ----------
     wiring : sequence
-        Links, as the node and port that send words, and the node and port that receive them.
+        Links as pairs (source, target), each a node and its port.
     nodes, ports : int
         Number of nodes, and number of ports per node.
     """
@@ -146,10 +146,10 @@ def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -
 
 
 class RingLink:
-    """A link that carries words forward, and credits or the level of a line backward.
+    """A link that carries words forward, and credits or a line level backward.
 
-    The state of the wires at one end in cycle t appears at the other end in cycle t + latency. Settings may be
-    changed between runs, and apply to words that enter from then on; words never overtake each other.
+    The state of the wires at one end in cycle t appears at the other end in cycle t + latency. Settings can be
+    changed between runs and apply to words that enter afterwards; words never overtake each other.
 
     Members
     -------
@@ -157,7 +157,7 @@ class RingLink:
     source, target : tuple of int
         Node and port that send words; node and port that receive them.
     wires : tuple of str
-        Names of the wires, in the order of their numbers.
+        Names of the wires, ordered by number.
     """
 
     def __init__(self, library: ctypes.CDLL, ring: ctypes.c_void_p, index: int, source: End, target: End) -> None:
@@ -169,9 +169,9 @@ class RingLink:
         self.wires = wires(replay=self._replay)
 
     def set_latency(self, *, data: int | None = None, credit: int | None = None) -> None:
-        """Set the latency of words, and of credits or the line, in cycles; at least 1, initially 16.
+        """Set the latency in cycles of words, and of credits or the line; at least 1, initially 16.
 
-        Levels of a line are lost if its latency is reduced; zeros are inserted if it is increased.
+        Reducing the latency of a line loses levels; increasing it inserts zeros.
         """
         status = self.status()
         data = status.data_latency if data is None else data
@@ -182,13 +182,13 @@ class RingLink:
         self._library.ring_link_latency(self._ring, self.index, data, credit)
 
     def set_rate(self, numerator: int, denominator: int) -> None:
-        """Set the rate in words per cycle, a fraction of at most 1. Faster words are delayed, in order."""
+        """Set the rate in words per cycle, a fraction up to 1. Faster words are delayed, in order."""
         if not 1 <= numerator <= denominator < 1 << 16:
             raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose words that enter from cycle ``start`` (default: now) to ``stop`` - 1; a line is low in these cycles.
+        """Lose words that enter from cycle ``start`` (default: now) to ``stop`` - 1; a line is low then.
 
         Words that entered earlier still arrive. A link can have only one cut at a time.
         """
@@ -202,7 +202,7 @@ class RingLink:
         self._library.ring_link_cut(self._ring, self.index, NEVER, NEVER)
 
     def corrupt(self, *, word: int, bit: int) -> None:
-        """Flip a bit of a future word, given by its number since reset: 0 to 31 for its data, or 32 for ``last``."""
+        """Flip a bit of a future word, given by its index since reset: 0 to 31 for data, 32 for ``last``."""
         if not self.status().words_sent <= word <= NEVER:
             raise ValueError(f"Word to corrupt must be one of those to come, from {self.status().words_sent}, not "
                              f"{word!r}")
@@ -211,17 +211,17 @@ class RingLink:
         self._add(_Scope.WORD, word, _Action.FLIP, bit)
 
     def flip(self, wire: str | SupportsIndex, *, word: int | None = None, cycle: int | None = None) -> None:
-        """Flip a wire during a future word, given by its number since reset, or in a future cycle.
+        """Flip a wire during a future word, given by its index since reset, or in a future cycle.
 
-        Flipping ``valid`` of a word loses the word; in any other cycle, the wires' content becomes a word. For the
-        backward wire, only a cycle can be given.
+        Flipping ``valid`` during a word loses it; in any other cycle, the state of the wires becomes a word. The
+        backward wire accepts only a cycle.
 
         Parameters
         ----------
         wire : str or int
             Name in :attr:`wires`, or its index there.
         word, cycle : int, optional
-            Exactly one of them must be given.
+            Exactly one of the two must be given.
         """
         number = wire_number(wire, replay=self._replay)
         if (word is None) == (cycle is None):
@@ -235,19 +235,19 @@ class RingLink:
             self._add(_Scope.WORD, self._to_come(word, "Word", self.status().words_sent), _Action.FLIP, number)
 
     def drop(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Lose a future word or packet, given by its number since reset."""
+        """Lose a future word or packet, given by its index since reset."""
         self._disturb(_Action.DROP, word, packet)
 
     def double(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a future word or packet twice; the words after it are delayed."""
+        """Transmit a future word or packet twice; later words are delayed."""
         self._disturb(_Action.DOUBLE, word, packet)
 
     def swap(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a future word or packet after the next one."""
+        """Swap a future word or packet with the next one."""
         self._disturb(_Action.SWAP, word, packet)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Set random faults from now on, replacing earlier ones; a reset of the ring keeps them."""
+        """Set random faults from now on, replacing earlier ones; they are kept when the ring is reset."""
         faults = RandomFaults(rate=0) if faults is None else faults
         self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
 
@@ -258,15 +258,15 @@ class RingLink:
         return InjectedFaults(**result.values())
 
     def status(self) -> LinkStatus:
-        """Read the link's settings and counters, and the number of words in flight."""
+        """Return the link's settings and counters, and the number of words in flight."""
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
 
     def tap(self, *, on: bool = True) -> NDArray[np.void]:
-        """Return the words that the sending node has sent since the last call; ``on`` continues recording.
-        Only control words, and the first and last words of each message between slots, are recorded, with ``cycle``,
-        ``data``, and ``place``, which has the bits :data:`LAST` and :data:`CONTROL`."""
+        """Return the words sent since the last call; ``on`` continues recording. Only control words and the first and
+        last words of messages between slots are recorded; ``place`` has the bits :data:`LAST` and :data:`CONTROL`.
+        """
         parts: list[NDArray[np.void]] = []
         while not parts or parts[-1].size == _TAPPED_AT_ONCE:
             part = np.empty(_TAPPED_AT_ONCE, _TAPPED)
@@ -274,7 +274,7 @@ class RingLink:
         return np.concatenate(parts)
 
     def describe(self, cycle: int) -> str:
-        """Describe the link's traffic and its words in flight in a single line."""
+        """Describe the link's traffic and the words in flight in one line."""
         k = self.status()
         (source, port), (target, other) = self.source, self.target
         ends = f"{source} -> {target}" if port == other == 0 else f"{source} port {port} -> {target} port {other}"

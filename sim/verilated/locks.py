@@ -1,11 +1,11 @@
-"""Interprocess locks on a folder of entries, and notes of the entries that each process uses.
+"""Interprocess locks on a folder of entries, and notes that list the entries each process uses.
 
 In addition to its entries, the folder contains
 
-- ``.lock``, which is held briefly: shared to start using an entry, exclusively to remove one;
-- ``.<name>.lock``, which is held while the entry of that name is built or removed, and deleted when released;
-- ``.users/``, with a file for each process that lists the entries it uses, one per line. The process holds a lock on
-  its file as long as it runs, so a file without a lock belongs to no running process.
+- ``.lock``, which is held briefly, shared to start using an entry and exclusively to remove one;
+- ``.<name>.lock``, which is held while the entry with that name is built or removed, and deleted on release;
+- ``.users/``, with one file per process that lists the entries it uses, one per line. A process keeps its file locked
+  as long as it runs, so an unlocked file does not belong to a running process.
 
 All locks end with the process that holds them, even if it is killed.
 """
@@ -29,7 +29,7 @@ _NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
 def _acquire(path: Path, operation: int) -> int:
-    """Lock a lock file, again if it has lost its name meanwhile, and return its descriptor."""
+    """Lock a lock file and return its descriptor; retry if the file has lost its name meanwhile."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -45,7 +45,7 @@ def _acquire(path: Path, operation: int) -> int:
 
 @contextlib.contextmanager
 def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
-    """Lock the entry with this name, which need not exist.
+    """Lock the entry with this name; the entry need not exist.
 
     Raises
     ------
@@ -57,13 +57,13 @@ def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before unlocking, so that no file without an owner remains
+        path.unlink(missing_ok=True)  # before unlocking, so that no unowned file remains
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
-    """Lock the folder: shared, so that no entry is removed; or exclusively, so that no new use of one begins."""
+    """Lock the folder: shared, so no entry is removed, or exclusively, so no new use of an entry begins."""
     descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         yield
@@ -72,7 +72,7 @@ def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
 
 
 class _Note:
-    """The note file of this process in a folder of entries."""
+    """Return the path of this process's note file in a folder of entries."""
 
     def __init__(self, parent: Path) -> None:
         folder = parent / _USERS
@@ -86,7 +86,7 @@ class _Note:
 
     @property
     def linked(self) -> bool:
-        """Whether the file still has its name, which a user may have removed."""
+        """Return whether the file still has its name, which a user may have removed."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def add(self, name: str) -> None:
@@ -104,7 +104,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Start new notes in a child process; its parent keeps its own entries."""
+    """Start new notes in a child process; the parent keeps its own entries."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()
@@ -114,7 +114,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def use(parent: Path, name: str) -> None:
-    """Record that this process uses an entry until it ends, so that no other process removes it.
+    """Record that this process uses an entry, so that no other process removes it until this one ends.
 
     Raises
     ------
@@ -135,9 +135,9 @@ def use(parent: Path, name: str) -> None:
 
 
 def in_use(parent: Path) -> set[str]:
-    """Names of the entries in use by running processes, including this one.
+    """Return the names of the entries in use by running processes, including this one.
 
-    Requires an exclusive :func:`folder_lock`. Files of processes that have ended are removed.
+    Requires an exclusive :func:`folder_lock`. Removes files of processes that have ended.
     """
     names: set[str] = set()
     users = parent / _USERS
@@ -160,7 +160,7 @@ def in_use(parent: Path) -> set[str]:
 
 @atexit.register
 def release_all() -> None:
-    """Remove this process's notes of entries in use when the process exits."""
+    """Remove this process's notes when it exits."""
     with _guard:
         for note in _notes.values():
             note.close()

@@ -1,8 +1,8 @@
-"""Memories and counters of a Verilated node, by the names that Verilator gives them.
+"""Memories and counters of a Verilated node, found by the names Verilator gives them.
 
 When Verilator flattens a design, each memory becomes a member of a single class, with a name derived from its path.
-Its rows are contiguous, as are the elements within them, so a memory is an array of elements. A register also becomes
-a member.
+The rows and the elements within each row are contiguous, so a memory is an array of elements. Registers also become
+members.
 """
 
 import re
@@ -13,14 +13,14 @@ from hdl.control.registers import COUNTERS
 
 __all__ = ["HEADER", "find_members"]
 
-#: Name of the header that the harness includes.
+#: Name of the generated header, which the harness includes.
 HEADER = "members.h"
 
-#: A memory among the class members: row type, number of rows, and name.
+#: Declaration of a memory member: row type, number of rows, name.
 _MEMBER = re.compile(r"^\s*VlUnpacked<([\w<>]+)/\*[\d:]+\*/, (\d+)> (\w+);$", re.MULTILINE)
 
 
-#: A register among the class members: highest bit, and name.
+#: Declaration of a register member: highest bit, name.
 _REGISTER = re.compile(r"^\s*[CSI]Data/\*(\d+):0\*/ (\w+);$", re.MULTILINE)
 
 
@@ -35,19 +35,19 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
     Parameters
     ----------
     folder : Path
-        Folder with the Verilated class V``model``; the header is written there.
+        Folder that contains the Verilated class V``model``, where the header is written.
     model : str
     path : str
-        Path of the instance with the memories, from the top module down, joined by dots.
+        Dotted path of the instance with the memories, starting at the top module.
     memories : sequence of str
-        Names of the submodules with a memory.
+        Names of the submodules that contain a memory.
     """
     text = (folder / f"V{model}___024root.h").read_text()
     (folder / HEADER).write_text(_memories(text, path, memories) + _counters(text, path))
 
 
 def _name(path: str, *rest: str) -> str:
-    """C++ name of the class member for an item in the instance at ``path``."""
+    """C++ member name for an item of the instance at ``path``."""
     return "__DOT__".join([*path.split("."), *rest])
 
 
@@ -68,7 +68,7 @@ def _counters(text: str, path: str) -> str:
     rows = {name for _, _, name in _MEMBER.findall(text)}
     if memory not in rows or not bits.keys() >= set(busy) or not bits.keys() & set(lows):
         return "#define RING_COUNTERS(f)\n"
-    # If a node lacks a counter, no signal has its low bits, and its row in memory is zero.
+    # If a node lacks a counter, there is no signal for its low bits, and its row in memory is zero.
     uses = " ".join(f"f({entry.address}, {f'root.{low}' if low in bits else '0u'}, {(1 << bits.get(low, 0)) - 1}u)"
                     for entry, low in zip(COUNTERS, lows, strict=True))
     return (f"#define RING_COUNTERS(f) {uses}\n#define RING_REGISTERS {memory}\n"

@@ -1,10 +1,10 @@
-"""Environment variables that ``mpirun`` sets to process numbers."""
+"""Environment variables for process numbers that ``mpirun`` sets."""
 
 import os
 
 __all__ = ["mpi_rank", "mpi_size"]
 
-#: Number of processes and own rank, for Open MPI and then for MPICH and other implementations.
+#: Variables with the number of processes and own rank, for Open MPI, then for MPICH and other implementations.
 _SIZES, _RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -14,7 +14,7 @@ def mpi_size() -> int:
 
 
 def mpi_rank() -> int:
-    """Rank of this process among the processes of ``mpirun``; 0 without ``mpirun``."""
+    """Rank of this process among those started by ``mpirun``; 0 without ``mpirun``."""
     return _number(_RANKS, 0)
 
 

@@ -1,4 +1,4 @@
-"""Processes started by ``mpirun``, for a ring with nodes in all of them."""
+"""Processes started by ``mpirun`` for a ring with nodes in all of them."""
 
 import atexit
 import signal
@@ -23,7 +23,7 @@ def _world() -> Any:
 
 
 class _MpiChannel:
-    """Calls and answers over MPI. The receiver sleeps between polls, for increasingly long times."""
+    """Calls and answers over MPI; the receiver sleeps for increasingly long times between polls."""
 
     def __init__(self, other: int) -> None:
         self._world, self._other = _world(), other
@@ -40,9 +40,9 @@ class _MpiChannel:
 
 
 class MpiProcesses(Processes):
-    """Processes started by ``mpirun``; this one is the first.
+    """Processes started by ``mpirun``, seen from the first one.
 
-    The other processes must call :func:`serve_mpi`, and are released when this one exits.
+    The other processes must call :func:`serve_mpi`; they are released when this one exits.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class MpiProcesses(Processes):
         return f"process {process} of {self.number}"
 
     def finish(self, *, busy: bool) -> None:
-        if busy:  # the other processes wait within a run, and cannot receive calls
+        if busy:  # the other processes wait within a run and cannot receive calls
             reason = sys.exception() or "a run was interrupted"
             print(f"error: {reason}; all processes of the ring end", file=sys.stderr, flush=True)
             self._world.Abort(1)
@@ -75,7 +75,7 @@ class MpiProcesses(Processes):
 
 
 def serve_mpi() -> None:
-    """Serve rings, one after another, in an MPI process other than the first, until the first one exits."""
+    """Serve one ring after another in an MPI process other than the first, until the first one exits."""
     channel = _MpiChannel(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while (setup := channel.recv()) is not None:

@@ -1,6 +1,6 @@
-"""Names of signal values: states of finite state machines, and members of enumerations.
+"""Names of signal values: states of finite state machines and members of enumerations.
 
-Waveforms contain numbers. Amaranth knows their meanings, but Verilog does not pass them on to Verilator.
+Waveforms contain only numbers, because the names that Amaranth knows are lost in the Verilog for Verilator.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from sim.verilated.verilog import Design, sources
 __all__ = ["SCOPES", "Encoding", "encodings", "read_encodings", "write_gtkw"]
 
 
-#: Width of the operation in a command. Commands may contain any number there, so it is not an enumeration.
+#: Width in bits of a command's operation, which is not an enumeration since commands may contain any number.
 _OPERATION_BITS = 8
-#: Scopes between the scope of a node and its component in a waveform.
+#: Scopes between a node's scope and its component in a waveform.
 SCOPES = ("ring_node", "node")
 
 
@@ -38,20 +38,20 @@ _ROWS = several(record(path=several(_name, 0, 64), signal=_name, width=integer(1
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Names for the values of one signal.
+    """Names of the values of one signal.
 
     Members
     -------
     path : tuple of str
-        Path of modules to the signal's module, without the top module.
+        Module path to the signal, without the top module.
     signal : str
         Name in that module; the name of a structure member contains a dot.
     width : int
         Number of bits.
     values : dict
-        Names by value.
+        Names keyed by value.
     machine : bool
-        Whether the values are states of a finite state machine.
+        Whether the signal holds the state of a finite state machine.
     """
 
     path: tuple[str, ...]
@@ -62,13 +62,13 @@ class Encoding:
 
 
 def encodings(component: Component, design: Design, *, identity: str | None = None) -> tuple[Encoding, ...]:
-    """All signals of a component with named values, in the order of their modules.
+    """All signals of a component that have named values, in module order.
 
     Parameters
     ----------
     component : Component
     design : Design
-        The same component as Verilog; signals without a wire there are omitted.
+        The component as Verilog; signals that have no wire in it are omitted.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`; if given, the names are stored for later runs.
     """
@@ -94,7 +94,7 @@ def _save(folder: Path, items: Iterable[Encoding]) -> Path:
 
 
 def read_encodings(folder: Path) -> list[Encoding]:
-    """Read the encodings from a folder of names that :func:`write_gtkw` created next to a save file.
+    """Read the encodings from the ``.names`` folder that :func:`write_gtkw` created.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def _encodings(component: Component, design: Design) -> list[Encoding]:
 
 
 def _leaf(name: str, parts: tuple[object, ...]) -> str:
-    """Name of a signal without its prefixes: a structure's member, or the last part of a signal name."""
+    """Unprefixed name of a signal: the structure member, or the last part of the signal's name."""
     return str(parts[-1]) if parts else name.partition("$")[0].rpartition("__")[2]
 
 
@@ -145,7 +145,7 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """Names of states by number if the signal holds the state of a state machine; otherwise empty."""
+    """State names of a state machine's state signal, keyed by number; empty for any other signal."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}
@@ -162,7 +162,7 @@ def _states(signal: object) -> dict[int, str]:
 
 
 def _wires(design: Design) -> dict[str, frozenset[str]]:
-    """Names of the wires of each module, by the module's name."""
+    """Wire names of each module, keyed by module name."""
     result = {}
     for part in re.split(r"^module ", design.text, flags=re.MULTILINE)[1:]:
         name = part[:part.index("(")].strip().lstrip("\\")
@@ -172,13 +172,13 @@ def _wires(design: Design) -> dict[str, frozenset[str]]:
 
 
 def _filter(encoding: Encoding) -> str:
-    """Filter file for GTKWave: each line consists of a value in binary and its name."""
+    """GTKWave filter file: each line contains a binary value and its name."""
     return str(make_translation_filter(sorted(encoding.values.items()), datafmt="bin", size=encoding.width)) + "\n"
 
 
 def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
-    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and next
-    to it the files with these names; return the paths of all files.
+    """Write a GTKWave save file that shows the state machines of all nodes with named states. Also write the filter
+    files with the names, and return the paths of all files.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-// Floating-point units as functions that use the processor's arithmetic, in place of gateware: see native.py.
+// Floating-point units as functions that use the processor's arithmetic instead of gateware. See native.py.
 //
 // Numbers are given as the bits of binary32, rounded to nearest even, with subnormal numbers and one NaN. `broken`
 // detects a compiler that violates these rules, and `Environment` sets the processor's modes for any caller.
@@ -28,7 +28,7 @@ NATIVE_FUNCTION float number(std::uint32_t bits) {
     return value;
 }
 
-// Bits of a result; every NaN becomes the canonical one.
+// Bits of a result, in which every NaN becomes the canonical one.
 NATIVE_FUNCTION std::uint32_t pattern(float value) {
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -58,7 +58,7 @@ private:
     std::fenv_t m_saved;
 };
 
-// A rule that the compiled functions break, found by comparison with known results; null if there is none.
+// A rule that the compiled functions break, found by comparing with known results; null if there is none.
 inline const char* broken() {
     struct Case {
         const char* rule;

@@ -1,8 +1,8 @@
-// Floating-point units with results computed in the first stage, by functions of native.h: see native.py.
-// Operands enter in every cycle when load is high. In a unit that is not folded, load is always high.
+// Floating-point units with results computed in the first stage by functions of native.h: see native.py.
+// New operands enter in every cycle when load is high; units that are not folded keep it high.
 
 module native_delay #(parameter CYCLES = 2) (input clk, input [31:0] i, output reg [31:0] o);
-  // One wide register, which compiled code shifts with a few vector instructions.
+  // One wide register, because compiled code can shift it with a few vector instructions.
   reg [32 * CYCLES - 33:0] line;
   always @(posedge clk) begin
     o <= line[32 * CYCLES - 33 -: 32];

@@ -34,18 +34,18 @@ Bits = npt.NDArray[np.uint32]
 
 
 class MismatchError(AssertionError):
-    """Raised when the gateware and the model differ."""
+    """Raised when gateware and model differ."""
 
 
 def floats(lane: UpdateLane) -> Floats:
-    """Model arithmetic with the latencies of the lane's units."""
+    """Arithmetic of the model, with the latencies of the lane's units."""
     return Floats(rules=tuple(Rule[rule.name] for rule in lane.rules), adder=lane.adder_latency,
                   multiplier=lane.multiplier_latency, limiter=lane.limiter_latency, root=lane.root_latency,
                   divider=lane.divider_latency)
 
 
 def shared_floats(lane: SharedLane) -> SharedFloats:
-    """Model of the floating-point units with the cycles in the timetable of a lane."""
+    """Arithmetic of the model, with operation cycles from the timetable of a shared lane."""
     table = lane.timetable
     planes = range(lane.planes)
     return SharedFloats(
@@ -65,13 +65,13 @@ def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
 
 
 def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
-    """Settings as an integer, in the layout of the unit's ``settings`` port."""
+    """Settings as an integer in the layout of the ``settings`` port."""
     layout = component.settings.shape()
     return to_int(layout, {name: int(getattr(settings, name)) for name in layout.members})
 
 
 def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
-    """Rows of an operand stream: the beats of all fills, with ``last`` set on the final beat of each."""
+    """Rows of an operand stream: the beats of all fills, with ``last`` on the final beat of each fill."""
     lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
@@ -89,7 +89,7 @@ def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
 
 def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-    """Operands of the bursts, drawn by ``draw(stream, count)`` for every stream and burst."""
+    """Operands of the bursts; ``draw(stream, count)`` draws them for every stream and burst."""
     needed = {"weights": [burst.count for burst in bursts]}
     for worker in range(model.workers):
         needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
@@ -98,7 +98,7 @@ def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
 
 
 class Lockstep:
-    """A Verilated streamed optimizer and its model.
+    """A Verilated streamed optimizer together with its model.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Lockstep:
 
     def drive(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
               stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
-        """Run the gateware from its current state, and return the values of all ports in each cycle."""
+        """Run the gateware from its current state; return the values of all ports in every cycle."""
         model = self.model
         commands = {"count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]}
         sources = {"command": Feed(pack(command_layout(model.workers, model.depth), commands), stalls.get("command"))}
@@ -135,9 +135,9 @@ class Lockstep:
 
     def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
-        """Run the gateware and the model, and check that they agree in every cycle and every bit.
+        """Run gateware and model, and check that every bit agrees in every cycle.
 
-        The unit must be idle with empty buffers, as it is after a reset or when all data has left it.
+        The unit must be idle with empty buffers, as after a reset or once all data has left it.
         """
         stalls = stalls or {}
         trace = self.model.run(bursts, settings, fills, stalls=stalls, cycles=cycles)

@@ -1,4 +1,4 @@
-"""Start the processes of a ring on this host, each with a range of the ring's nodes."""
+"""Start the processes of a ring on this host; each process simulates a range of nodes."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from sim.verilated.toolchain import ROOT
 
 __all__ = ["LocalProcesses", "serve_here"]
 
-#: Time in seconds for a process to end before it is killed.
+#: Time in seconds that a process has to end before it is killed.
 _GRACE = 2.0
 
 
@@ -25,7 +25,7 @@ class LocalProcesses(Processes):
     Parameters
     ----------
     number : int
-        Number of all processes, including this one.
+        Number of processes, including this one.
     """
 
     def __init__(self, number: int) -> None:
@@ -74,7 +74,7 @@ class LocalProcesses(Processes):
 
 
 def serve_here(descriptor: int, process: int) -> None:
-    """Serve in a process of :class:`LocalProcesses` until process 0 has finished."""
+    """Serve as a process of :class:`LocalProcesses` until process 0 has finished."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only process 0 handles interrupts
     channel = Connection(descriptor)
     try:

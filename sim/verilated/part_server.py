@@ -1,4 +1,4 @@
-"""Processes that each simulate some nodes of a ring: calls from process 0, and their execution."""
+"""Processes that each simulate some nodes of a ring: calls from process 0 and their execution."""
 
 import abc
 import dataclasses
@@ -17,23 +17,23 @@ __all__ = ["Call", "Channel", "Failure", "Processes", "Setup", "serve"]
 
 
 class Channel(Protocol):
-    """Channel for calls and answers between process 0 and another process."""
+    """Channel for calls and answers between process 0 and one other process."""
 
     def send(self, item: Any, /) -> None:
         """Send an object."""
 
     def recv(self) -> Any:
-        """Wait for an object; raises ``EOFError`` if the other side has ended."""
+        """Wait for an object; raise ``EOFError`` if the other side has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Description of a ring for a process that simulates a share of it.
+    """Setup of a process that simulates part of a ring.
 
     Members
     -------
     libraries : sequence of Library
-        Library for each node.
+        Library of each node.
     threads : int
         Number of threads in the process.
     wiring : sequence or None
@@ -55,14 +55,14 @@ class Processes(abc.ABC):
     Members
     -------
     number : int
-        Number of all processes, including this one.
+        Total number of processes, including this one.
     """
 
     number: int
 
     @abc.abstractmethod
     def start(self, setup: Setup) -> Exchange:
-        """Send each process its setup, and return this process's exchange, to be used once all have answered."""
+        """Send each process its setup; return this process's exchange, usable once all have answered."""
 
     @abc.abstractmethod
     def channel(self, process: int) -> Channel:
@@ -70,16 +70,16 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def name(self, process: int) -> str:
-        """Name of a process for messages, and how it ended if it has ended."""
+        """Name of a process for messages, including how it ended if it has ended."""
 
     @abc.abstractmethod
     def finish(self, *, busy: bool) -> None:
-        """End the parts of the ring in other processes; these may be waiting for this process if it is ``busy``."""
+        """End the other processes' parts of the ring; if ``busy``, they may be waiting for this process."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Call of a method of the ring or of one of its links; an answer is returned only if requested."""
+    """Call to a method of the ring or of one of its links; it is answered only if requested."""
 
     method: str
     arguments: tuple[Any, ...] = ()
@@ -90,18 +90,18 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """An exception that is sent in place of an answer."""
+    """Exception that is sent instead of an answer."""
 
     error: Exception
 
 
 class _Served(VerilatedRing):
-    """A share of a ring, with methods for data that process 0 cannot access directly."""
+    """Part of a ring, with methods for data that process 0 cannot access directly."""
 
     exchange: Exchange | None = None
 
     def read(self, method: str, arguments: tuple[int, ...], part: slice) -> np.ndarray:
-        """Copy a part of the array that a method returns."""
+        """Return a copy of a slice of the array that a method returns."""
         return np.array(getattr(self, method)(*arguments)[part])
 
     def write(self, method: str, arguments: tuple[int, ...], part: slice, values: Any) -> None:
@@ -109,32 +109,32 @@ class _Served(VerilatedRing):
         getattr(self, method)(*arguments)[part] = values
 
     def form(self, method: str, arguments: tuple[int, ...]) -> tuple[int, np.dtype[Any]]:
-        """Number of elements and element type of an array that a method returns."""
+        """Return the size and element type of the array that a method returns."""
         array = getattr(self, method)(*arguments)
         return array.size, array.dtype
 
     def far(self, node: int) -> tuple[np.ndarray, int, int]:
-        """Copy of a node's far memory, and its counters."""
+        """Return a copy of a node's far memory, and its counters."""
         memory, read, written = self.far_memory(node)
         return memory.copy(), read, written
 
     def times(self) -> tuple[float, float]:
-        """Processor seconds of this process, and of its exchanges."""
+        """Return the processor time in seconds of this process and of its exchanges."""
         assert self.exchange is not None
         return time.process_time(), self.exchange.used
 
     def time_exchange(self, size: int) -> float:
-        """Seconds of an exchange; see :meth:`~sim.verilated.exchange.Exchange.time`."""
+        """Return the time of an exchange in seconds; see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self.exchange is not None
         return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Number of memory spaces and far memory width of each node; 0 for nodes of other processes."""
+        """Return each node's number of memory spaces and far memory width; 0 for nodes of other processes."""
         return self.spaces, self.far_widths
 
 
 def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Exchange]) -> None:
-    """Serve a share of a ring until process 0 has finished.
+    """Serve a part of a ring until process 0 has finished.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Excha
                 except Exception as error:
                     if exchange.first_ended() is not None:
                         raise
-                    if not call.answered and call.method != "run":  # a run fails in the same way in all processes
+                    if not call.answered and call.method != "run":  # a run fails identically in all processes
                         raise
                     answer = Failure(error)
                 if call.answered:

@@ -1,4 +1,4 @@
-"""A ring with nodes in several processes, which behaves as if it were in a single process.
+"""Ring with nodes in several processes that behaves like a ring in a single process.
 
 Process 0 holds the ring object that the host uses. The other processes serve it: they repeat changes to links, run
 when process 0 runs, and pass words to and from their own nodes. All cycles, words and counters are as in one process.
@@ -24,18 +24,18 @@ __all__ = ["Contents", "PartedRing", "ProcessEndedError", "bounds"]
 
 
 def bounds(nodes: int, processes: int) -> tuple[int, ...]:
-    """First node of each process, followed by the number of all nodes, with shares as equal as possible."""
+    """First node of each process, followed by the total number of nodes; shares are as equal as possible."""
     if not 1 <= processes <= nodes:
         raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {processes!r}")
     return tuple(nodes * process // processes for process in range(processes + 1))
 
 
 class ProcessEndedError(ToolError):
-    """Raised when a process that simulates a part of the ring has ended."""
+    """Raised when a process that simulates part of the ring has ended."""
 
 
 class Contents:
-    """Array of a node in another process. Slices are read as copies."""
+    """Array of a node in another process; slices are read as copies."""
 
     def __init__(self, ring: "PartedRing", process: int, method: str, arguments: tuple[int, ...]) -> None:
         self._ring, self._process, self._of = ring, process, (method, arguments)
@@ -50,7 +50,7 @@ class Contents:
 
 
 class _PartedLink(RingLink):
-    """A link with ends that may be in different processes; its settings are kept in all processes."""
+    """Link with ends that may be in different processes; all processes keep its settings."""
 
     def __init__(self, parted: "PartedRing", *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -79,7 +79,7 @@ class _PartedLink(RingLink):
         self._everywhere("_add", *arguments)
 
     def status(self) -> LinkStatus:
-        """Settings and counters of a link, each from the process that counts it."""
+        """Settings and counters of a link, each read from the process that counts it."""
         here = super().status
         source, target = (cast(LinkStatus, self._parted.at(node, "status", here, link=self.index))
                           for node in (self.source[0], self.target[0]))
@@ -94,11 +94,11 @@ class _PartedLink(RingLink):
 
 
 class PartedRing(VerilatedRing):
-    """A ring in several processes, as seen from process 0: a :class:`~sim.verilated.ring.VerilatedRing` with the
-    nodes of all processes.
+    """A ring in several processes, as seen from process 0: a :class:`~sim.verilated.ring.VerilatedRing` with all
+    processes' nodes.
 
-    Waveforms cannot be written. Memories of nodes in other processes are not views: see :class:`Contents`. A saved
-    state is valid only for the same partition into processes.
+    Waveforms cannot be written. The memories of nodes in other processes are not views: see :class:`Contents`. A
+    saved state can only be restored with the same partition into processes.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class PartedRing(VerilatedRing):
         return next(process for process in range(self._processes.number) if node < self._bounds[process + 1])
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Call a method of a process's part of the ring, or of a link, without waiting for the result."""
+        """Call a method of another process's part of the ring, or of a link, without waiting for the result."""
         self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
@@ -149,12 +149,12 @@ class PartedRing(VerilatedRing):
             self.tell(process, method, *arguments, link=link, **keywords)
 
     def ask(self, process: int, method: str, *arguments: Any, link: int | None = None) -> Any:
-        """Call a method in a process, and return its result."""
+        """Call a method in a process and return its result."""
         self._send(process, Call(method, arguments, {}, link))
         return self._answer(process)
 
     def at(self, node: int, method: str, here: Callable[[], Any], *arguments: Any, link: int | None = None) -> Any:
-        """Call a method in the process of a node; if that is this process, call ``here`` instead."""
+        """Call a method in a node's process; if that is this process, call ``here`` instead."""
         process = self.process_of(node)
         return self.ask(process, method, *arguments, link=link) if process else here()
 
@@ -176,7 +176,7 @@ class PartedRing(VerilatedRing):
         return answer
 
     def _ended(self, process: int) -> ProcessEndedError:
-        """Error for a process that has ended; it names the process that ended first."""
+        """Return the error for a process that has ended; it names the process that ended first."""
         first = None if self._exchange is None else self._exchange.first_ended()
         process = first or process
         nodes = f"{self._bounds[process]} to {self._bounds[process + 1] - 1}"
@@ -190,13 +190,13 @@ class PartedRing(VerilatedRing):
                 self._exchange.close()
 
     def times(self) -> list[tuple[float, float]]:
-        """CPU time in seconds of each process, and of its exchanges with the time in which they wait."""
+        """CPU time in seconds of each process, and of its exchanges, including waiting."""
         assert self._exchange is not None
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 
     def time_exchange(self, size: int) -> float:
-        """Seconds for exchanging messages of ``size`` bytes between all processes or, with size 0, for an agreement;
-        see :meth:`~sim.verilated.exchange.Exchange.time`."""
+        """Return the time in seconds to exchange ``size`` bytes per message between all processes or, for size 0, to
+        agree; see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self._exchange is not None
         for process in self._others:
             self._send(process, Call("time_exchange", (size,)))
@@ -285,7 +285,7 @@ class PartedRing(VerilatedRing):
         return Contents(self, process, "owners", (node,)) if process else super().owners(node)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
-        """Far memory of a node, as a copy if it is in another process, and the number of words read and written."""
+        """Far memory of a node, copied if it is in another process, and the number of words read and written."""
         self._check_far(node)
         here = super().far_memory
         result: tuple[np.ndarray, int, int] = self.at(node, "far", lambda: here(node), node)
@@ -298,12 +298,12 @@ class PartedRing(VerilatedRing):
             super()._far_speed(node, latency, rate)
 
     def save(self) -> bytes:
-        """Save the whole state: the states of all processes, one after another."""
+        """Save the whole state: the states of all processes in order."""
         parts = [super().save(), *(self.ask(process, "save") for process in self._others)]
         return self._beginning + np.array([len(part) for part in parts], np.uint64).tobytes() + b"".join(parts)
 
     def restore(self, state: bytes) -> None:
-        """Continue from a saved state of this ring, or of another with the same library, size and processes."""
+        """Continue from a state saved by this ring, or by one with the same library, size and processes."""
         if not state.startswith(self._beginning):
             raise ValueError("State must be one saved from a ring of the same library, size and processes")
         lengths = np.frombuffer(state, np.uint64, self._processes.number, len(self._beginning))

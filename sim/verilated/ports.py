@@ -1,11 +1,11 @@
-"""Ring ports and far memory ports among the ports of a Verilated node, as macros for the harness."""
+"""Macros for the simulation harness that list the ring and far-memory ports of a Verilated node."""
 
 import re
 from collections.abc import Mapping
 
 __all__ = ["HEADER", "describe_ports"]
 
-#: Name of the header that the harness includes.
+#: Name of the header included by the harness.
 HEADER = "ports.h"
 
 #: A wire of a port that sends words.

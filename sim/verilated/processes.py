@@ -1,7 +1,7 @@
-"""Programs that are run by a build and end together with it.
+"""Run programs for a build, and end them when the build ends.
 
-A signal that ends this process also ends the programs that it has started: :func:`ended_by_signals` turns the signal
-into an exception, and :func:`run` and :func:`in_parallel` end their programs when an exception occurs.
+If a signal ends this process, the programs that it started end as well: :func:`ended_by_signals` turns the signal
+into an exception, and :func:`run` and :func:`in_parallel` end their programs on any exception.
 """
 
 import _thread
@@ -25,15 +25,15 @@ Result = TypeVar("Result")
 
 #: Signals that end a program.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Seconds after a signal during which further signals do not disturb the cleanup.
+#: Number of seconds after a signal during which further signals do not interrupt cleanup.
 PATIENCE = 3.0
-#: Number of lines of a failed program's output that an error shows.
+#: How many of the last lines of a failed program's output an error shows.
 _TAIL = 40
-#: Time in seconds for a program to end before it is killed.
+#: Number of seconds that a program has to end before it is killed.
 _GRACE = 2.0
-#: Seconds until a signal is sent again after Python has discarded its exception.
+#: Number of seconds after which a signal is resent if Python has discarded its exception.
 _AGAIN = 0.05
-#: Seconds between polls of threads that are ending.
+#: Polling interval in seconds while threads are ending.
 _POLL = 0.001
 #: Seconds that the main thread waits at a time. If a signal arrives between Python's check for signals and the system
 #: call that waits, the call is not interrupted: the signal handler runs only after it returns.
@@ -41,7 +41,7 @@ _WAIT = 0.25
 
 
 class _Group:
-    """Programs of one call of :func:`in_parallel`; no program is started after the group has ended."""
+    """Programs started by one call of :func:`in_parallel`; none is started after the group has ended."""
 
     def __init__(self) -> None:
         self.running: set[subprocess.Popen[str]] = set()
@@ -49,7 +49,7 @@ class _Group:
         self.lock = threading.Lock()
 
     def end(self) -> None:
-        """Start no further programs, and end the running ones."""
+        """Stop starting programs, and end the running ones."""
         with self.lock:
             self.ended = True
             running = list(self.running)
@@ -57,7 +57,7 @@ class _Group:
             _end(process)
 
 
-#: Group that each thread belongs to, if any.
+#: Group of each thread, if it has one.
 _local = threading.local()
 
 
@@ -66,7 +66,7 @@ class ToolError(RuntimeError):
 
 
 class EndedError(SystemExit):
-    """Raised when a signal asks this process to end. It exits with 128 plus the signal number, as in a shell."""
+    """Raised when a signal asks this process to end. Exit code: 128 + signal number, as in a shell."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
@@ -75,19 +75,19 @@ class EndedError(SystemExit):
 
 @contextlib.contextmanager
 def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Send a signal again if its handler raised an exception in a finalizer, where Python discards it.
+    """Resend a signal if its handler raised an exception in a finalizer, where Python discards it.
 
     Parameters
     ----------
     kind : type
-        Type of the exception, which has an attribute ``signal`` with the signal number.
+        Exception type; its instances have an attribute ``signal`` with the signal number.
     listen : callable
-        Called before the signal is sent again.
+        Called before the signal is resent.
     """
     before, active = sys.unraisablehook, True
 
     def send(number: int) -> None:
-        time.sleep(_AGAIN)  # by then the finalizer has returned; if not, the hook runs again
+        time.sleep(_AGAIN)  # The finalizer has returned by then; if not, the hook runs again.
         main = threading.main_thread().ident
         if active and main is not None:
             signal.pthread_kill(main, number)
@@ -109,14 +109,14 @@ def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, to allow a cleanup.
+    """Make SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, to allow cleanup.
 
-    A signal that is ignored, as under ``nohup``, stays ignored, and a signal that the program already handles is not
-    changed. If a cleanup takes more than :data:`PATIENCE` seconds, another signal ends the process immediately.
-    Outside the main thread this has no effect.
+    Signals that are ignored (as under ``nohup``) or already handled by the program are not changed. If cleanup takes
+    longer than :data:`PATIENCE` seconds, another signal ends the process immediately. Outside the main thread, this
+    does nothing.
     """
     def end(number: int, frame: FrameType | None) -> None:
-        # The cleanup must not be interrupted as well. Programs would inherit SIG_IGN, but not this handler.
+        # Cleanup must not be interrupted either. Programs would inherit SIG_IGN, but not this handler.
         asked = time.monotonic()
 
         def again(number: int, frame: FrameType | None) -> None:
@@ -146,24 +146,24 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return its output.
+    """Run a program until it ends, and return its output.
 
     Parameters
     ----------
     command : sequence of str
         Program and arguments.
     cwd : Path
-        Working folder. Programs compiled to WebAssembly cannot access anything above it.
+        Working folder. Programs compiled to WebAssembly can only access files below it.
     log : Path or None
-        A log that the program writes itself; its end is included in error messages, since the standard output of a
+        Log file written by the program. Its last lines are included in error messages, since the standard output of a
         program compiled to WebAssembly may be lost.
     env : mapping or None
-        Environment variables to use instead of this process's own.
+        Environment variables, instead of the ones of this process.
 
     Raises
     ------
     ToolError
-        The program cannot be started, or has failed.
+        The program cannot be started or fails.
     """
     group: _Group | None = getattr(_local, "group", None)
     with contextlib.nullcontext() if group is None else group.lock:
@@ -196,9 +196,9 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: int | None = None) -> list[Result]:
-    """Results of ``work`` for all items, in order; up to ``most`` run at a time, by default one per core.
+    """Return the results of ``work`` in item order; up to ``most`` run at a time (default: one per core).
 
-    If an item fails, or this thread is interrupted, no further item is started, and programs that :func:`run` has
+    If an item fails or this thread is interrupted, no more items are started, and the programs that :func:`run` has
     started for other items are ended.
     """
     left = list(enumerate(items))[::-1]
@@ -237,7 +237,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
                 pass
     except BaseException:
         group.end()
-        while len(finished) < len(threads):  # a thread's lock may already have been acquired here
+        while len(finished) < len(threads):  # a thread may have acquired its lock here
             time.sleep(_POLL)
         raise
     if errors:
@@ -253,7 +253,7 @@ def _output(process: subprocess.Popen[str]) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a program and its descendants, which the driver of a compiler would otherwise leave running."""
+    """End a program and its descendants, since compiler drivers do not end the programs that they start."""
     if process.poll() is None:
         family = _stopped(process.pid)
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -264,13 +264,13 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             for member in {*family, *_stopped(process.pid)}:  # more processes may have started meanwhile
                 _send(member, signal.SIGKILL)
-            # An exception raised by a signal can leave Popen's wait lock acquired, and then this call waits forever.
+            # If a signal raises an exception, Popen's wait lock may stay acquired; this call would then wait forever.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
 
 
 def status(process: int) -> list[str]:
-    """Fields of a process from its state on, as in proc(5); empty if it has ended, or if there is no /proc."""
+    """Fields of a process from its state onwards, as in proc(5); empty if it has ended or without /proc."""
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -278,14 +278,14 @@ def status(process: int) -> list[str]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is alive and not a zombie; always false without /proc."""
+    """Whether a process is alive and not a zombie. Always False without /proc."""
     return status(process)[:1] not in ([], ["Z"], ["X"])
 
 
 def _stopped(process: int) -> list[int]:
-    """Stop a process and its descendants, as far as the system lists them, and return their process IDs.
+    """Stop a process and all descendants that the system lists, and return their process IDs.
 
-    A stopped process cannot start further processes in the meantime.
+    A stopped process cannot start more processes in the meantime.
     """
     _send(process, signal.SIGSTOP)
     try:
@@ -295,7 +295,7 @@ def _stopped(process: int) -> list[int]:
             if not fields or fields[0] in "TtZX":
                 break
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:  # it has ended, or there is no /proc
+    except OSError:  # it has ended, or /proc does not exist
         children = []
     return [process, *(number for child in children for number in _stopped(int(child)))]
 

@@ -1,4 +1,4 @@
-// Verilated nodes and the links between them, stepped without Python.
+// Verilated nodes and the links between them, run without Python.
 //
 // A link leads from a port of a node to a port of another or the same node, and carries words forward and credits, or the
 // level of a line, backward. A quantum is at most the smallest latency of any link, so nothing enters and leaves a link in
@@ -28,7 +28,7 @@
 #include <vector>
 
 #if RING_BATCHED
-// Evaluates the nodes whose clock has risen on this thread: see batch.py.
+// Evaluates, on this thread, the nodes that have a rising clock edge: see batch.py.
 void ring_batch();
 #endif
 
@@ -69,7 +69,7 @@ struct Ring {
     std::unique_ptr<VerilatedFstC> wave;
 #endif
 
-    // Four numbers for each link: node and port that send its words, node and port that receive them.
+    // Four numbers per link: the node and port that send its words, and the node and port that receive them.
     Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count, const void* const* of_nodes,
          const RingPart* given)
         : nodes(count), part(given, count), crew(new Crew{threads}) {
@@ -125,7 +125,7 @@ struct Ring {
         return smallest;
     }
 
-    // Steps a range of nodes that all come from this library, so that the compiler knows their functions.
+    // Steps a range of nodes from this library only, so that the compiler knows their functions.
     void step_own(size_t first, size_t last, uint64_t until) {
         const auto own = [this](size_t index) -> Node& { return static_cast<Node&>(*nodes[index]); };
 #if RING_BATCHED
@@ -194,7 +194,7 @@ struct Ring {
     }
 
 #if VM_TRACE
-    // Steps all nodes cycle by cycle, since they share the time of the waveform.
+    // Steps all nodes cycle by cycle, because they share the time of the waveform.
     void step_traced() {
 #ifdef NATIVE_ARITHMETIC
         const native::Environment environment;
@@ -211,7 +211,7 @@ struct Ring {
     }
 #endif
 
-    // Whether the awaited packet of a node is complete, in any process; throws if the gateware of a node has stopped.
+    // Whether the awaited packet of a node is complete, in any process; throws if a gateware assertion has failed.
     bool has_ended(int32_t until_packet_at, bool stepped) {
         uint64_t found = until_packet_at >= 0 && part.has(until_packet_at) && nodes[until_packet_at]->packet_length() >= 0;
         for (uint32_t index = part.first(); stepped && index < part.last(); ++index) {
@@ -269,7 +269,7 @@ struct Ring {
 
 namespace {
 
-// Turns exceptions into error results: none may leave the library.
+// Turns exceptions into error results, since none may leave the library.
 template <typename Call> int64_t guarded(const Call& call) {
     try {
         return call();

@@ -1,6 +1,6 @@
-// C interface of a ring of Verilated nodes. sim/verilated/ring.py is its only user and documents the behaviour.
+// C interface to a ring of Verilated nodes. It is used only by sim/verilated/ring.py, which documents the behaviour.
 //
-// Functions that can fail return a negative number, and ring_error() gives the reason.
+// Functions that can fail return a negative number on failure, and ring_error() then returns the reason.
 
 #ifndef GRADRING_RING_H
 #define GRADRING_RING_H
@@ -18,33 +18,33 @@ extern "C" {
 typedef struct Ring Ring;
 
 typedef struct {
-    uint64_t input_words;      // words queued by the host and not yet taken by the node
+    uint64_t input_words;      // words queued by the host but not yet taken by the node
     uint64_t input_packets;    // packets among them, including a partial one
-    uint64_t output_words;     // words given by the node and not yet fetched by the host
+    uint64_t output_words;     // words sent by the node but not yet fetched by the host
     uint64_t output_packets;   // whole packets among them
     uint64_t words_taken;      // words taken by the node since reset
     uint64_t words_given;      // words given by the node since reset
-    uint64_t waits;            // cycles since reset when the node refused a host word
+    uint64_t waits;            // cycles since reset in which the node refused a host word
     uint64_t last_taken;       // cycle of the last word taken
     uint64_t last_given;       // cycle of the last word given
 } RingNodeStatus;
 
 typedef struct {
-    void* data;                // elements in order; valid as long as the ring exists
+    void* data;                // elements in order; valid until the ring is destroyed
     uint64_t bytes;
     uint32_t element;          // bytes of an element
 } RingMemory;
 
 typedef struct {
     uint32_t data_latency;
-    uint32_t credit_latency;   // latency of the backward wire, for credits or a line
+    uint32_t credit_latency;   // latency of the backward wire, which carries credits or a line
     uint32_t rate_numerator;
     uint32_t rate_denominator;
     uint64_t cut_from;         // first cycle that loses words and credits
     uint64_t cut_until;        // first cycle after the cut
-    uint64_t words_sent;       // since reset, words and packets that the node has sent
+    uint64_t words_sent;       // words and packets sent by the node since reset
     uint64_t packets_sent;
-    uint64_t words_carried;    // words (credits below) that entered the link since reset and were not dropped
+    uint64_t words_carried;    // words (below: credits) that entered the link since reset and were not dropped
     uint64_t words_dropped;
     uint64_t words_corrupted;
     uint64_t words_in_flight;
@@ -56,18 +56,18 @@ typedef struct {
 } RingLinkStatus;
 
 typedef struct {
-    uint64_t cycle;            // when the word was on the wires of its sender
+    uint64_t cycle;            // cycle in which the word was on the sender's wires
     uint32_t data;
-    uint32_t place;            // 1: it ends a message, or belongs to the link itself; 2: it is a control word
+    uint32_t place;            // 1: ends a message, or belongs to the link itself; 2: is a control word
 } RingTapped;
 
 typedef struct {
-    uint64_t data;             // flips since reset, by wire: in words, and in idle cycles turned into words
+    uint64_t data;             // flips since reset, per wire: in words, and in idle cycles that became words
     uint64_t last;
     uint64_t valid;            // words lost and created
     uint64_t kind;
     uint64_t check;
-    uint64_t back;             // credits lost and created; with replay, flipped levels of the line
+    uint64_t back;             // lost and created credits; with replay, flipped levels of the line
     uint64_t words_dropped;
     uint64_t words_doubled;
     uint64_t words_swapped;    // with the next word
@@ -80,14 +80,14 @@ enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // the fault
 enum { RING_WORD, RING_PACKET, RING_CYCLE };            // its target
 
 const char* ring_error(void);
-int32_t ring_batched(void);  // whether this library evaluates all its nodes on a thread together
-uint32_t ring_ports(void);   // ports of a node, each an input and an output
+int32_t ring_batched(void);  // whether this library evaluates all nodes of a thread together
+uint32_t ring_ports(void);   // number of ports of a node, each with an input and an output
 int32_t ring_replay(void);   // whether links have the wires of replay
 
-// Kind of this library's nodes; any library with the same ports, wires, waveforms and arithmetic can use it in rings.
+// Kind of this library's nodes. Any library with the same ports, wires, waveforms and arithmetic can use it in rings.
 const void* ring_kind(void);
 
-// Four numbers for each link: node and port that send its words, node and port that receive them. A kind for each node.
+// Four numbers per link: sending node and port, receiving node and port. One kind per node.
 // With a part, only its nodes are in this process: functions of other nodes must not be called, and all processes must
 // make the same calls of ring_run and of all functions that change a link, or reset.
 Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds,
@@ -109,12 +109,12 @@ uint32_t ring_far(const Ring* ring, uint32_t node);  // lanes of its far memory;
 void ring_far_speed(Ring* ring, uint32_t node, uint32_t latency, uint32_t numerator, uint32_t denominator);
 void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words);  // words: read, written
 
-// Number of a node's memories, by space; 0 if they can be accessed only through the host port.
+// Number of the node's memories, listed by space; 0 if they can be accessed only through the host port.
 uint32_t ring_memories(const Ring* ring, uint32_t node);
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // buffer tags; 0 bytes without them
 
-// All counters of a node, in the order of their registers. Returns 0 as long as only the host port can read them.
+// All counters of a node, in register order. Returns 0 while only the host port can read them.
 int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);

@@ -1,4 +1,4 @@
-"""Verilated nodes, of one or several kinds, in a ring or with any other wiring of their ports.
+"""Simulate Verilated nodes, of one or several kinds, in a ring or with any other wiring.
 
 Example
 -------
@@ -39,9 +39,9 @@ __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
 _MAGIC = b"gradring state\n"
 
-#: Approximate maximum number of node cycles per library call; signals are handled between calls.
+#: Approximate limit on the number of node cycles per library call. Signals are handled between calls.
 _SLICE = 1 << 14
-#: Grid in cycles: a run that waits for a packet ends at a multiple of the grid (:meth:`VerilatedRing.set_grid`).
+#: Grid in cycles: runs that wait for a packet end at a multiple of it (:meth:`VerilatedRing.set_grid`).
 _GRID = 16
 
 
@@ -51,20 +51,20 @@ class _Memory(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """Counters of one node's host port since reset, and the words queued there.
+    """Counters of a node's host port since reset, and numbers of queued words.
 
     Members
     -------
     input_words, input_packets : int
-        Queued by the host and not yet accepted by the node; includes a partial packet.
+        Queued by the host but not yet accepted by the node, including a partial packet.
     output_words, output_packets : int
-        Sent by the node and not yet received by the host; excludes a partial packet.
+        Sent by the node but not yet received by the host, excluding a partial packet.
     words_taken, words_given : int
-        Words that the node has accepted and sent through the port.
+        Number of words that the node has accepted from and sent to the port.
     waits : int
-        Cycles in which the node did not accept a word.
+        Number of cycles in which the node did not accept an offered word.
     last_taken, last_given : int
-        Cycles of the last accepted and the last sent word; 0 if there were none.
+        Cycle of the last accepted and the last sent word, or 0 if there was none.
     """
 
     input_words: int
@@ -83,7 +83,7 @@ class _NodeStatus(Struct):
 
 
 class _Closed(ctypes.CDLL):
-    """Stand-in for the library after the simulation has been freed: each use raises an error."""
+    """Stands in for the library once the simulation is freed; any use raises an error."""
 
     def __init__(self) -> None:
         pass
@@ -95,17 +95,17 @@ class _Closed(ctypes.CDLL):
 class VerilatedRing:
     """Nodes in a ring, or with any other wiring, simulated cycle by cycle.
 
-    The nodes start in cycle 0 in their configured state. The number of threads and the quantum do not affect results.
+    Nodes start at cycle 0 in their configured state. The number of threads and the quantum never affect results.
 
     Parameters
     ----------
     library : Library or sequence of Library
-        Library from :func:`~sim.verilated.build.build_ring`, or one for each node if nodes differ. All must agree in
-        the number of ports, the wires of links, the arithmetic, and whether they are traced.
+        Library from :func:`~sim.verilated.build.build_ring`, or one per node if nodes differ. All must have the same
+        number of ports, link wires, arithmetic and tracing.
     nodes : int, optional
-        Number of nodes; 1 to 255 in a ring. By default 4, or the number of libraries.
+        Number of nodes, 1 to 255 in a ring. Defaults to the number of libraries, or 4 for a single library.
     threads : int
-        Number of threads that step the nodes; at most one per node is started.
+        Number of threads that step the nodes, limited to one per node.
     wiring : sequence, optional
         Links, as the (node, port) that sends words and the (node, port) that receives them. A port without an
         incoming link receives no words, and one without an outgoing link loses its words. By default, port 0 is
@@ -210,7 +210,7 @@ class VerilatedRing:
         self.close()
 
     def close(self) -> None:
-        """Free the simulation. All other methods raise ``ValueError`` afterwards."""
+        """Free the simulation. After this, all other methods raise ``ValueError``."""
         if self._ring:
             self._library.ring_destroy(self._ring)
             self._ring.value = None
@@ -225,27 +225,27 @@ class VerilatedRing:
         return result
 
     def reset(self) -> None:
-        """Start again at cycle 0, with all nodes and their memories in the configured state; words that are queued or
-        in flight are dropped.
+        """Restart at cycle 0, with all nodes and memories in their configured state. Words that are queued or in
+        flight are dropped.
 
-        Links keep their latency, rate and cut.
+        Links keep their latency, rate and cut state.
         """
         self._library.ring_reset(self._ring)
 
     def set_threads(self, threads: int) -> None:
-        """Change the number of threads that step the nodes."""
+        """Set the number of threads that step the nodes."""
         self._library.ring_set_threads(self._ring, self._threads(threads))
 
     def set_quantum(self, cycles: int) -> None:
-        """Let nodes run up to ``cycles`` cycles ahead of each other, if the grid and the latencies allow it."""
+        """Let nodes run up to ``cycles`` cycles ahead of each other, if the grid and the latencies permit."""
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
 
     def set_grid(self, cycles: int) -> None:
-        """Make a run that waits for a packet end at a multiple of ``cycles`` cycles; initially 16.
+        """Make runs that wait for a packet end at multiples of ``cycles`` cycles; 16 by default.
 
-        The grid limits the quantum. A larger grid lets nodes run further ahead of each other, if latencies allow.
+        The grid limits the quantum: with a larger grid, nodes can run further ahead, if latencies permit.
         """
         if not 1 <= cycles < 1 << 32:
             raise ValueError(f"Grid must be between 1 and 4294967295 cycles, not {cycles!r}")
@@ -253,23 +253,23 @@ class VerilatedRing:
         self._library.ring_set_grid(self._ring, cycles)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Set random faults on all links from now on; a reset keeps them."""
+        """Enable random faults on all links; a reset does not disable them."""
         for link in self.links:
             link.set_faults(faults)
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for some cycles, or until a node has sent a packet; return the number of cycles.
+        """Run for some cycles, or until a node has sent a packet, and return the number of cycles.
 
-        The library runs in slices, which end at multiples of the grid and do not affect any cycle; Python handles
-        signals between slices.
+        The library runs in slices that end at multiples of the grid and have no effect on the simulation. Python
+        handles signals between slices.
 
         Parameters
         ----------
         cycles : int
             Maximum number of cycles to run.
         until_packet_at : int or None
-            Stop when this node has sent a whole packet: immediately if there already is one, else at a multiple of
-            the grid.
+            Stop when this node has sent a complete packet: immediately if there already is one, otherwise at a
+            multiple of the grid.
         """
         if cycles < 0:
             raise ValueError(f"Cycle count must not be negative, not {cycles!r}")
@@ -286,7 +286,7 @@ class VerilatedRing:
                 return taken
 
     def send(self, node: int, words: Any) -> None:
-        """Queue one packet of at least one word for a node; the last word is marked as last."""
+        """Queue a packet of at least one word for a node, and mark its last word."""
         self._check_node(node)
         packet = np.ascontiguousarray(words, dtype=np.uint32)
         if packet.ndim != 1 or not packet.size:
@@ -294,7 +294,7 @@ class VerilatedRing:
         self._library.ring_send(self._ring, node, packet.ctypes.data, packet.size)
 
     def receive(self, node: int) -> np.ndarray | None:
-        """Return the next packet from a node as uint32; None if there is no complete packet."""
+        """Return the next packet from a node as uint32, or None if no packet is complete."""
         self._check_node(node)
         length = self._library.ring_packet_length(self._ring, node)
         if length < 0:
@@ -304,17 +304,17 @@ class VerilatedRing:
         return packet
 
     def status(self, node: int) -> NodeStatus:
-        """Counters of a node's host port, and the number of words queued there."""
+        """Counters of a node's host port, and numbers of words queued there."""
         self._check_node(node)
         result = _NodeStatus()
         self._library.ring_node_status(self._ring, node, ctypes.byref(result))
         return NodeStatus(**result.values())
 
     def memory(self, node: int, space: int) -> np.ndarray:
-        """View of the current elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
+        """View of the elements in a node's memory, as uint32 or, for 16-bit integers, uint16.
 
-        Values written to the array are in the memory immediately. The array must not be used after :meth:`close`. In
-        a space of the far memory, a row may arrive a few cycles after the command that wrote it has ended.
+        Values written to the array are in the memory immediately. Do not use the array after :meth:`close`. In a
+        space of the far memory, a row may arrive a few cycles after the end of the command that wrote it.
         """
         self._check_node(node)
         if not 0 <= space < self.spaces[node]:
@@ -331,7 +331,7 @@ class VerilatedRing:
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
     def owners(self, node: int) -> np.ndarray:
-        """View of the buffer tags of a node's activation rows, as uint8; empty if the library has none."""
+        """View of the buffer tags of a node's activation rows, as uint8. Empty if the library has none."""
         self._check_node(node)
         memory = _Memory()
         self._library.ring_owners(self._ring, node, ctypes.byref(memory))
@@ -340,12 +340,12 @@ class VerilatedRing:
         return np.frombuffer((ctypes.c_uint8 * memory.bytes).from_address(memory.data), np.uint8)
 
     def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
-        """Set the latency and rate of one node's far memory, or of all nodes that have one.
+        """Set the latency and rate of the far memory of one node or of all nodes.
 
         Parameters
         ----------
         latency : int
-            Cycles from the request of a row to the answer; at least 1, initially 16.
+            Latency in cycles from requesting a row to the answer; at least 1, initially 16.
         rate : Fraction or float
             Words per cycle, counting reads and writes together; initially 1. With 0, the memory does not answer.
         node : int, optional
@@ -368,9 +368,9 @@ class VerilatedRing:
         self._library.ring_far_speed(self._ring, node, latency, rate.numerator, rate.denominator)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
-        """View of a node's far memory as uint32, and the words read from it and written to it since reset.
+        """View of a node's far memory as uint32, and number of words read and written since reset.
 
-        The array must not be used after :meth:`close`.
+        Do not use the array after :meth:`close`.
         """
         self._check_far(node)
         memory, words = _Memory(), (ctypes.c_uint64 * 2)()
@@ -379,16 +379,16 @@ class VerilatedRing:
         return np.frombuffer(content, np.uint32), words[0], words[1]
 
     def counters(self, node: int) -> np.ndarray | None:
-        """Current counters of a node, in the order of their registers, as uint32.
+        """Current counters of a node as uint32, in register order.
 
-        Returns None if the library has no counters, and while they are being cleared.
+        Returns None if the library has no counters or they are being cleared.
         """
         self._check_node(node)
         values = np.empty(len(COUNTERS), np.uint32)
         return values if self._library.ring_counters(self._ring, node, values.ctypes.data) else None
 
     def describe(self) -> str:
-        """Describe queues and links, one per line, to show where the ring is waiting."""
+        """Describe queues and links, one per line, to show what the ring is waiting for."""
         lines = [f"cycle {self.cycle}"]
         for node in range(self.nodes):
             n = self.status(node)
@@ -401,13 +401,13 @@ class VerilatedRing:
         return "\n".join(lines)
 
     def save(self) -> bytes:
-        """Save the whole state: nodes, links and their settings, queues, and cycle. Waveforms are not included."""
+        """Save the complete state (nodes, links and their settings, queues, cycle), except waveforms."""
         state = np.empty(self._checked(self._library.ring_save(self._ring)), np.uint8)
         self._library.ring_saved(self._ring, state.ctypes.data)
         return self.header + state.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Continue from a saved state of this ring, or of another with the same library and size."""
+        """Restore a state saved from this ring, or from another one with the same library and size."""
         header = self.header
         if not state.startswith(header):
             raise ValueError("State must be one saved from a ring of the same library and size")
@@ -416,14 +416,14 @@ class VerilatedRing:
 
     @property
     def header(self) -> bytes:
-        """Header of a saved state: the library, the number of nodes and the wiring."""
+        """Header of a saved state: library, number of nodes, and wiring."""
         wiring = hashlib.sha256(repr([(link.source, link.target) for link in self.links]).encode()).hexdigest()[:16]
         return _MAGIC + f"{self._digest} {self.nodes} {wiring}\n".encode()
 
     def start_wave(self, path: Path) -> None:
-        """Write all signals of all nodes to an FST file from now on; requires a traced library."""
+        """Start writing all signals of all nodes to an FST file. Requires a traced library."""
         with path.open("wb"):
-            pass  # the FST writer does not report paths that it cannot write
+            pass  # the FST writer does not report unwritable paths
         self._checked(self._library.ring_wave_open(self._ring, str(path).encode()))
 
     def stop_wave(self) -> None:
@@ -432,11 +432,11 @@ class VerilatedRing:
 
 
 def _check_alike(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError if nodes differ in a property that all nodes of a ring must share."""
+    """Raise ValueError if nodes differ in a property that all nodes of a ring must have in common."""
     if len(different := dict.fromkeys(values)) > 1:
         raise ValueError(f"Nodes of a ring must have one {what}, not {' and '.join(map(str, different))}")
 
 
 def _digest(digests: Sequence[str]) -> str:
-    """Digest of the libraries of all nodes, or of the only library."""
+    """Digest of all nodes' libraries, or of the only library."""
     return digests[0] if len(set(digests)) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()

@@ -1,6 +1,6 @@
-// Threads that step nodes, and the choice of their number.
+// Threads that step the nodes, and the choice of how many to use.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp: one translation unit lets the compiler see all code of a cycle.
 
 #pragma once
 

@@ -1,9 +1,9 @@
-// Faults of a link: which wires change in which cycle, and which words and packets are lost, doubled or swapped.
+// Link faults: which wires flip in which cycle, and which words and packets are lost, duplicated or swapped.
 //
-// Random faults are a function of seed, link and cycle, so that they depend neither on threads nor on the quantum.
-// sim/link_faults.py contains the same function, and the names of the wires.
+// Random faults are a function of seed, link and cycle only, so they do not depend on threads or the quantum.
+// sim/link_faults.py contains the same function and the wire names.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler can optimize a cycle as a whole.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace {
 
-// Numbers of a link's wires: first the 32 bits of data, then the wires below. The last one is the backward wire.
+// Wire numbers of a link: the 32 data bits, then the wires below; the last one is the backward wire.
 constexpr uint32_t LAST = 32, VALID = 33, KIND = 34, CHECK = 35;
 constexpr uint32_t BACK = RING_REPLAY ? 43 : 34;
 constexpr uint32_t WIRES = BACK + 1;
@@ -28,7 +28,7 @@ struct Word {
     uint8_t last = 0;
     uint8_t kind = 0;
     uint8_t check = 0;
-    uint8_t unused = 0;  // so that all bytes of a saved state have a value
+    uint8_t unused = 0;  // padding, so that every byte of a saved state is initialized
 
     void flip(uint64_t wires) {
         data ^= static_cast<uint32_t>(wires);
@@ -40,14 +40,14 @@ struct Word {
     }
 };
 
-// A requested fault of a word, a packet or a cycle, given by its number since reset.
+// A requested fault; it applies to the word, packet or cycle with number `at` since reset.
 struct Fault {
     uint64_t at;
     uint32_t action;  // RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP
     uint32_t wire;
 };
 
-// Faults in descending order of their numbers: the next one is at the end.
+// Pending faults, sorted in descending order so that the next one is at the end.
 class Faults {
 public:
     bool empty() const { return m_faults.empty(); }
@@ -57,7 +57,7 @@ public:
         m_faults.insert(std::lower_bound(m_faults.begin(), m_faults.end(), fault, later), fault);
     }
 
-    // Calls a function with each fault at `at`, and removes the faults up to `at`.
+    // Call a function with each fault at `at`, and discard all faults up to `at`.
     template <typename Call> void take(uint64_t at, const Call& call) {
         while (!m_faults.empty() && m_faults.back().at <= at) {
             if (m_faults.back().at == at) call(m_faults.back());
@@ -80,12 +80,12 @@ constexpr uint64_t splitmix64(uint64_t value) {
     return value ^ value >> 31;
 }
 
-// Random faults: in each cycle, at most one wire of a link changes.
+// Random faults: at most one wire of a link flips per cycle.
 struct RandomFaults {
     uint64_t threshold = 0;  // rate times 2^64
     uint64_t key = 0;        // derived from seed and link
 
-    // The wire that changes in a cycle, as one bit; 0 if none does.
+    // Returns the wire that flips in a cycle as a one-hot mask, or 0.
     uint64_t wire(uint64_t cycle) const {
         const uint64_t drawn = splitmix64(key ^ cycle);
         return drawn < threshold ? uint64_t{1} << splitmix64(drawn) % WIRES : 0;

@@ -1,9 +1,9 @@
-// Nodes of any library: the nodes of a ring may come from several libraries with different gateware. The library that has
-// created the ring steps all nodes, and each library evaluates its own nodes.
+// Nodes of any library: the nodes of a ring may come from several libraries with different gateware. The library that
+// created the ring steps all nodes, but each library evaluates its own nodes.
 //
-// All libraries are compiled from one harness by one compiler, so their declarations here and in ring_link.h agree.
+// All libraries are compiled from one harness by one compiler, so declarations here and in ring_link.h agree.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -17,32 +17,32 @@
 
 class VerilatedFstC;
 
-// A node between its links, with the queues of its host port.
+// A node between its links, including the queues of its host port.
 //
-// Not in an unnamed namespace, where a compiler may assume that the one derived class it sees is the only one.
+// Not in an unnamed namespace, where a compiler may assume that the only derived class it sees is the only one.
 class AnyNode {
 public:
     virtual ~AnyNode() = default;
 
     // Empties queues and counters; the node itself is reset by restore_model().
     virtual void clear() = 0;
-    // Makes this node's context the context of the calling thread, as required if gateware stops the simulation.
+    // Makes this node's context the calling thread's context, as required if gateware stops the simulation.
     virtual void enter() = 0;
-    // Everything in a cycle before its clock edge: evaluation, and the transfers to and from links and host.
+    // Everything in a cycle before the clock edge: evaluation, and transfers to and from links and host.
     virtual void settle(uint64_t cycle) = 0;
-    // The clock edge. Nodes of a kind may be evaluated as one batch; such a node is only added to the batch here.
+    // The clock edge. Nodes of a kind may be evaluated as one batch; then the node is only added to the batch here.
     virtual void clock() = 0;
 
-    // The host port: packets to the node, and complete packets from it; the length is negative if there is none.
+    // Host port: packets to the node, and complete packets from it; the length is negative if there are none.
     virtual void send(const uint32_t* words, uint64_t count) = 0;
     virtual int64_t packet_length() const = 0;
     virtual void receive(uint32_t* words) = 0;
     virtual RingNodeStatus status() const = 0;
 
-    // Memories of the gateware, by space, and the memory of row owners; empty in a node without them.
+    // Memories of the gateware, indexed by space, and the memory of row owners; empty if the node has none.
     virtual std::vector<RingMemory> memories() = 0;
     virtual std::vector<RingMemory> owners() = 0;
-    // Counters of the gateware, in the order of their addresses; unavailable while rows are being initialized.
+    // Counters of the gateware, in address order; unavailable while rows are being initialized.
     virtual bool counters(uint32_t* values) const = 0;
 
     virtual uint32_t far_lanes() const = 0;
@@ -62,7 +62,7 @@ namespace {
 // The nodes of one library.
 struct Kind {
     AnyNode* (*create)(VerilatedContext* context, const char* name, Link* const* from, Link* const* to);
-    void (*batch)();  // evaluates the nodes that the calling thread has recorded; null without joint evaluation
+    void (*batch)();  // evaluates the nodes recorded by the calling thread; null without joint evaluation
 };
 
 }  // namespace

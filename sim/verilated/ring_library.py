@@ -1,4 +1,4 @@
-"""Functions of a built ring's library (``ring.h``) that are called from Python."""
+"""Functions of a built ring's library (``ring.h``) that Python calls."""
 
 import ctypes
 from pathlib import Path
@@ -8,7 +8,7 @@ __all__ = ["load"]
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library, and declare the types of results and arguments."""
+    """Load a library and declare the types of its results and arguments."""
     library = ctypes.CDLL(str(path))
     ring, node, words = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     u32, u64, i32, i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64

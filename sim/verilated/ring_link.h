@@ -1,6 +1,6 @@
-// A link: words forward, and credits or the level of a line backward, each with a latency; rate, cuts and faults.
+// A link: words forward and credits or a level backward, each with a latency, plus rate, cuts and faults.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp: one translation unit lets the compiler see all code of a cycle.
 
 #pragma once
 
@@ -39,11 +39,11 @@ struct Link {
         uint64_t corrupted = 0;
         uint64_t last = 0;
         uint64_t arrival = 0;
-        uint64_t slot = 0;  // arrival of the last word in units of 1/numerator cycles, before it is rounded up
+        uint64_t slot = 0;  // arrival of the last word in units of 1/numerator cycles, before rounding up
         RingLinkFaults faults{};
         Word swapped;  // waits for the next word to pass
         uint32_t swapping = 0;
-        uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while one of these happens to a packet
+        uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while that fault applies to a packet
         uint32_t packet_passes = 0;  // a packet overtakes the kept packet
         uint32_t watched = 0;        // a word may be changed
     };
@@ -67,9 +67,9 @@ struct Link {
 
     alignas(64) Queue<Word> words;        // popped by the receiver of words
     alignas(64) Queue<uint64_t> credits;  // popped by the sender of words
-    Queue<uint8_t> levels;                // popped by the sender of words; one for each cycle of the latency
+    Queue<uint8_t> levels;                // popped by the sender of words; one entry per cycle of the latency
 
-    // Control words, and first and last words of messages, while they are being recorded.
+    // Recorded control words and first and last words of messages.
     std::vector<RingTapped> tapped;
     struct Tap {
         bool on = false, inside = false, message = false;
@@ -79,7 +79,7 @@ struct Link {
 
     bool is_cut(uint64_t cycle) const { return settings.cut_from <= cycle && cycle < settings.cut_until; }
 
-    // Takes the content of the sender's wires in a cycle.
+    // Drives the wires with the sender's outputs in a cycle.
     void put(uint64_t cycle, bool valid, Word word) {
         if (!forward.watched) {
             if (!valid) return;
@@ -91,7 +91,7 @@ struct Link {
         }
     }
 
-    // Sets the level of the backward wire at its source, including faults, in a cycle.
+    // Drives the backward wire in a cycle, including any faults.
     void put_back(uint64_t cycle, bool level) {
         if (backward.watched) {
             uint64_t wires = settings.random.wire(cycle) >> BACK;
@@ -114,7 +114,7 @@ struct Link {
 #endif
     }
 
-    // Returns the level at the end of the backward wire; called once for each cycle.
+    // Returns the level at the end of the backward wire; must be called once per cycle.
     bool take_back([[maybe_unused]] uint64_t cycle) {
 #if RING_REPLAY
         const bool level = levels.front();
@@ -136,7 +136,7 @@ struct Link {
         watch();
     }
 
-    // Recomputes whether words or levels must be watched from now on; called between quanta.
+    // Updates whether words or levels must be watched from now on; called between quanta.
     void watch() {
         const bool random = settings.random.threshold;
         forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
@@ -144,14 +144,14 @@ struct Link {
         backward.watched = random || !faulty_backs.empty();
     }
 
-    // A lower latency drops the latest levels of the back line; a higher latency inserts low levels after them.
+    // A lower latency drops the latest levels of the backward wire; a higher one inserts low levels after them.
     void set_latency(uint32_t data, uint32_t back) {
         settings.data_latency = data;
         settings.back_latency = back;
         levels.resize(RING_REPLAY ? back : 0, 0);
     }
 
-    // Returns the oldest recorded words; only while nothing runs.
+    // Returns the oldest recorded words; only call while nothing runs.
     uint64_t take_tapped(bool on, RingTapped* to, uint64_t most) {
         tap.on = on;
         watch();
@@ -209,7 +209,7 @@ struct Link {
     }
 
 private:
-    // Records the words that a node sends, before any fault. Messages have a type that no packet has.
+    // Records the words that a node sends, before any faults. Messages are identified by a type that no packet has.
     void take_down(uint64_t cycle, const Word& word) {
         const bool first = !tap.inside;
         if (!word.kind && first) tap.message = (word.data & 15) == 3;
@@ -248,7 +248,7 @@ private:
                 ++forward.dropped;
             }
         }
-        // A word that is lost or created on the wires belongs to no packet; a packet's end counts even if it is lost.
+        // A word lost or created on the wires belongs to no packet, but a packet's end counts even if it is lost.
         if (sent) begin_packet(packet);
         if (valid) put_word(cycle, word, sent ? action : RING_FLIP);
         if (sent && ends) end_packet(cycle);

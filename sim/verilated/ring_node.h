@@ -1,6 +1,6 @@
 // A Verilated node between its links, with the queues of its host port.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Part of ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -30,7 +30,7 @@
 
 namespace {
 
-// One direction of the host port: words, and for each end of a packet the number of all words queued until then.
+// One direction of the host port: its words and, for each packet end, the total number of words queued so far.
 struct HostQueue {
     Queue<uint32_t> words;
     Queue<uint64_t> ends;
@@ -57,7 +57,7 @@ template <typename Row, std::size_t rows> RingMemory memory_of(VlUnpacked<Row, r
     return {memory.m_storage, sizeof(Row) * rows, std::min<uint32_t>(sizeof(Row), 4)};
 }
 
-// The wires of one input or output port. `back` is opposite to the words.
+// The wires of one input or output port. `back` runs opposite to the words.
 struct Wires {
     CData& valid;
     IData& data;
@@ -68,7 +68,7 @@ struct Wires {
     CData& check;
 #endif
 
-    // Drives the wires with the word that arrives in a cycle, if there is one.
+    // Drives the wires with the word that arrives in this cycle, if any.
     void take_word(uint64_t cycle, Queue<Word>& words) const {
         valid = !words.empty() && words.front().arrival == cycle;
         if (!valid) return;
@@ -103,7 +103,7 @@ struct Wires {
           m_model->name##___05Fcredit}
 #endif
 
-// The link at each port of a node; null if there is none.
+// The link at each port of a node; null if the port has none.
 using Links = std::array<Link*, RING_PORTS>;
 
 class alignas(64) Node final : public AnyNode {
@@ -272,7 +272,7 @@ public:
     }
 
 private:
-    // Drives the far memory's side of its port, before the evaluation of a cycle.
+    // Drives the far memory's side of its port before a cycle is evaluated.
     void show_far([[maybe_unused]] uint64_t cycle) {
 #if RING_FAR_LANES
         m_model->far___05Fready = m_far.ready();
@@ -286,7 +286,7 @@ private:
 #endif
     }
 
-    // Takes the node's request to the far memory.
+    // Reads the node's request to the far memory.
     void see_far([[maybe_unused]] uint64_t cycle) {
 #if RING_FAR_LANES
         const bool taken = m_model->far___05Fvalid && m_model->far___05Fready;
@@ -301,7 +301,7 @@ private:
 #endif
     }
 
-    // Calls a function with the number of each port, its input wires and its output wires.
+    // Calls a function with the number of each port and its input and output wires.
     template <typename Call> void each_port(const Call& call) {
 #define RING_PORT(number, in, out) call(number, RING_WIRES(in), RING_WIRES(out));
         RING_EACH_PORT(RING_PORT)

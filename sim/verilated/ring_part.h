@@ -1,9 +1,9 @@
-// The nodes of a ring in this process, and the exchange with the processes of the remaining nodes.
+// The nodes of a ring in this process, and the data exchange with the processes of the other nodes.
 //
-// Every process knows all links. The sending half of a link is used in the process of its source, and the receiving
-// half in the process of its target; staged items are passed to the other half between quanta.
+// Every process knows all links. The process of a link's source uses the sending half, the process of its target uses
+// the receiving half; staged items are passed between the two halves at quantum boundaries.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace {
 
-// A sequence of items of several kinds, at multiples of 8 bytes; each run of items is preceded by its count.
+// A sequence of items of several kinds, aligned to 8 bytes; each run of items is preceded by its count.
 class Writer {
 public:
     void clear() { m_words.clear(); }

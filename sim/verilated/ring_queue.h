@@ -1,6 +1,6 @@
-// A first-in, first-out queue in one block of memory.
+// A first-in, first-out queue in contiguous memory.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Part of ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -23,7 +23,7 @@ public:
 
     void pop(size_t count = 1) {
         m_first += count;
-        // Moving the remaining items to the front costs no more than the previous pops.
+        // Moving the remaining items to the front costs no more than the previous pops did.
         if (m_first * 2 >= m_items.size()) {
             m_items.erase(m_items.begin(), m_items.begin() + m_first);
             m_first = 0;

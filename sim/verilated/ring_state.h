@@ -1,6 +1,6 @@
-// State as bytes: written to a vector, and read from a vector.
+// Serialization of state to and from a vector of bytes.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Part of ring.cpp, a single translation unit that lets the compiler see all code executed in a cycle.
 
 #pragma once
 
@@ -43,7 +43,7 @@ private:
         m_left -= more;
         m_cp = m_bufp;
         m_endp = m_bufp + kept + more;
-        // Reads look ahead: the last read finds zeros after the state.
+        // Reads look ahead, so the last read needs zeros after the state.
         std::memset(m_endp, 0, m_bufp + bufferSize() - m_endp);
         if (!m_left) m_endp = m_bufp + bufferSize();
     }

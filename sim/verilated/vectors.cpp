@@ -41,15 +41,15 @@ void Unit::edge() {
 #endif
 }
 
-// One stream that the harness drives. Indices refer to the port tables.
+// A stream that the harness drives. Indices refer to the port tables.
 struct Stream {
     std::int32_t valid, payload, ready;
-    std::int32_t source;               // 1: the harness offers beats; 0: the harness takes them
+    std::int32_t source;               // 1: the harness offers beats; 0: the harness accepts them
     const unsigned char* beats;        // source: rows to offer, in order
     std::int64_t count;                // source: number of rows
     const unsigned char* willing;      // per cycle: whether the source may begin to offer, or the sink is ready
     std::int64_t taken;                // beats transferred
-    std::int32_t offering;             // source: valid is high, and must stay high until taken
+    std::int32_t offering;             // source: valid is high and must stay high until accepted
 };
 
 }  // namespace
@@ -78,9 +78,9 @@ void unit_reset(Unit* unit) {
     unit->settle();
 }
 
-// inputs[p] and outputs[p] are the rows of port p. Ports in `streams` follow the handshake: the rows of their
-// inputs are not read but written, with the inputs that the unit saw. Once a source is willing to send its next beat,
-// it offers the beat until it is taken; the payload is noise whenever valid is low.
+// inputs[p] and outputs[p] are the rows of port p. Ports in `streams` follow the handshake: their input rows are
+// not read but written, with the inputs that the unit received. Once a source is willing to send its next beat, it
+// offers the beat until it is accepted; the payload is noise while valid is low.
 void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, unsigned char* const* outputs,
               Stream* streams, std::int64_t count, std::uint64_t noise) {
 #ifdef NATIVE_ARITHMETIC
@@ -100,7 +100,7 @@ void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, uns
             if (stream.offering) {
                 std::memcpy(row, stream.beats + stream.taken * bytes, bytes);
             } else {
-                // The caller has set all bits that exist in the row: they mask the noise.
+                // The caller has set all bits that exist in the row, to mask the noise.
                 for (std::size_t b = 0; b < bytes; ++b) {
                     noise = noise * 6364136223846793005u + 1442695040888963407u;
                     row[b] &= static_cast<unsigned char>(noise >> 56);

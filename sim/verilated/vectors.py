@@ -1,4 +1,4 @@
-"""Units as functions of arrays, with a row per cycle and port, at millions of cycles per second.
+"""Run units as functions of arrays with one row per cycle, at millions of cycles per second.
 
 Example
 -------
@@ -9,15 +9,15 @@ suitable unsigned type; wider ports are arrays of 32-bit words of shape (cycles,
     outputs = unit.run({"a": a, "b": b}, drain=adder.latency)
     assert (outputs["o"][adder.latency:] == add(a, b)).all()
 
-Test streams in lockstep with a model. The harness obeys the handshake: it offers the given beats when willing, is
-ready as requested, and returns every cycle of every port::
+Test streams in lockstep with a model. The harness follows the handshake: it offers the beats when willing, is ready
+as requested, and returns every port in every cycle::
 
     unit = Unit(Queue(shape=word_layout(), depth=5))
     beats = pack(word_layout(), {"data": words, "last": lasts})
     trace = unit.lockstep(sources={"i": Feed(beats, willing=stalls)}, sinks={"o": ready})
     trace["i__ready"], trace["o__valid"], unpack(word_layout(), trace["o__payload"])["data"]
 
-A unit keeps its state from call to call; :meth:`Unit.reset` returns it to its initial state.
+A unit keeps its state between calls; :meth:`Unit.reset` returns it to its initial state.
 """
 
 import ctypes
@@ -41,14 +41,14 @@ _HERE = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """Beats for one input stream.
+    """Beats to offer on one input stream.
 
     Parameters
     ----------
     beats : array
         Rows of the payload, in order.
     willing : array of bool or None
-        For each cycle, whether the source may begin to offer its next beat; by default always. An offer remains until
+        For each cycle, whether the source may start offering its next beat; by default always. An offer stays until
         it is accepted; without an offer, the payload is noise.
     """
 
@@ -65,18 +65,18 @@ class _Stream(ctypes.Structure):
 
 
 class Unit:
-    """A Verilated component.
+    """A Verilated component, simulated as a function of arrays.
 
     Parameters
     ----------
     component : Component
-        Unit to simulate. It is built once per design; later runs reuse the library.
+        Unit to simulate. It is built once per design, and later runs reuse the library.
     name : str or None
         Module and library name; by default the name of the component's class.
     arithmetic : Arithmetic
-        Whether floating-point units are simulated as gateware.
+        Whether to simulate floating-point units as gateware.
     level : str
-        Optimization level of the compiler; higher levels take longer.
+        Compiler optimization level; higher levels take longer to build.
     """
 
     def __init__(self, component: Component, *, name: str | None = None,
@@ -112,20 +112,20 @@ class Unit:
                           table("inputs", self.inputs), table("outputs", self.outputs), "}", ""])
 
     def reset(self) -> None:
-        """Run one reset cycle with all inputs at zero."""
+        """Run one reset cycle with all inputs zero."""
         self._library.unit_reset(self._unit)
 
     def run(self, inputs: Mapping[str, Any], *, cycles: int | None = None, drain: int = 0) -> dict[str, np.ndarray]:
-        """Run with given inputs, and return all outputs in each cycle, before its rising edge.
+        """Run with the given inputs; return the outputs of each cycle before its rising edge.
 
         Parameters
         ----------
         inputs : mapping
-            Rows for each input port; omitted ports are zero, and a plain number is held constant.
+            Rows of each input port; omitted ports are zero, and a plain number is held constant.
         cycles : int or None
             Number of cycles to run; by default the number of rows.
         drain : int
-            Number of additional cycles, during which inputs that are given as arrays are zero.
+            Number of additional cycles, during which array inputs are zero.
         """
         arrays = [value for value in inputs.values() if np.ndim(value)]
         if cycles is None:
@@ -137,21 +137,21 @@ class Unit:
 
     def lockstep(self, *, sources: Mapping[str, Feed], sinks: Mapping[str, Any], cycles: int | None = None,
                  inputs: Mapping[str, Any] | None = None, seed: int = 1) -> dict[str, np.ndarray]:
-        """Run with streams that obey the handshake, and return all ports of the unit in each cycle.
+        """Run with streams that follow the handshake; return all ports of the unit in each cycle.
 
         Parameters
         ----------
         sources : mapping
-            Beats for each input stream, by its flattened name.
+            Beats for each input stream, keyed by its flattened name.
         sinks : mapping
-            For each output stream, whether the sink is ready in each cycle: an array, or True for always.
+            Whether each output stream's sink is ready in each cycle: an array, or True for always.
         cycles : int or None
-            Number of cycles to run; by default the length of the longest stall array. After the end of a shorter
-            array, its stream stalls.
+            Number of cycles to run; by default the length of the longest stall array. A stream stalls after the end
+            of a shorter array.
         inputs : mapping or None
-            Rows for all other input ports, as in :meth:`run`.
+            Rows of all other input ports, as in :meth:`run`.
         seed : int
-            Seed of the noise on invalid payloads.
+            Seed for the noise on invalid payloads.
         """
         patterns = [*(feed.willing for feed in sources.values()), *sinks.values()]
         if cycles is None:
@@ -168,7 +168,7 @@ class Unit:
             stream.ready = self._index(self.outputs, f"{name}__ready")
             port = self.inputs[stream.payload]
             beats = _fit(port, feed.beats)
-            # The harness masks its random values with this row, in which all existing bits are set.
+            # The harness masks its random values with this row, which has ones in all valid bits.
             rows[port.name][...] = _ones(port)
             stream.beats, stream.count = beats.ctypes.data, len(beats)
             alive.append(beats)
@@ -220,7 +220,7 @@ def _zeros(port: Port, count: int) -> np.ndarray:
 
 
 def _constant(port: Port, value: int) -> np.ndarray:
-    """One row of a port with the given value."""
+    """Row of a port that holds the given value."""
     if not 0 <= value < 1 << port.width:
         raise ValueError(f"Value of {port.name} must be of {port.width} bits, not {value!r}")
     dtype, words = row_type(port.width)
@@ -233,7 +233,7 @@ def _ones(port: Port) -> np.ndarray:
 
 
 def _fit(port: Port, values: Any) -> np.ndarray:
-    """Rows of a port, from any array or sequence with the right dimensions."""
+    """Convert any array or sequence of suitable dimensions to rows of a port."""
     dtype, words = row_type(port.width)
     array = np.asarray(values)
     if array.ndim != (1 if words == 1 else 2) or (words > 1 and array.shape[1] != words):

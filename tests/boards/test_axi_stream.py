@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exported units between AXI4-Stream models of cocotbext-axi, with every kind of port."""
+"""Test exported units with cocotbext-axi's AXI4-Stream models, for every kind of port."""
 
 import functools
 import random
@@ -27,15 +27,15 @@ from tests.refusals import refuses
 
 @functools.cache
 def made(unit, **options):
-    """The Verilog of a unit, generated once for several tests."""
+    """Verilog of a unit, generated once for several tests."""
     return verilog.design(unit, options=options)
 
 
-# Code that runs inside the simulator: AXI4-Stream models of cocotbext-axi on both sides.
+# Code that runs inside the simulator, with cocotbext-axi's AXI4-Stream models on both sides.
 
 
 class Bench:
-    """Test bench: clock, reset, and a model on each stream, which pauses in patterns given by a seed."""
+    """Test bench with a clock, a reset and a model on each stream, which pauses in seeded patterns."""
 
     def __init__(self, dut, *, inputs=("i",), outputs=("o",)):
         parameters = regression.parameters()
@@ -73,7 +73,7 @@ def frame(values):
 
 
 def vectors(generator, count):
-    """Vectors of gradients, of varying lengths and densities, without -0.0."""
+    """Gradient vectors of various lengths and densities, without -0.0."""
     for _ in range(count):
         vector = generator.integers(1, 1 << 31, generator.integers(1, 150), dtype=np.uint32)
         vector[generator.random(len(vector)) >= generator.choice([0, 0.1, 0.5, 1])] = 0
@@ -139,7 +139,7 @@ async def begins_again_after_a_reset(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def serves_the_host(dut):
-    """The host reads and writes bursts in both memories, some of them with errors."""
+    """The host reads and writes bursts in both memories; some have errors."""
     bench = Bench(dut, inputs=("host_i",), outputs=("host_o",))
     await bench.start()
     dut.ring_i__valid.value = 0
@@ -171,7 +171,7 @@ async def serves_the_host(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def passes_every_field(dut):
-    """Elements of 18 bits occupy three bytes each; the byte above them holds four more bits and padding."""
+    """18-bit elements occupy three bytes each; the byte above holds another four bits and padding."""
     bench = Bench(dut)
     await bench.start()
     generator = random.Random(regression.parameters()["seed"])
@@ -179,7 +179,7 @@ async def passes_every_field(dut):
     for _ in range(50):
         beats = generator.randint(1, 5)
         content = bytes(generator.randrange(256) for _ in range(7 * beats))
-        # An element is not kept if only its upper keep bit is set; the keep bit of the last byte has no effect.
+        # An element is not kept if only its upper keep bit is set. The keep bit of the last byte has no effect.
         keep = [generator.choice([0, 1, 1, 1]) for _ in content]
         await bench.sources["i"].send(AxiStreamFrame(content, tkeep=keep))
         sent.append((content, keep))
@@ -197,7 +197,7 @@ async def passes_every_field(dut):
 
 
 class Mixed(wiring.Component):
-    """Every kind of port, without logic: each input stream is connected to an output stream."""
+    """Unit with every kind of port and no logic: each input stream is connected to an output stream."""
 
     payload = data.StructLayout({
         "pair": data.StructLayout({"low": 3, "high": signed(5)}),

@@ -35,7 +35,7 @@ def results(tmp_path, monkeypatch):
 
 
 class Canned:
-    """Tools with canned reports: the speed of each seed, or the log at the end of placement."""
+    """Stub for the tools, with canned reports: the speed of each seed, or the log after placement."""
 
     def __init__(self, reached, log=None, constraint=62.5):
         self.reached, self.log, self.constraint = reached, log, constraint
@@ -93,10 +93,10 @@ def test_first_seed_that_meets_the_clock(canned, results):
     assert (result["seed"], result["seeds"], result["clock_mhz"]) == (3, 3, 62.5)
     assert (result["lut4"], result["ccu2c"], result["lut_ram"], result["lut4_occupied"]) == (4, 1, 1, 4 + 2 + 6)
     assert result["utilisation"] == {"TRELLIS_COMB": {"used": 12, "available": 24288}}
-    # No tool runs again, not even for a seed that was too slow.
+    # The second build runs no tool, even though one seed was too slow.
     again, _ = build()
     assert (tools.seeds, again) == ([1, 2, 3], result)
-    # The row appears in the table of boards, not in the table of units.
+    # The row is in the table of boards, not in the table of units.
     assert bitstream.table().splitlines()[2] == (
         "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 4 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | "
         "3 |")
@@ -148,7 +148,7 @@ def test_unconstrained_clock_is_an_error(canned):
 
 
 class Slow(Echo):
-    """A design with more logic between two registers than fits into one cycle."""
+    """A design with too much logic between two registers for one clock cycle."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -177,7 +177,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
 
 
 def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
-    """All flip-flops are reset by the same net, and the design's clock is gated."""
+    """All flip-flops are reset by the same net, and the clock of the design is gated."""
     bitstream.build("ulx3s-25f", design=Echo())
     netlist, = results.glob("cache/placement/*/top.json")
     cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
@@ -188,17 +188,17 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
     clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
                for clock in (start, gated)}
-    # The reset counter has its own clock net; the echo and its lights share a second one.
+    # The reset counter has its own clock net; the echo and its lights share another.
     assert [len(cells) for cells in clocked.values()] == [19, 5]
     assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
-    # The clock does not run until the counter has reached zero.
+    # The clock is gated off until the counter has reached zero.
     opens, = (cell for cell in cells if cell["type"] == "LUT4" and cell["connections"]["Z"] == [enable])
     held, = ([net] for port in "ABCD" for net in opens["connections"][port] if isinstance(net, int))
     assert held in [cell["connections"]["Q"] for cell in clocked[start]]
 
 
 class Remembering(Echo):
-    """A design that delays words in a block memory."""
+    """A design that uses a block memory as a delay line."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -210,11 +210,11 @@ class Remembering(Echo):
 
 
 def test_block_memory_needs_nothing_beside_it(results):
-    """A memory that is never read and written in the same cycle needs no registers to hold an old row."""
+    """A memory that is never read and written in the same cycle needs no registers for an old row."""
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1
-    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # registers of the word, the output and the address
+    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # registers for the word, the output and the address
 
 
 def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
@@ -328,7 +328,7 @@ def test_no_loader(tmp_path, monkeypatch):
 
 
 def test_pins_are_missing():
-    """If the wheel with the pin tables is missing, the message names the make target that installs it."""
+    """If the package with the pin tables is missing, the message names the make target that installs it."""
     script = ("import runpy, sys; sys.modules['amaranth_boards'] = None; sys.argv = ['bitstream', '--list']; "
               "runpy.run_module('boards.bitstream', run_name='__main__')")
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True,
@@ -339,7 +339,7 @@ def test_pins_are_missing():
 
 
 def test_results_cannot_be_written(tmp_path, monkeypatch, capsys):
-    """A result folder that cannot be created is reported before anything is built."""
+    """A results folder that cannot be created is reported before any build starts."""
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "synth"
     monkeypatch.setattr(bitstream, "RESULTS", folder)

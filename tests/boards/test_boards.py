@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The wiring of every board, as listed in its constraints."""
+"""Each board is wired as its constraints specify."""
 
 
 import pytest
@@ -15,7 +15,7 @@ from hdl import board as configs
 from hdl.config import NodeConfig, SingleRing
 from tests.refusals import refused
 
-#: Pin of each wire, and its other attributes.
+#: Pin assignments and other attributes of the wires.
 PINS = {
     "ulx3s-85f": {
         "clk25_0__io": "G2", "button_fire_0__io": "R1", "uart_0__rx__io": "M1", "uart_0__tx__io": "L4",
@@ -104,7 +104,7 @@ def test_part_names():
 
 
 def test_queues():
-    """Only nodes on the largest chip have two queues, and each of these has a compute unit or a stub."""
+    """Only nodes on the largest chip have two queues, and all of them have a compute unit or stub."""
     nodes = {name: config.node for name, config in configs.BOARDS.items()}
     assert {name for name, node in nodes.items() if node.queues == 2} == {
         "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}

@@ -53,7 +53,7 @@ def test_signal_during_imports(name, tmp_path):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_programs(monkeypatch, name):
-    """All programs exit through the same function; programs that print lists accept a closed output pipe."""
+    """All programs exit through the same function, and programs that print lists accept a closed output pipe."""
     module = importlib.import_module(f"boards.{name}")
     assert module.finish is finish
     if name == "optimizer_table":

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Absorption of flip-flops into DSP blocks, in handmade netlists and in a multiplier that must behave the same."""
+"""Tests of moving flip-flops into DSP blocks, on handmade netlists and on a complete multiplier."""
 
 import copy
 import importlib.util
@@ -22,7 +22,7 @@ from sim.verilated.verilog import Design, convert
 from tests.hdl.floating import operands
 
 CLOCK, OTHER_CLOCK, RESET = 2, 3, 4
-#: Number of the first net for each group of flip-flop inputs and outputs.
+#: First net number of each group: register inputs and outputs before the product, then after it.
 GIVEN, HELD, MULTIPLIED, KEPT = 100, 200, 300, 400
 PLAIN = {"CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET"}
 
@@ -34,7 +34,7 @@ def flip_flop(source, sink, clock=CLOCK, **parameters):
 
 
 def module_of(a=3, b=2):
-    """Netlist of an ``a`` by ``b``-bit product with flip-flops before and after it; a LUT reads the result."""
+    """Build the netlist of an ``a`` x ``b``-bit product with registers before and after it, read by a LUT."""
     width = a + b
     connections = {f"{name}{bit}": ["0"] for name in "AB" for bit in range(18)}
     connections |= {f"P{bit}": [900 + bit] for bit in range(36)}
@@ -85,7 +85,7 @@ def test_an_operand_that_others_read_stays():
 
 
 def test_two_products_of_one_operand():
-    """A flip-flop that feeds two blocks is removed once both have absorbed it."""
+    """A flip-flop that feeds two DSP blocks is removed once both blocks have absorbed it."""
     module, other = module_of(), module_of()
     connections = module["cells"]["second"] = other["cells"]["product"]
     for bit in range(5):
@@ -96,7 +96,7 @@ def test_two_products_of_one_operand():
 
 
 def test_products_in_a_row():
-    """A register between two products moves into the first one's DSP block; the second's input has none."""
+    """A register between two products is absorbed by the first product only, as its output register."""
     module, other = module_of(), module_of()
     second = module["cells"]["second"] = other["cells"]["product"]
     for number, name in enumerate(("A0", "A1", "A2", "B0", "B1")):
@@ -134,7 +134,7 @@ def _remove(name):
     lambda module: module["cells"]["operand_0"].update(type="LUT4"),
 ])
 def test_what_stays(change):
-    """Flip-flops that a DSP block cannot replace, or that another cell reads, are not absorbed."""
+    """A flip-flop stays if a DSP block cannot replace it or if another cell reads it."""
     module = module_of()
     change(module)
     before = copy.deepcopy(module)
@@ -143,7 +143,7 @@ def test_what_stays(change):
 
 
 def test_files(tmp_path):
-    """The statistics count the remaining flip-flops, and other modules are unchanged."""
+    """The statistics file has the reduced flip-flop count, and other modules are unchanged."""
     netlist, statistic = tmp_path / "top.json", tmp_path / "stat.json"
     netlist.write_text(json.dumps({"modules": {"top": module_of(), "other": module_of()}}))
     statistic.write_text(json.dumps({"design": {"num_cells_by_type": {"TRELLIS_FF": 10, "LUT4": 1}}}))
@@ -156,7 +156,7 @@ def test_files(tmp_path):
 
 @pytest.fixture
 def netlist():
-    """A multiplier's netlist as structural Verilog, the models of its cells, and the cell counts."""
+    """Synthesize a multiplier; return structural Verilog, with models of its cells, and the cell counts."""
     design = convert(FloatMultiplier(), name="multiplier")
     tools = Tools()
 
@@ -168,7 +168,7 @@ def netlist():
         run("unit.json", "read_verilog unit.v", *(step.format(top="multiplier") for step in synth.MAPPERS["abc9"]),
             "tee -q -o stat.json stat -json -top multiplier", "write_json unit.json")
         rewrite(folder / "unit.json", "multiplier", folder / "stat.json")
-        # The file also has modules for the cells themselves, but without their parameters.
+        # The file also contains modules for the cells, but these lack parameters.
         modules = json.loads((folder / "unit.json").read_text())["modules"]
         (folder / "unit.json").write_text(json.dumps({"modules": {"multiplier": modules["multiplier"]}}))
         run("cells.v", "read_verilog -lib +/ecp5/cells_sim.v +/ecp5/cells_bb.v", "read_json unit.json",
@@ -187,10 +187,10 @@ def netlist():
 
 
 def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
-    """The netlist and the multiplier agree bit by bit and cycle by cycle, with the registers of its four blocks."""
+    """Netlist and multiplier agree in every bit and cycle when the registers of all four blocks are used."""
     text, counts = netlist
     assert text.count('.REG_OUTPUT_CLK("CLK0")') == text.count('.REG_INPUTA_CLK("CLK0")') == 4
-    # Without DSP registers there are 404 flip-flops; the products have 36, 24, 24 and 12 bits.
+    # Without DSP registers there are 404 flip-flops; the four products have 36, 24, 24 and 12 bits.
     assert counts["TRELLIS_FF"] <= 404 - (36 + 24 + 24 + 12)
     convert_of = vectors.convert
     monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
@@ -205,6 +205,6 @@ def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
 
 
 def test_boards():
-    """A board with results recorded without register absorption is also built without it."""
+    """Boards with results recorded before this optimization are built without it."""
     assert board("ulx3s-85f-compute")[0].dsp_registers
     assert not board("ulx3s-85f")[0].dsp_registers

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The netlist of a node for the iCEBreaker, simulated cell by cell with its memories and multipliers."""
+"""Netlist of an iCEBreaker node, simulated cell by cell with its memories and multipliers."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.features.int16.nodes import CONFIG, check_session
 
 
 def netlist(component):
-    """Structural Verilog from Yosys, and the models of its cells."""
+    """Yosys's structural Verilog together with the models of its cells."""
     name = type(component).__name__
     design = rtlil.convert(component, name=name, platform=ICEBreakerPlatform(), emit_src=False)
     tools = Tools(family=ICE40)
@@ -40,7 +40,7 @@ def node(monkeypatch):
     for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
         assert f"  {cell} " in cells
     convert = vectors.convert
-    # Models come first: the Verilog after them uses their time unit.
+    # The models come first, because the Verilog after them uses their time unit.
     monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
         name, models + cells, convert(component, name=name).ports))
     return vectors.Unit(component)
@@ -48,5 +48,5 @@ def node(monkeypatch):
 
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_netlist_does_what_the_node_does(node, seed):
-    """The netlist matches the node, bit by bit and cycle by cycle, in all valid and invalid operations."""
+    """The netlist matches the node in every bit and cycle, for all valid and invalid operations."""
     check_session(node, seed, "none")

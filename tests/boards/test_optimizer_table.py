@@ -9,7 +9,7 @@ from boards.tools import SynthesisError
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Replace placement by a stub that reports the number of lanes as a unit's speed."""
+    """Replace placement with a stub that reports a unit's number of lanes as its speed."""
     calls = []
 
     def measure(name, *, options, seeds, part, progress):

@@ -1,4 +1,4 @@
-"""Counts of the cells of each part, from a handmade netlist."""
+"""Cell counts of each part, from a handmade netlist."""
 
 import json
 
@@ -22,7 +22,7 @@ CELLS = [
     ("$9", "EHXPLLL", [], [29]),
 ]
 
-#: Signals and their nets; if a net has two names, the name of the inner module takes precedence.
+#: Nets of each signal; if a net has two names, the name in the inner module takes precedence.
 SIGNALS = {
     "board.node_0.engine.sum": [20],
     "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
@@ -48,7 +48,7 @@ def counts(tmp_path):
 
 
 def test_counts(counts):
-    # A field of a record does not count as a part; each part includes the parts inside it.
+    # Fields of a record do not count as parts, and the count of a part includes its subparts.
     assert set(counts) == {"", *SCOPES}
     assert [counts[path]["lut4"] for path in ("", "board", "board.node_0", "board.node_0.engine", "board.link")] == [
         5, 4, 4, 3, 0]

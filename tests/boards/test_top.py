@@ -8,7 +8,7 @@ from tests.refusals import refused_values
 
 
 def outputs(levels, *, cycles):
-    """Level of the reset output just before each clock edge; each input level is set after the previous edge."""
+    """Return the reset output just before each clock edge; each input level is set after the previous edge."""
     unit = ResetHold(cycles=cycles)
     seen = []
 

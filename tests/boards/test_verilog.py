@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Export of Verilog: every unit, names, options, invalid arguments, and the documentation page."""
+"""Verilog export: every unit, names, options, invalid arguments, and the documentation page."""
 
 import os
 import re
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "verilog.md"
 
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_every_unit_is_clean(name, verilog_folder):
-    """Verilator gives no warning about any unit, and the header has a line for each stream and each further port."""
+    """Verilator gives no warnings for any unit, and the header has one line per stream and other port."""
     options = small(name)
     path = verilog.write(name, options=options)
     text = path.read_text()
@@ -136,7 +136,7 @@ def test_page_shows_the_header():
 
 
 def test_module_of_the_page_has_all_ports(tmp_path):
-    """Verilator gives no warning about the page's module, so its ports and widths are correct."""
+    """Verilator gives no warnings for the module on the page, so its ports and widths are correct."""
     module = re.search(r"```verilog\n(module (\w+) .*?)```", PAGE.read_text(), flags=re.DOTALL)
     design = verilog.design("compression.zero_value.encoder")
     assert set(re.findall(r"\.(\w+)\(", module[1])) == {port.name for port in design.ports}

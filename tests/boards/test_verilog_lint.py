@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exported files are checked by Verilator's lint, with warnings as errors."""
+"""Exported files pass Verilator's lint, with warnings treated as errors."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_warning_is_an_error(tmp_path):
 
 
 def test_words_of_later_languages_are_names(tmp_path):
-    """Files are read as Verilog-2005, so that keywords of later versions are valid names."""
+    """Files are read as Verilog-2005, so keywords of later versions are valid names."""
     path = tmp_path / "names.v"
     ports = "input wire logic, output wire bit"
     path.write_text(f"module gradring_names ({ports});\n  assign bit = logic;\nendmodule\n\n")

@@ -1,6 +1,6 @@
-"""Draw random sections of node configurations: find forbidden value pairs, compare similar circuits.
+"""Draw random sections of node configurations, to find forbidden value pairs and compare circuits.
 
-The search for pairs that no node may have does not use the table of couplings: a pair counts as rejected if all tried
+The search for forbidden pairs does not use the table of couplings: a pair counts as forbidden if all tried
 configurations that contain it are rejected.
 """
 
@@ -29,10 +29,10 @@ from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
-# Features that the values below use only by name; the other features are imported above.
+# Features that the values below only name; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
-#: Types of the sections in a configuration's ``features``, by name.
+#: Section types for a configuration's ``features``, keyed by name.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -48,7 +48,7 @@ _RING: dict[str, tuple[Any, ...]] = {
 }
 _CREDITS: tuple[Any, ...] = (Credits(), Credits(ingress=2), Credits(ingress=100), Replay(), Replay(ingress=2))
 
-#: Values to try for each section of a node, a server or an int16 node: every kind, and the ends of ranges.
+#: Values to try for each section of a node, server or int16 node: every kind, and the ends of ranges.
 NODE: dict[str, tuple[Any, ...]] = {
     **_RING, **_FEATURE_VALUES,
     "memories": (Memories(gradient=64, weight=64, state=32), *(Memories(planes=planes) for planes in (0, 1)),
@@ -106,7 +106,7 @@ def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Pairs of section values that no configuration may contain, each with the type of the configuration."""
+    """Pairs of section values that no configuration may contain, each with the configuration type."""
     for kind, table in _KINDS:
         if kind is Int16Config:
             for memories, masking, sparsify in itertools.product(*table.values()):
@@ -120,7 +120,7 @@ def refused() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def small(generator: random.Random) -> Configuration:
-    """A valid node with little memory and some randomly chosen section values."""
+    """Draw a valid node with small memories and some random section values."""
     while True:
         values: dict[str, Any] = {
             "lanes": 1, "segment": 32, "memories": Memories(gradient=64, weight=64, state=32, planes=0),
@@ -136,7 +136,7 @@ def small(generator: random.Random) -> Configuration:
 
 
 def neighbours(config: Configuration, generator: random.Random, count: int) -> Iterator[Configuration]:
-    """Valid nodes that differ from a node in one section, or only in the notation of a section."""
+    """Yield valid nodes that differ from ``config`` in one section, or only in a section's notation."""
     while count:
         name = generator.choice(sorted(NODE))
         value = generator.choice(NODE[name])
@@ -153,7 +153,7 @@ def neighbours(config: Configuration, generator: random.Random, count: int) -> I
 
 
 def circuit(config: Configuration) -> str:
-    """Digest of a node's RTLIL without the hash of its configuration."""
+    """Digest of a node's RTLIL, excluding the configuration hash."""
     with mock.patch.object(Configuration, "hash", 0):
         text = rtlil.convert(node_of(config), name="node", emit_src=False)
     return hashlib.sha256(text.encode()).hexdigest()

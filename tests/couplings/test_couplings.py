@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Couplings of a node's sections in hdl/config/couplings.py, and the random nodes of this folder."""
+"""Test the couplings between a node's sections (hdl/config/couplings.py) and this folder's random nodes."""
 
 import re
 
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
-#: For each coupling, in order: fields of a node that it rejects, and the change that its message suggests.
+#: For each coupling, in order: the fields of a rejected node, and the change that the message suggests.
 EXAMPLES = [
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
     ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
@@ -64,7 +64,7 @@ def pairs():
 @pytest.mark.parametrize(("coupling", "example"), list(zip(COUPLINGS, EXAMPLES, strict=True)),
                          ids=[" and ".join(coupling.sections) for coupling in COUPLINGS])
 def test_message(coupling, example):
-    """Each coupling rejects a node, with a message that names its sections and a change that makes the node legal."""
+    """Each coupling rejects a node with a message that names its sections and suggests a change that fixes it."""
     values, change = example
     message = f"{coupling.rule}, since {coupling.reason}: {coupling.advice}"
     refuses(message, NodeConfig, **values)
@@ -95,7 +95,7 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """Only the pairs of sections in the table have values that no node may have together."""
+    """Only the section pairs in the table have values that cannot be combined."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == set(pairs())
     assert len(refused_pairs) <= 17
@@ -120,7 +120,7 @@ def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
 
 
 def test_equal_hashes_are_equal_circuits():
-    """Equal hashes mean equal circuits, for int16 nodes with every field value and for a full node."""
+    """Nodes with equal hashes have equal circuits, for all int16 nodes and one full node."""
     nodes = [Int16Config(memories=memories) for memories in INT16["memories"]]
     nodes += [Int16Config(masking=False), Int16Config(sparsify=False)]
     assert len({circuit(node) for node in nodes}) == len({node.hash for node in nodes}) == len(nodes)

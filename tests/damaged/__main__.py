@@ -1,4 +1,4 @@
-"""``make damaged-files``: damaged files of each kind that commands read."""
+"""``make damaged-files``: read damaged files of each kind that commands read."""
 
 import importlib.util
 import json

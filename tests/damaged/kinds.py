@@ -1,4 +1,4 @@
-"""Kinds of files that commands read, each with functions that write an undamaged file and read it."""
+"""Kinds of files that commands read, with functions that write an undamaged file and read it."""
 
 import dataclasses
 import functools
@@ -52,7 +52,7 @@ class Kind:
     write: Callable[[Path], object]  # writes an undamaged file
     read: Callable[[Path], Any]  # reads it as the command does
     mutations: list[Callable[..., bytes]]
-    unchanged: bool = False  # a value that is read must be empty or equal to the original
+    unchanged: bool = False  # the value read must be empty or equal to the original
     needs: str = ""  # optional package that this kind of file needs
 
 
@@ -128,7 +128,7 @@ def state() -> dict[str, bytes]:
 
 
 def of_state(name: str, part: str, mutations: list[Callable[..., bytes]]) -> Kind:
-    """An entry of the state in a checkpoint."""
+    """One entry of a checkpoint's state."""
     def read(path: Path) -> Any:
         with path.open("rb") as file:
             return unpack_state({**state(), part: file.read(1 << 20)})
@@ -151,7 +151,7 @@ def read_result(path: Path) -> Any:
 
 
 def sealed(value: Callable[[], Any]) -> Callable[[Path], object]:
-    """Write a value together with the digest of its content."""
+    """Write a value together with a digest of its content."""
     return lambda path: path.write_text(json.dumps(json_files.sealed(value())))
 
 

@@ -1,4 +1,4 @@
-"""Ways to damage files: for any file, for JSON, and for zip archives of arrays."""
+"""Ways to damage files of any kind, JSON, and zip archives of arrays."""
 
 import functools
 import io
@@ -41,13 +41,13 @@ def swap(data, rng):
 
 
 def replace(data, rng):
-    """Replace a range with random bytes, partly invalid as UTF-8."""
+    """Replace a range with random bytes, some of them invalid UTF-8."""
     start = rng.integers(len(data) + 1)
     return data[:start] + rng.bytes(int(rng.integers(1, 64))) + data[start + rng.integers(64):]
 
 
 def inflate(data, rng):
-    """Set a field of 2, 4 or 8 bytes to a large value."""
+    """Overwrite a field of 2, 4 or 8 bytes with a large value."""
     size = int(rng.choice([2, 4, 8]))
     start = int(rng.integers(max(1, len(data) - size)))
     value = [(1 << 8 * size) - 1, (1 << 8 * size - 1) - 1, 1 << 8 * size - 4][rng.integers(3)]
@@ -93,7 +93,7 @@ def json_value(data, rng):
 
 
 def json_key(data, rng):
-    """Remove, duplicate, add or rename a key; remove or duplicate an item."""
+    """Remove, duplicate, add or rename a key, or remove or duplicate an item."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path]
     path = paths[rng.integers(len(paths))]
@@ -113,7 +113,7 @@ def json_key(data, rng):
 
 
 def json_number(data, rng):
-    """Change a number slightly, or change its sign or magnitude."""
+    """Change the value, sign or magnitude of a number."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path and type(_at(value, path)) in (int, float)]
     if not paths:
@@ -197,7 +197,7 @@ def archive_array(data, rng):
 
 
 def archive_header(data, rng):
-    """Make an array's header declare an excessive size, or make the header invalid."""
+    """Make an array's header invalid, or make it declare an excessive size."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     shape = [b"(1152921504606846976,)", b"(4294967295,)", b"(1000000000, 1000000000)", b"(-1,)", b"(" * 500,
@@ -217,14 +217,14 @@ def _zeros(size):
 
 
 def archive_bomb(data, rng):
-    """Create a small file with an array of 300 MB that declares its true size or a different one."""
+    """Create a small file holding a 300 MB array that declares its true size or a different one."""
     members = _members(data)
     name, size = list(members)[rng.integers(len(members))], 300 << 20
     return _stored({**members, name: b""}, name, _zeros(size), int(rng.choice([size, 1000, 0xFFFFFFF0])))
 
 
 def _stored(members, name, packed, declared):
-    """A handmade zip archive with one member that is already deflated and declares the given size."""
+    """A handmade zip archive with one deflated member that declares the given size."""
     parts, directory, offset = [], [], 0
     for member, content in members.items():
         body, size, method = (packed, declared, 8) if member == name else (content, len(content), 0)
@@ -241,7 +241,7 @@ def _stored(members, name, packed, declared):
 
 
 def archive_sizes(data, rng):
-    """Change a size, count or offset that an archive declares in its directory or in a member's header."""
+    """Change a size, count or offset declared in an archive's directory or in a member's header."""
     damaged = bytearray(data)
     mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
                    (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]
@@ -255,7 +255,7 @@ def archive_sizes(data, rng):
 
 
 def archive_flags(data, rng):
-    """Mark members as encrypted, or as compressed with a different method."""
+    """Mark members as encrypted or as compressed with another method."""
     damaged = bytearray(data)
     for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         position = data.find(mark) + field

@@ -1,4 +1,4 @@
-"""Damaged files, read one after another in a separate process with limited memory."""
+"""Read damaged files one after another in a separate process with limited memory."""
 
 import dataclasses
 import multiprocessing
@@ -16,9 +16,9 @@ import numpy as np
 from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
-#: Limits: bytes of memory, in addition to the process's own, and seconds per file.
+#: Limits: bytes of memory beyond the process's own, and seconds per file.
 BOUND, SECONDS = 1 << 30, 30
-#: Number of zero bytes that are appended to every hundredth file.
+#: Number of zero bytes appended to every hundredth file.
 LARGE = 4 << 30
 
 
@@ -28,12 +28,12 @@ class Outcome:
     refused: int = 0  # files rejected with a one-line message
     taken: int = 0  # files read, or treated as absent
     wrong: list[str] = dataclasses.field(default_factory=list)  # wrong outcomes, each with its file number
-    bytes: int = 0  # peak memory in addition to the process's memory before the run
+    bytes: int = 0  # peak memory minus the process's memory before the run
     seconds: float = 0.0  # processor time of all reads
 
 
 def _memory(name: str) -> int:
-    """Field of this process's memory statistics, in bytes."""
+    """Return a field of this process's memory statistics, in bytes."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[name].split()[0]) << 10
 
@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of one kind in a separate process; memory for damaging them is measured, too."""
+    """Read damaged files of one kind in a separate process; memory for damaging them counts, too."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""A sample of damaged files of each kind that commands read; ``make damaged-files`` reads 600."""
+"""A sample of damaged files of each kind that commands read; ``make damaged-files`` tests 600."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", KINDS)
 def test_damaged_files(name):
-    """Each file is rejected with a one-line message or is read harmlessly, within 1 GB of memory."""
+    """Each file is rejected with a one-line message or is harmless to read, within 1 GB of memory."""
     needs = KINDS[name].needs
     if needs and importlib.util.find_spec(needs.partition(".")[0]) is None:
         pytest.skip(f"{needs} is not installed")
@@ -32,17 +32,17 @@ def test_damaged_files(name):
     assert outcome.files == outcome.refused + outcome.taken == 20
 
 
-#: Functions that read files without bounds or checks, and the modules that may call them.
+#: Functions that read files without limits or checks, with the modules that may call them.
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
-                      "host/sockets/format.py",  # messages of sockets: their size is limited elsewhere
+                      "host/sockets/format.py",  # socket messages; their size is limited elsewhere
                       "host/make/targets.py"},  # the project's own tables, read before anything is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},
     r"tarfile\.open|shutil\.unpack_archive": set(),
     r"(pickle|marshal|shelve|dill|cloudpickle|yaml|csv|tomllib|configparser)\.(loads?|Unpickler|open|reader|DictReader"
     r"|safe_load|ConfigParser)": {"host/make/targets.py",
-                                  "host/run/spec.py"},  # specification of limited size; each value is checked
+                                  "host/run/spec.py"},  # specification of limited size; each value is validated
     r"ast\.literal_eval|eval|exec": set(),
     r"torch\.load": set(),
     r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/features/quantization/onnx.py"},
@@ -53,7 +53,7 @@ UNCHECKED = {
 
 @functools.cache
 def calls():
-    """Names of the functions called in each module of host/, sim/ and boards/."""
+    """Return the names of the functions called in each module of host/, sim/ and boards/."""
     return {str(path.relative_to(ROOT)): {
         ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name | ast.Attribute)}
@@ -66,12 +66,12 @@ def callers(pattern):
 
 @pytest.mark.parametrize("pattern", UNCHECKED)
 def test_nothing_is_read_without_checks(pattern):
-    """Files are read by checked loaders only; this finds new readers in host/, sim/ and boards/."""
+    """Only checked loaders read files; this test finds new readers in host/, sim/ and boards/."""
     assert callers(pattern) <= UNCHECKED[pattern]
 
 
 def test_products_of_tools_are_read_from_the_cache_only():
-    """The unchecked reader reads only texts written by the project's own tools and processes."""
+    """The unchecked reader is used only for texts written by the project's own tools and processes."""
     assert callers(r"json_files\.(read|parse)_product") == {
         "boards/bitstream.py", "boards/dsp_registers.py", "boards/parts.py", "boards/synth.py",
         "host/features/quantization/command.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
@@ -101,7 +101,7 @@ class TestArchives:
         assert arrays["c"].shape == (0,)
 
     def test_14_megabytes_that_took_4_gigabytes(self, tmp_path):
-        """An array's declared size is compared with the file's size before memory is allocated."""
+        """An array's declared size is checked against the file size before memory is allocated."""
         path = tmp_path / "a.npz"
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1073741824,), }\n"
         with zipfile.ZipFile(path, "w") as archive:
@@ -127,7 +127,7 @@ class TestArchives:
             archives.read_arrays(path, self.KINDS, largest=1 << 16)
 
     def test_bomb(self, tmp_path):
-        """Unpacking stops at the size given in the archive's directory; this size is limited, too."""
+        """Unpacking stops at the size stated in the archive's directory, which is limited as well."""
         rng = np.random.default_rng(0)
         path = tmp_path / "weights.npz"
         kinds.write_weights(path)

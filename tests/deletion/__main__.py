@@ -1,4 +1,4 @@
-"""``make features``: lint, import, elaborate, train and collect tests in copies that lack a feature."""
+"""``make features``: lint, import, elaborate, train and collect tests in copies without a feature."""
 
 import dataclasses
 import json
@@ -24,11 +24,11 @@ _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
 
 @dataclasses.dataclass(frozen=True)
 class Deletion:
-    """A copy without a feature, and the result of its checks."""
+    """A copy without a feature, and the results of its checks."""
 
     names: tuple[str, ...]  # features that the copy lacks
     files: int  # number of files that the copy lacks
-    elsewhere: int  # number of missing tests and labs outside of the features' folders
+    elsewhere: int  # number of missing tests and labs outside the features' folders
     result: dict[str, Any]  # result of the probe
 
     @property
@@ -50,7 +50,7 @@ def _run(arguments: list[str], folder: Path) -> str:
 
 
 def delete(name: str) -> Deletion:
-    """Make a copy without a feature, and check it.
+    """Make a copy without a feature and check it.
 
     Raises
     ------

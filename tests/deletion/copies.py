@@ -1,4 +1,4 @@
-"""Copies of the tree without a feature, its dependants, and the tests and labs that need it."""
+"""Make copies of the tree without a feature, its dependants, and the tests and labs that need it."""
 
 import ast
 import compileall
@@ -14,15 +14,15 @@ from hdl.registry import FEATURES, feature
 
 ROOT = Path(__file__).parents[2]
 
-#: Folders that contain a folder for each feature.
+#: Folders with one subfolder per feature.
 TREES = ("hdl/features", "sim/golden/features", "host/features", "sim/verilated/features", "tests/features",
          "tests/host/features")
-#: Folders of programs that use the product. Programs that import missing modules are removed.
+#: Folders of programs that use the product; a program is removed if it imports a missing module.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 
 
 def dependants(name: str) -> tuple[str, ...]:
-    """A feature, and the features that depend on it, in the order of the registry."""
+    """Return a feature and all features that depend on it, in registry order."""
     names = {name}
     while more := {other for other, entry in FEATURES.items() if other not in names
                    and names & {*entry.uses, *feature(other).requires}}:
@@ -32,7 +32,7 @@ def dependants(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def files() -> tuple[str, ...]:
-    """Files of the tree that git tracks or would add."""
+    """List the files of the tree that git tracks or would add."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
                             text=True, check=True)
     return tuple(path for path in listed.stdout.split("\n") if path and (ROOT / path).is_file())
@@ -47,7 +47,7 @@ def _is_typing(node: ast.AST) -> bool:
 
 
 def imported(text: str) -> set[str]:
-    """Modules, and names in modules, that a file imports at module level."""
+    """Return the modules, and names in modules, that a source text imports at module level."""
     names: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(text)]
     while waiting:
@@ -63,14 +63,14 @@ def imported(text: str) -> set[str]:
 
 @functools.cache
 def imports() -> dict[str, frozenset[str]]:
-    """Imports of each Python file of the tree, by path."""
+    """Return the imports of each Python file in the tree, keyed by path."""
     return {path: frozenset(imported((ROOT / path).read_text(encoding="utf-8"))) for path in files()
             if path.endswith(".py")}
 
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Map each page to its feature, which owns the first source file named in the page's first paragraph."""
+    """Map each page to the feature that owns the first source file mentioned in its first paragraph."""
     heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
              if path.startswith("docs/") and path.endswith(".md")}
     sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}
@@ -79,7 +79,7 @@ def pages() -> dict[str, str]:
 
 
 def removed(names: Iterable[str]) -> set[str]:
-    """Files removed with some features: files and pages of the features, and files that import them."""
+    """Return the files to remove with some features: their own files and pages, and all files that import them."""
     names = tuple(names)
     folders = tuple(f"{tree}/{name}/" for tree in TREES for name in names)
     gone = {path for path in files() if path.startswith(folders)}
@@ -94,7 +94,7 @@ def removed(names: Iterable[str]) -> set[str]:
 
 
 def registry_without(text: str, names: Iterable[str]) -> str:
-    """Source of the registry without the entries of some features."""
+    """Return the source of the registry without the entries of some features."""
     table = next(node.value for node in ast.parse(text).body if isinstance(node, ast.AnnAssign)
                  and isinstance(node.target, ast.Name) and node.target.id == "FEATURES")
     assert isinstance(table, ast.Dict)
@@ -106,13 +106,13 @@ def registry_without(text: str, names: Iterable[str]) -> str:
 
 
 def compile_all() -> None:
-    """Compile all modules to byte code once, for all copies."""
+    """Compile all modules to bytecode once, so that copies can share it."""
     for tree in sorted({path.split("/")[0] for path in files() if path.endswith(".py") and "/" in path}):
         compileall.compile_dir(ROOT / tree, quiet=2)
 
 
 def make(folder: Path, names: Iterable[str]) -> set[str]:
-    """Make a copy without some features, with byte code, and return the removed files."""
+    """Copy the tree and its bytecode without some features; return the files left out."""
     names = tuple(names)
     gone = removed(names)
     for path in files():

@@ -1,4 +1,4 @@
-"""Checks of a copy without a feature, which are run inside the copy with the names of the missing features."""
+"""Checks that run inside a copy without some features, given the names of the missing features."""
 
 import contextlib
 import importlib
@@ -14,9 +14,9 @@ import pytest
 
 
 def modules():
-    """Import everything except tests, and return the number of modules.
+    """Import all modules except tests; return the number of modules.
 
-    Modules that need PyTorch are skipped if PyTorch, which is optional, is not installed.
+    Modules that need PyTorch, which is optional, are skipped if it is not installed.
     """
     paths = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
              for path in sorted(Path(tree).rglob("*.py")) if path.name != "__main__.py"]
@@ -42,7 +42,7 @@ def core_node():
 
 
 def training():
-    """Train two steps on golden nodes, and return the losses."""
+    """Train for two steps on golden nodes; return the losses."""
     from host.run.execution import train
     from host.run.spec import RunSpec
     from host.transports.session import TransportName
@@ -55,7 +55,7 @@ def training():
 
 
 def refusals(names):
-    """Check that boards, units and commands that need a missing feature name it; return the number of checks."""
+    """Check that boards, units and commands name the missing feature that they need; return the number of checks."""
     from boards.tools import SynthesisError
     from boards.units import UNITS
     from hdl.board import BOARDS
@@ -89,7 +89,7 @@ def commands(lacks):
 
 
 def called(cli, arguments):
-    """Exit code and error output of a command."""
+    """Return the exit code and the error output of a command."""
     errors = io.StringIO()
     with mock.patch.object(sys, "argv", ["gradring", *arguments]), contextlib.redirect_stderr(errors), \
             contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
@@ -107,7 +107,7 @@ class Collected:
 
 
 def collection():
-    """Collect the tests of the core, and return their number."""
+    """Collect the tests of the core; return their number."""
     collected = Collected()
     ignored = [f"--ignore={tree}" for tree in ("tests/features", "tests/host/features")]
     options = ["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--assert=plain", "--no-header"]

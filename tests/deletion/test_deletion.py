@@ -1,4 +1,4 @@
-"""Deletion of features from copies of the tree, and the declared dependencies of features."""
+"""Deleting features from copies of the tree, and the declared dependencies of features."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ from tests.host.rings import CONFIGS, MIXED
 
 
 def drawn():
-    """Three features, drawn at random with the commit as seed."""
+    """Pick three features at random, with the commit as the seed."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return random.Random(commit.stdout).sample(list(FEATURES), 3)
 
@@ -35,7 +35,7 @@ def test_dependants():
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_declared(name):
-    """A feature imports only files of features that are named in its registry entry or its description."""
+    """A feature imports only from features that its registry entry or its description names."""
     declared = {name, *FEATURES[name].uses, *feature(name).requires}
     folders = tuple(f"{tree}/{name}/" for tree in TREES if not tree.startswith("tests"))
     imported = {module.split(".features.")[1].split(".")[0] for path, modules in imports().items()
@@ -44,7 +44,7 @@ def test_declared(name):
 
 
 def test_folders():
-    """The names of the features' folders are the names in the registry."""
+    """Feature folders have the same names as in the registry."""
     names = {path.removeprefix(f"{tree}/").split("/")[0] for tree in TREES for path in files()
              if path.startswith(f"{tree}/")}
     assert names == {*FEATURES, "__init__.py"}
@@ -66,13 +66,13 @@ def test_removed():
 
 
 def test_pages():
-    """A page is removed together with the feature that it describes."""
+    """A page is removed along with the feature that it describes."""
     assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/quorum.md"}
     assert "docs/ring/quorum.md" in removed(("quorum",))
     assert "docs/control/commands.md" not in pages()
 
 
 def test_all_rings():
-    """The complete tree, with all features, supports every ring."""
+    """The complete tree, with all features, supports every kind of ring."""
     assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "server", "int16"]
     assert list(MIXED) == ["relay"]

@@ -1,4 +1,4 @@
-"""The page on concepts: its example gives the printed results, and its terms match its table."""
+"""The concepts page: its example prints the results shown, and its terms match its table."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ LENGTH, NODES = 4810, 4
 
 
 def test_segments():
-    """The page's Python block prints the lengths shown on the page, and the picture shows the first block."""
+    """The page's Python block prints the lengths shown on the page, and the figure shows the first block."""
     ((source, expected),) = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -47,7 +47,7 @@ def test_default_node():
 
 
 def test_fused_update():
-    """Simulated nodes count the packets and bursts that the example states."""
+    """Counters of simulated nodes match the numbers of packets and bursts stated in the example."""
     with gradring.simulate(nodes=NODES, length=LENGTH, node=NodeConfig(), optimizer=gradring.SGD(0.1)) as job:
         job.load(np.zeros(LENGTH, np.float32))
         counters = job.session.ring.counters
@@ -56,7 +56,7 @@ def test_fused_update():
         counts = counters.read()
     assert [node["OPTIMIZER_BURSTS"] for node in counts] == [5] * NODES
     assert sum(node["PACKETS_SENT"] for node in counts) == 120
-    assert "A fused update of the example is 5 bursts on each node" in " ".join(PAGE.split())
+    assert "In the example, a fused update takes 5 bursts on each node" in " ".join(PAGE.split())
 
 
 def test_mx9():
@@ -65,7 +65,7 @@ def test_mx9():
 
 
 def test_features():
-    """The picture names the features of each configuration."""
+    """The figure names the features of each configuration."""
     needs("mx", "replay", "programs")
     shown = dict(re.findall(r"^ (NodeConfig\(.*\)) +core(?: \+ (.*))?$", PAGE, re.MULTILINE))
     assert len(shown) == 3
@@ -75,7 +75,7 @@ def test_features():
 
 
 def test_words():
-    """Each term in the table is defined in the section that the table names."""
+    """Each term in the table is defined in the section that the table refers to."""
     rows = re.findall(r"^\| \[[^\]]*\]\(#([\w-]+)\) \| (.*) \|$", PAGE, re.MULTILINE)
     sections = {title.lower().replace(" ", "-"): text
                 for title, text in re.findall(r"^## (.*)\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE)}

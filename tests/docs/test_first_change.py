@@ -1,4 +1,4 @@
-"""The counter and the feature on the page about first changes work in a copy of the tree."""
+"""Check that the counter and the feature in docs/first-change.md work in a copy of the tree."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/first-change.md").read_text()
 
-#: Prints whether the collective engine of a node counts idle cycles, and elaborates the node.
+#: Prints whether a node's collective engine counts idle cycles, and elaborates the node.
 PROGRAM = """
 import json, sys
 from amaranth.hdl import Fragment
@@ -27,13 +27,13 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 
 def blocks():
-    """Python blocks of the page: counter, statement, registry entry, description and extension."""
+    """The page's Python blocks: counter, statement, registry entry, description and extension."""
     sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in sources]
 
 
 def insert(path, before, text):
-    """Insert indented text before a line that must occur exactly once in the file."""
+    """Insert indented text before a line that occurs exactly once in a file."""
     source = path.read_text()
     assert source.count(before) == 1, before
     indent = before[:len(before) - len(before.lstrip())]
@@ -49,14 +49,14 @@ def elaborated(folder, options):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the gateware, with the register that the page adds."""
+    """Copy of the gateware, with the page's register added."""
     shutil.copytree(ROOT / "hdl", tmp_path / "hdl", ignore=shutil.ignore_patterns("__pycache__"))
     insert(tmp_path / "hdl/control/registers.py", '    _status(\n        "PROGRAM_BANK"', blocks()[0])
     return tmp_path
 
 
 def test_counter(copy):
-    """The counter that the page adds exists in all nodes."""
+    """The page's counter exists in all nodes."""
     engine = copy / "hdl/ring/collective.py"
     insert(engine, '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
@@ -64,7 +64,7 @@ def test_counter(copy):
 
 
 def test_feature(copy):
-    """The counter that the page adds exists only in nodes with the feature."""
+    """The page's counter exists only in nodes with the feature."""
     _, _, entry, description, extension = blocks()
     insert(copy / "hdl/registry.py", '    "int16": Entry(', entry)
     folder = copy / "hdl/features/idle_count"
@@ -75,7 +75,7 @@ def test_feature(copy):
     options = {"features": [{"kind": "idle_count"}]}
     assert elaborated(copy, options) == [True, ["idle_count"]]
     assert elaborated(copy, {}) == [False, []]
-    # A counter with two sources: the engine and the extension.
+    # The counter has two sources: the engine and the extension.
     insert(copy / "hdl/ring/collective.py", '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     with pytest.raises(AssertionError, match="ValueError: Counter must have one source in the collective engine, not "
                                              "two: ring_idle"):

@@ -1,4 +1,4 @@
-"""Links between the pages of docs/: any page is at most three clicks from the home page."""
+"""Every page in docs/ is at most three clicks away from the home page."""
 
 import posixpath
 import re
@@ -14,14 +14,14 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+\.md)(?:#[^)\s]*)?\)")
 
 
 def links(name, pages):
-    """Other pages that a page links to, outside of code."""
+    """Other pages that a page links to, except in code."""
     text = _CODE.sub("", pages[name].read_text(encoding="utf-8"))
     targets = {posixpath.normpath(posixpath.join(posixpath.dirname(name), target)) for target in _LINK.findall(text)}
     return targets & pages.keys() - {name}
 
 
 def clicks(pages):
-    """Minimum number of links from the home page to each reachable page."""
+    """Minimum number of clicks from the home page to each reachable page."""
     counts, current = {HOME: 0}, {HOME}
     while current:
         following = {other for name in current for other in links(name, pages)} - counts.keys()
@@ -31,7 +31,7 @@ def clicks(pages):
 
 
 def without_inbound_link(pages):
-    """Pages without a link from another page, except the home page."""
+    """Pages, except the home page, that no other page links to."""
     return pages.keys() - {HOME} - {other for name in pages for other in links(name, pages)}
 
 
@@ -47,7 +47,7 @@ def test_clicks_from_the_home_page():
 
 
 def test_doors():
-    """The first sections of the home page are three entry points, each with four to six links."""
+    """The home page starts with three entry points, each with four to six links."""
     sections = (DOCS / HOME).read_text(encoding="utf-8").split("\n## ")[1:4]
     assert [section.splitlines()[0] for section in sections] == [
         "Train a model", "Design or compare a format", "Reuse a unit"]
@@ -63,7 +63,7 @@ def test_a_picture_of_the_home_page_and_the_readme():
 
 
 def test_lost_pages_are_found(tmp_path):
-    """Unreachable pages are found in a chain of five pages; links in code and to the page itself do not count."""
+    """In a chain of five pages, unreachable ones are found; links in code and self-links do not count."""
     (tmp_path / "a").mkdir()
     texts = {"index.md": "[one](a/one.md)\n```\n[lost](lost.md)\n```\n`[lost](lost.md)`\n\n    [lost](lost.md)\n",
              "a/one.md": "[two](two.md#there) [home](../index.md)\n", "a/two.md": "[three](../three.md)\n",

@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, loads nothing from other servers, and contains every API name."""
+"""Documentation site: builds strictly, loads nothing from other servers, and contains every API name."""
 
 import html.parser
 import json
@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 
 class Resources(html.parser.HTMLParser):
-    """Addresses that a browser loads for a page, and the identifiers in the page."""
+    """Return the addresses that a browser loads for a page, and the identifiers in the page."""
 
     def __init__(self, path):
         super().__init__()
@@ -81,7 +81,7 @@ def test_search(site):
     ("simulate", "api/library.html"), ("install", "quick-start.html"), ("mx9", "compression/shared_exponent.html"),
     ("PyTorch", "pytorch.html")])
 def test_search_without_a_server(site, tmp_path, words, address):
-    """Search works in a page opened as a file, and the first result is the page that explains the words."""
+    """Search works in a page opened as a file; the first result is the page that explains the words."""
     chromium.needed()
     loaded = chromium.load(f"{(site / 'index.html').as_uri()}?q={words}", "--virtual-time-budget=20000",
                            profile=tmp_path)

@@ -1,4 +1,4 @@
-"""The page of published systems: each system appears once, and the commands, pages and tests listed for it exist."""
+"""The systems page lists each system once, and the commands, pages and tests it names exist."""
 
 import importlib.util
 import re
@@ -15,13 +15,13 @@ TEXT = PAGE.read_text()
 SYSTEMS = [f"{group}{number}" for group, count in {"A": 5, "B": 7, "C": 7, "D": 3}.items()
            for number in range(1, count + 1)]
 LABELS = ["Published as", "Command", "Prints", "Pages", "Tests", "Limits"]
-#: Titles and texts of the sections of systems, by ID.
+#: Title and text of each system's section, keyed by ID.
 SECTIONS = {name: (title, text) for name, title, text in
             re.findall(r"^### (\w+): (.*?)\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)}
 
 
 def items(name):
-    """The items in a system's section, keyed by label; each item is one line."""
+    """Return the items of a system's section, keyed by label, each as one line."""
     pairs = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", SECTIONS[name][1], re.MULTILINE | re.DOTALL)
     return {label: " ".join(text.split()) for label, text in pairs}
 
@@ -31,7 +31,7 @@ def codes(text):
 
 
 def introduction(page):
-    """Text of a page before its second heading."""
+    """Return a page's text before its second heading."""
     return re.split(r"^## ", page.read_text(), maxsplit=1, flags=re.MULTILINE)[0]
 
 
@@ -56,7 +56,7 @@ def test_items(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_pages_name_the_system(name):
-    """The introductions of a system's pages name it, with a link to the page of systems."""
+    """The introduction of each of a system's pages links to the systems page."""
     pages = [PAGE.parent / target.partition("#")[0] for target in test_documents.LINK.findall(items(name)["Pages"])]
     assert pages
     for page in pages:

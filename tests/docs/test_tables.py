@@ -1,4 +1,4 @@
-"""Tables of all pages: every row belongs to a table with a heading, and has a cell for each column."""
+"""Tables of all pages: every row belongs to a table with a heading and has one cell per column."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def cells(row):
 
 
 def faults(text):
-    """Line numbers of rows outside of tables, and of rows with more or fewer cells than their heading."""
+    """Line numbers of rows outside tables, and of rows with more or fewer cells than their heading."""
     rows, columns, fenced, before = [], None, False, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""The tutorial, docs/quick-start.md: its blocks of Python run in order and print the output on the page."""
+"""Test the tutorial docs/quick-start.md: its Python blocks run in order and print the shown output."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ STEPS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILI
 
 @pytest.fixture
 def shared_nodes(monkeypatch):
-    """Replace the mx9 nodes with nodes that other tests also build; sums and words are equal, but cycles differ."""
+    """Replace the mx9 nodes with nodes that other tests also build; only the cycles differ."""
     simulate = gradring.simulate
 
     def simulated(*, node, announce, **rest):
@@ -48,7 +48,7 @@ def test_blocks(tmp_path, monkeypatch, shared_nodes):
 
 
 def test_packets(tmp_path):
-    """The page shows all packets of block 1 in the waveform, in their order."""
+    """The page shows all packets of block 1 in the waveform, in order."""
     pytest.importorskip("pywellen")
     (options,) = re.findall(r"^    environment/bin/gradring wave (.*?) +#", PAGE, re.MULTILINE)
     (shown,) = re.findall(r"^```\n( +cycle .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,1 +1,1 @@
-"""Faults of every kind on a Verilated link with retransmission, with wire latencies of 1 to 64 cycles."""
+"""Every kind of fault on a Verilated link with retransmission, for wire latencies of 1 to 64 cycles."""

@@ -1,6 +1,6 @@
-"""``make faults``: a million single faults on a link, and many multiple faults, in parts with stored results.
+"""``make faults``: a million single faults and many multiple faults on a link, in cached parts.
 
-A part is run again only if the gateware of the link or its test harness has changed.
+A part is rerun only if the gateware of the link or its test harness has changed.
 """
 
 import time
@@ -21,7 +21,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
-    """Inject faults on the wires of a link, and compare the received words with the words that were sent."""
+    """Inject faults on the wires of a link, and compare the received words with the transmitted words."""
     began = time.monotonic()
     folder = toolchain.BUILD / "faults" / link().digest
     parts = {folder / ("-".join(str(int(field)) for field in part) + ".json"): (part,)
@@ -34,7 +34,7 @@ def main(
 
 
 def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print and return one row for each kind of fault."""
+    """Print and return one row per kind of fault."""
     table = Table("kind", "faults", "restarts", "words repeated", "cycles at 1", "at 16", "at 64", "most at 16",
                   "passed the check", "CRC-32", "invented", "silent", "hanging", title="faults on a link")
     rows = []

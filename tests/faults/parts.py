@@ -25,7 +25,7 @@ def play_part(part: Part) -> dict[str, Any]:
 
 
 def parts_of(faults: int, seed: int) -> list[Part]:
-    """Parts of a campaign: every kind of fault, on wires of every latency, at full rate and with stalls."""
+    """Parts of a fault campaign: all kinds of faults and wire latencies, at full rate and with stalls."""
     parts = []
     for kind in Fault:
         each = -(-int(faults * SHARES[kind]) // (2 * len(LATENCIES)))
@@ -38,7 +38,7 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 
 
 def is_wrong(result: dict[str, Any]) -> bool:
-    """Whether a wrong word went undetected, or a link hung.
+    """Return whether a wrong word went undetected or a link hung.
 
     An 8-bit check accepts one in 256 random words. In packets, the CRC-32 detects these words; in control words they
     remain undetected.

@@ -1,4 +1,4 @@
-"""Faults on a link: a sample of every kind (``make faults`` runs many more)."""
+"""Test a sample of every kind of link fault (``make faults`` runs many more)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test bench for a node's engines, with two memories and the host's access to them."""
+"""Test bench for a node's engines, with two memories and host access to them."""
 
 import numpy as np
 from amaranth.hdl import Module
@@ -22,8 +22,8 @@ class Bench(wiring.Component):
     Parameters
     ----------
     engine : wiring.Component
-        With streams ``command`` and ``event``, ``link_reset``, ``weight_version``, ``count``, and any of
-        ``gradient_read``, ``gradient_write``, ``weight_read`` and ``weight_write``, as single ports or as
+        Engine with the streams ``command`` and ``event``, with ``link_reset``, ``weight_version`` and ``count``, and
+        with any of ``gradient_read``, ``gradient_write``, ``weight_read`` and ``weight_write``, as single ports or as
         arrays.
     config : NodeConfig
     settings : tuple of str
@@ -73,7 +73,7 @@ class Bench(wiring.Component):
 
 
 def fill(bench, space, values, address=0):
-    """Write words to a memory, starting at an address, one word per cycle."""
+    """Write words to a memory from an address on, one word per cycle."""
     last = np.arange(len(values)) == len(values) - 1
     access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([len(values)])}
     trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
@@ -84,7 +84,7 @@ def fill(bench, space, values, address=0):
 
 
 def read(bench, space, address, count, ready=True):
-    """Read words of a memory, starting at an address; return the words and their cycles."""
+    """Read words of a memory from an address on; return the words and their cycles."""
     access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([count])}
     trace = bench.lockstep(cycles=count + 20 if ready is True else None, sinks={"host_data": ready}, sources={
         "host_read": Feed(pack(access_layout(), access))})
@@ -99,14 +99,14 @@ def content(bench, space, count):
 
 
 def command(**fields):
-    """A command with these fields; all remaining fields are zero."""
+    """Command with the given fields; all other fields are zero."""
     return {name: int(fields.get(name, 0)) for name, _ in command_layout()}
 
 
 def run(bench, *commands, counts, cycles=3_000, pattern="none", seed=0, reading=None, **settings):
-    """Run commands one after another; return their events, and the sums of the counters.
+    """Run commands one at a time; return their events and the sums of the counters.
 
-    ``counts`` is the layout of the counters; the host reads 5,000 elements of memory ``reading`` meanwhile.
+    ``counts`` is the layout of the counters. Meanwhile, the host reads 5,000 elements of the memory ``reading``.
     """
     rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
     sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}

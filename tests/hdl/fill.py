@@ -1,6 +1,6 @@
-"""An engine that is not part of gradring: FILL writes one number to a range of the gradient memory.
+"""Example engine that is not part of gradring: FILL writes a number to a range of the gradient memory.
 
-It shows the parts of a local command: an engine and its description. No other module refers to it.
+It shows the two parts of a local command: an engine and its description. No other module refers to it.
 """
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
@@ -16,12 +16,12 @@ from hdl.memory import write_signature
 from hdl.row_transfer import RowWriter
 from hdl.streams.stream import connect_stream
 
-#: Code of the operation: the first one that no operation of a node uses.
+#: Operation code: the first code that no node operation uses.
 FILL = max(Operation) + 1
 
 
 class FillEngine(wiring.Component):
-    """Write MASK_ALTERNATIVE to ``length`` elements from ``gradient_base`` on; the event's detail is ``length``.
+    """Write MASK_ALTERNATIVE to ``length`` elements at ``gradient_base``; the event's detail is ``length``.
 
     Members
     -------
@@ -54,7 +54,7 @@ class FillEngine(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         fields = self.command.payload
         row, number = Signal.like(writer.job.payload.row), Signal(32)
-        left = Signal.like(writer.job.payload.count)  # elements that the writer has not yet accepted
+        left = Signal.like(writer.job.payload.count)  # elements the writer has yet to accept
         taken = Mux(left < lanes, left[:lanes.bit_length()], lanes)
         moves = Signal()
         with m.If(self.command.ready):

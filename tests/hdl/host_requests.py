@@ -1,4 +1,4 @@
-"""Requests to a node's host port, and its responses."""
+"""Send requests to a node's host port and collect the responses."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def event(response):
 
 
 def exchange(node, *requests, pattern="none", seed=0, cycles):
-    """Send requests one after another, and return the responses."""
+    """Send requests one after another and return the responses."""
     words = [word for packet in requests for word in packet]
     last = [n == len(packet) - 1 for packet in requests for n in range(len(packet))]
     trace = node.lockstep(

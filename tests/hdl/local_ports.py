@@ -1,4 +1,4 @@
-"""Ports of an engine of local commands, driven by a test and compared with a model in every cycle."""
+"""Ports of an engine for local commands, driven by a test and compared with a model in every cycle."""
 
 from hdl.control.protocol import command_layout, event_layout
 from sim.payload import from_int, to_int
@@ -6,10 +6,10 @@ from tests.hdl.engines import command
 
 
 class LocalPorts:
-    """Ports for commands, events and counts of an engine, and for one memory that it reads and writes.
+    """An engine's ports for commands, events and counts, and for one memory that it reads and writes.
 
-    A row is returned two cycles after its read was granted. The engine's model has these fields for the inputs of a
-    cycle: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``; and for its outputs:
+    A row is returned two cycles after its read is granted. The engine's model has these fields for a cycle's inputs:
+    ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``; and for the outputs:
     ``command_ready``, ``event``, ``read``, ``write`` and ``busy``.
 
     Parameters
@@ -19,9 +19,9 @@ class LocalPorts:
         Prefix of the memory's port names.
     lanes : int
     counts : StructLayout
-        Layout of the counts: busy cycles, and cycles when a port of the memory waits.
+        Layout of the counts: busy cycles, and cycles when a memory port waits.
     read, written : callable
-        Functions from a row number to the row's elements, for rows read from the memory and for written rows.
+        Functions that map a row number to the row's elements, for rows read and rows written.
 
     Members
     -------
@@ -40,7 +40,7 @@ class LocalPorts:
         self.ended = []
 
     def drive(self, generator, inputs):
-        """Drive the inputs of a cycle; unused values are random."""
+        """Drive the inputs of a cycle, with random values on unused inputs."""
         dut, ports = self._dut, self._ports
         self._version = generator.getrandbits(32)
         dut.command__valid.value = inputs.command is not None
@@ -55,7 +55,7 @@ class LocalPorts:
         ports["read__elements"].value = sum(element << 32 * n for n, element in enumerate(elements))
 
     def compare(self, expected, inputs, where):
-        """Compare the outputs of a cycle with the outputs of the model."""
+        """Compare the outputs in a cycle with the model's."""
         dut, ports = self._dut, self._ports
         assert dut.command__ready.value == expected.command_ready, where
         assert dut.event__valid.value == (expected.event is not None), where

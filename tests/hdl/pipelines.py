@@ -1,4 +1,4 @@
-"""Golden model of pipelines with stages that move together whenever the output is free."""
+"""Golden model of pipelines with stages that all advance together when the output is free."""
 
 import numpy as np
 
@@ -6,23 +6,23 @@ from sim.golden.stream import Feed, first_from
 
 
 def together(gives, *, latency, willing, ready):
-    """Handshakes of inputs that are accepted together, and the index of the offered result in each cycle, or -1.
+    """Handshakes of inputs accepted together, and the index of the result offered in each cycle, or -1.
 
     Parameters
     ----------
     gives : sequence of bool
         Whether each beat produces a result.
     latency : int
-        Cycles from that beat to the offer of its result.
+        Latency in cycles from that beat to the offer of its result.
     willing : mapping of str to array of bool
-        Cycles when the source of each input may begin to offer its next beat.
+        Cycles when the source of each input may begin to offer its next beat, keyed by port name.
     ready : array of bool
         Cycles when the sink is ready.
 
     Returns
     -------
     ports : dict of str to array of bool
-        ``valid`` and ``ready`` of each input, by the names of the ports.
+        ``valid`` and ``ready`` of each input, keyed by port name.
     offered : array of int
     """
     feeds, first_ready = {name: Feed(len(gives), pattern) for name, pattern in willing.items()}, first_from(ready)

@@ -1,10 +1,10 @@
-"""Runs of units in Amaranth's own simulator."""
+"""Test benches run in Amaranth's own simulator."""
 
 from amaranth.sim import Simulator
 
 
 def simulate(dut, *benches, clock=True, background=()):
-    """Run test benches (functions of a context) until they end, with further benches in the background."""
+    """Run test benches (functions of a simulation context) to completion, with optional background benches."""
     simulator = Simulator(dut)
     if clock:
         simulator.add_clock(1e-6)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Wires between the nodes on a board: hdl/board.py."""
+"""Test the wires between the nodes on a board, hdl/board.py."""
 
 import pytest
 from amaranth.hdl import Module
@@ -20,7 +20,7 @@ RATES = {"clock": 16, "baud": 4}
 
 
 class Sender(wiring.Component):
-    """Stand-in for a node; each port continuously sends the node's number and its own."""
+    """Stand-in for a node; each port continuously sends its node and port numbers."""
 
     def __init__(self, config, number):
         self.number, self.ports = number, config.topology.ports
@@ -42,7 +42,7 @@ class Sender(wiring.Component):
     (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
 ])
 def test_links(monkeypatch, config, nodes, grid, links):
-    """A linked port receives the words of the port at its other end, one cycle later; other ports receive none."""
+    """A linked port receives the words of the port at the other end one cycle later; other ports receive none."""
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)

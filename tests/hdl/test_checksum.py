@@ -1,4 +1,4 @@
-"""Checksums: the CRC-32 of words matches zlib, and parities cover the chosen bits."""
+"""Checksums: the CRC-32 of words matches zlib, and parities cover the selected bits."""
 
 import random
 import zlib
@@ -13,7 +13,7 @@ WORDS = 40
 
 
 def played(source, values, expression):
-    """Values of ``expression`` while ``source`` has each of the given values."""
+    """Simulate ``source`` with each of the given values; return the values of ``expression``."""
     m = Module()
     result = Signal(len(expression))
     m.d.comb += result.eq(expression)

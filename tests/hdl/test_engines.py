@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes built from lists of engines, one of which exists only in tests: hdl/control/engine.py, hdl/engines.py."""
+"""Build nodes from lists of engines: hdl/control/engine.py, hdl/engines.py."""
 
 import ast
 import dataclasses
@@ -37,7 +37,7 @@ CONFIG = NodeConfig(
 
 @pytest.fixture(scope="module")
 def ring():
-    """A node with the engine of SPARSIFY and a test-only engine, in Amaranth's simulator."""
+    """Node with the SPARSIFY engine and a test-only engine, in Amaranth's simulator."""
     described = [engine for engine in engines(CONFIG) if engine.name == "masking"]
     simulated = PysimRing(lambda: Node(CONFIG, [*described, fill.describe(CONFIG)]), nodes=1, latency=1)
     ring = Ring([Device(simulated.transports[0], CONFIG, name="node 0")], timeout=1000)
@@ -51,7 +51,7 @@ def run(ring, **fields):
 
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
-    """A new command changes only its own elements; it has an event, counters and cycles like the rest."""
+    """A new command changes only its own elements, and has an event, counters and cycles like any other."""
     before = np.arange(CONFIG.memories.gradient, dtype=np.float32)
     ring.memory.write_gradients([before])
     ring.devices.write_register("MASK_ALTERNATIVE", 2.5)
@@ -71,7 +71,7 @@ def test_a_new_command_runs(ring, base, length):
     ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
-    """The checker rejects an invalid command, by the rules of its description, before the engine receives it."""
+    """The checker rejects an invalid command, according to its description, before it reaches the engine."""
     zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
     # Fields that FILL does not use are ignored.
@@ -82,7 +82,7 @@ def test_a_new_command_is_refused(ring, fields, status, detail):
 
 
 def test_new_and_old_commands_in_one_queue(ring):
-    """FILL between two SPARSIFYs in one queue: they run one after another, at bases that are not 0."""
+    """FILL between two SPARSIFYs in one queue: they run in order, at nonzero base addresses."""
     generator = np.random.default_rng(5)
     memory = generator.standard_normal(CONFIG.memories.gradient).astype(np.float32)
     errors = generator.standard_normal(32).astype(np.float32)
@@ -109,7 +109,7 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 
 def test_engines_of_a_configuration():
-    """Every operation belongs to one engine, and omitted operations belong to none."""
+    """Every operation belongs to exactly one engine, or to none if it is omitted."""
     full = NodeConfig(
         topology=Grid(), link=Replay(), programs=Programs(), compute=Compute(rows=1, far=64),
         stub=ComputeStub(quorum=True), features=(Quantization(),))
@@ -156,7 +156,7 @@ def test_impossible_descriptions():
 
 
 def test_control_knows_no_engine():
-    """Modules of hdl/control import only each other, streams, guards, groups, memories and feature descriptions."""
+    """Modules in hdl/control import only each other and a few basic modules."""
     imported = set()
     for path in Path(hdl.control.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories, the guard, and guarded memories: compared with a model, and proven for all rows and windows."""
+"""Test memories, the guard and guarded memories against a model, and prove them for all rows and windows."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_constructor_errors():
 
 
 def test_guard():
-    """The guard decides correctly for every row and every window."""
+    """The guard's decision is correct for every row and window."""
     unit = Unit(Guard(rows=ROWS, lanes=LANES))
     row, base, size, of_memory = (each.ravel() for each in np.meshgrid(
         np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1), [False, True]))
@@ -38,16 +38,16 @@ def test_guard():
 
 
 def whole(row, base, size):
-    """Row of the memory, or None if it is outside the window."""
+    """Return the row of the memory, or None if it is outside the window."""
     return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
     """Check simultaneous reads and writes: order, words, zeros, and flags of accesses outside the window.
 
-    A read returns the words of all writes before the cycle of its grant, and waits if the row was written in the
-    previous cycle. With a window, the last reader and the last writer belong to the host. Returns the numbers of
-    waiting reads, of reads outside the window, and of conflicts between engine and host.
+    A read returns the words of all writes before the cycle of its grant, and waits if the row was written
+    in the previous cycle. With a window, the last reader and the last writer belong to the host. Returns the number
+    of reads that waited, of reads outside the window, and of conflicts between engine and host.
     """
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
     read_rows, write_rows = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
@@ -116,7 +116,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
 @pytest.mark.parametrize(("readers", "writers", "throttled"), [(1, 1, False), (3, 2, False), (4, 3, False),
                                                                (2, 2, True)])
 def test_memory(readers, writers, throttled):
-    """With a throttle, ports are served only in the cycles that the throttle enables."""
+    """With a throttle, ports are served only in enabled cycles."""
     options = {"readers": readers, "writers": writers, "throttled": throttled}
     unit = Unit(LanedMemory(rows=3, lanes=LANES, watched=True, **options))
     waited, *_ = check(unit, np.random.default_rng(readers), range(3), 4000, **options)
@@ -135,9 +135,9 @@ def test_guarded_memory(base, size):
 
 
 class Inside(wiring.Component):
-    """Specification of a guarded memory, for any ports and any constant window: a word for an engine comes from the
-    requested row in the window, or is zero; a row written for an engine is in the window; accesses outside are
-    reported; a word for the host answers no engine; and no row is read while it is written.
+    """Specification of a guarded memory, for arbitrary port inputs and any constant window: an engine reads the
+    requested row in the window or zero, and writes only rows in the window; accesses outside are reported; words for
+    the host never answer an engine; and no row is read while it is written.
     """
 
     def __init__(self):
@@ -174,7 +174,7 @@ class Inside(wiring.Component):
         m.d.comb += outside.eq(Cat(*(granted & (port.row >= self.window.size * (32 // lanes))
                                      for granted, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        # The port that was served in the previous cycle, and its row of the memory.
+        # The port served in the previous cycle, and its memory row.
         served, asked = Signal(3), Signal(range(2 * rows))
         m.d.sync += [reported.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
                      passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories, their readers and writers, and the host's access: hdl/memory.py, row_transfer.py, host_access.py."""
+"""Tests of memories, readers, writers and host access: hdl/memory.py, row_transfer.py, host_access.py."""
 
 import numpy as np
 import pytest
@@ -23,15 +23,15 @@ from tests.traces import taken
 
 ROWS, ELEMENTS = 64, 40
 PATTERNS = ["none", "geometric", "alternating", "freeze"]
-#: Pitches of strided jobs: odd ones, so that no job overlaps itself.
+#: Pitches of strided jobs; they are odd so that no job overlaps itself.
 PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 
 
 class Bench(wiring.Component):
-    """One memory with two readers (the first reads gradients), one writer, and the host's access.
+    """A memory with a gradient reader, a second reader, a writer and host access.
 
-    With ``strided``, jobs of the gradient reader and the writer have a pitch. With eight lanes, the gradient reader
-    is the version for guarded memories.
+    If ``strided``, jobs of the gradient reader and the writer have a pitch. With eight lanes, the gradient reader is
+    the variant for guarded memories.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -78,7 +78,7 @@ def bench(request):
 
 @pytest.fixture(scope="module", params=[(1, False), (4, False), (8, False), (1, True), (4, True), (8, True)])
 def stepped(request):
-    """Lane count, whether jobs are strided, and the test bench with these parameters."""
+    """Fixture with lane count, whether jobs are strided, and a test bench built accordingly."""
     lanes, strided = request.param
     name = f"MemoryBench{lanes}" + ("Strided" if strided else "")
     return lanes, strided, Unit(Bench(lanes, strided=strided), name=name)
@@ -87,7 +87,7 @@ def stepped(request):
 def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
-    if strided:  # jobs start at any group; rows are modulo the memory's size
+    if strided:  # jobs may start at any group; row numbers wrap around at the memory's size
         row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
@@ -103,7 +103,7 @@ def feed(job, willing=None):
 
 
 def check_reader(trace, name, content, job, lanes, pitch=1):
-    """Check the elements that a reader outputs for its jobs, and return the cycles of its beats."""
+    """Check the elements that a reader outputs for its jobs; return the cycles of its beats."""
     outputs, rest, when = packets.taken(trace, lanes, name=name)
     assert not len(rest)
     assert len(when) == (-(-job["count"] // lanes)).sum()
@@ -160,7 +160,7 @@ def test_readers(stepped, pattern):
     when = check_reader(trace, "gradient", canonical(content), gradient, lanes, pitch)
     other = check_reader(trace, "weight", content, weight, lanes)
     if pattern == "none":
-        # The ports alternate; together they use every cycle, within jobs and between consecutive jobs.
+        # The ports alternate and together use every cycle, within jobs and between consecutive jobs.
         both = np.sort(np.concatenate([when, other]))
         shared = 2 * min(len(when), len(other))
         assert both[0] == RowReader.latency
@@ -170,7 +170,7 @@ def test_readers(stepped, pattern):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_shallow_reader(depth):
-    """A reader with a short queue outputs ``depth`` beats every four cycles, whatever the sink does."""
+    """A reader with a short queue outputs ``depth`` beats every four cycles, however fast the sink is."""
     lanes = 4
     unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
     generator = np.random.default_rng(depth)
@@ -192,7 +192,7 @@ def test_nan_is_reported(bench):
     unit.reset()
     fill(unit, 0, np.zeros(ROWS * lanes, np.uint32))
     job = feed({"row": np.array([0]), "count": np.array([8])})
-    # A NaN beyond the count is in the row that is read, but not in the job.
+    # A NaN after the last element is in a row that is read but not part of the job.
     for numbers, expected in (([0x7F800000], 0), ([0xFF800001], 1), ([0, 0, 0, 0x7FC00000], 0)):
         fill(unit, 0, np.array(numbers, np.uint32), 5)
         trace = unit.lockstep(sources={"gradient_job": job}, sinks={"gradient": True}, cycles=40)
@@ -210,7 +210,7 @@ def test_writer(stepped, pattern):
     job = jobs(generator, lanes, strided=strided)
     elements, keep, last = [], [], []
     for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
-        extra = int(generator.integers(0, 3))  # additional whole beats, such as a decoder sends
+        extra = int(generator.integers(0, 3))  # extra whole beats, as a decoder may send
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
         content[index] = values[:count]

@@ -1,4 +1,4 @@
-"""The whole node, tested through its ports only: hdl/node.py.
+"""The whole node, tested only through its ports: hdl/node.py.
 
 Rings of nodes are tested in tests/hdl/ring/test_collective.py and tests/host/.
 """
@@ -28,7 +28,7 @@ exchange = functools.partial(host_requests.exchange, cycles=12_000)
 
 
 def update(gradients, weights):
-    """Requests for a fused update on a ring of one node (SGD, learning rate 1/2), and for reading the weights."""
+    """Requests for a fused update on a one-node ring (SGD, rate 1/2), and for reading the weights."""
     command = Command(operation=Operation.FUSED_UPDATE, length=LENGTH, tag=5)
     half = np.float32(0.5).view(np.uint32)
     return [
@@ -48,7 +48,7 @@ def node():
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_update_alone(node, pattern):
-    """A ring of one node updates weights with its own gradient, despite any stalls of the host."""
+    """A one-node ring updates weights with its own gradient, regardless of host stalls."""
     generator = np.random.default_rng(3)
     gradients = generator.standard_normal(LENGTH).astype(np.float32)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -63,7 +63,7 @@ def test_update_alone(node, pattern):
 
 @pytest.mark.parametrize("words", [1, 2, 3, 200])
 def test_reset_in_the_middle_of_a_packet(node, words):
-    """After a reset the next word starts a packet, and all registers have their initial values."""
+    """After a reset, the next word starts a packet, and all registers have their initial values."""
     gradients = np.ones(LENGTH, np.float32)
     first = update(gradients, gradients)
     node.reset()
@@ -100,7 +100,7 @@ def write(space, address, elements):
 
 
 def test_masking_and_updates_by_turns(node):
-    """Commands of both engines share one queue, with flags between them, while the host accesses other addresses."""
+    """Commands of both engines share a queue, ordered by flags, while the host accesses other addresses."""
     gradients = np.random.default_rng(8).standard_normal(512).astype(np.float32)
     weights = np.random.default_rng(9).standard_normal(512).astype(np.float32)
     errors = np.zeros(256, np.uint32)
@@ -141,9 +141,9 @@ def test_masking_and_updates_by_turns(node):
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
-    """Two nodes give the same responses to the same words, in the same cycles, in both simulators.
+    """Two nodes respond to the same words with the same words in the same cycles in both simulators.
 
-    Both nodes are in one model, which takes long to build, so they have only SGD, one lane and no masks.
+    Both nodes are in one model, which takes a long time to build, so they have only SGD, one lane and no masks.
     """
     config = bench_ring_speed.CONFIG.replace(lanes=1, memories={"planes": 0}, masking=False, sparsify=False)
     speed = bench_ring_speed.measure(config, nodes=2, threads=(1,), repetitions=1)

@@ -6,12 +6,12 @@ from hdl.throttle import RATE_BITS, Throttle
 from tests.hdl import pysim
 from tests.refusals import refuses
 
-#: Period of a rate in cycles: a rate of n enables n of them.
+#: Period of the throttle in cycles; a rate of n enables n of them.
 FULL = 1 << 16
 
 
 def enabled(rate: int, cycles: int, *, total: int = 0) -> npt.NDArray[np.int64]:
-    """Number of enabled cycles among the first n cycles, for n from 0 to ``cycles``."""
+    """Number of enabled cycles in the first n cycles, for n from 0 to ``cycles``."""
     numbers = np.arange(cycles + 1, dtype=np.int64)
     return numbers if rate == 0 else (total + rate * numbers) // FULL
 
@@ -21,7 +21,7 @@ def test_parameters():
 
 
 def enables(rates, cycles, *, steps=None):
-    """Output ``enable`` of a throttle while each rate is applied for ``cycles`` cycles, sampled one cycle later."""
+    """Output ``enable`` of a throttle with each rate set for ``cycles`` cycles, sampled one cycle later."""
     dut = Throttle(paced=steps is not None)
     levels = []
 
@@ -39,7 +39,7 @@ def enables(rates, cycles, *, steps=None):
 
 
 def test_known_answers():
-    """n = 21,845 enables 333 or 334 of any 1,000 cycles; n = 0 after reset enables every cycle."""
+    """A rate of 21,845 enables 333 or 334 of any 1,000 cycles; a rate of 0 after reset enables every cycle."""
     counts = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
     assert set(counts[1000:] - counts[:-1000]) == {333, 334}
     assert enables([0], 100).all()
@@ -56,7 +56,7 @@ def test_as_the_model():
 
 
 def test_paced():
-    """``enable`` is constant between two steps; steps are enabled in the same pattern as cycles without pacing."""
+    """``enable`` is constant between steps; pacing enables steps in the same pattern as cycles without it."""
     steps = np.random.default_rng(2).random(3000) < 0.25
     levels = enables([40000], 3000, steps=steps)
     assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()
@@ -64,7 +64,7 @@ def test_paced():
 
 
 def test_every_rate_in_every_window():
-    """W * rate / 65,536 of any W cycles are enabled, with an error below one, at any time and rate."""
+    """Of any W cycles, W * rate / 65,536 are enabled, with an error below one, at any time and rate."""
     assert RATE_BITS == 16
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of a unit with streams, generated from one description of the unit.
+"""Test factory for a unit with streams: one description of the unit yields all of its tests.
 
 Example
 -------
@@ -11,7 +11,7 @@ Example
     test_reset = BENCH.resets([(4,)], (1, 5, 30))
     test_cocotb = BENCH.cocotb([(4,)])
 
-``drive`` draws beats, and ``model`` predicts every cycle of the ports that it names, and every offered payload.
+``drive`` draws random beats; ``model`` predicts every cycle of the ports that it names and every offered payload.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ from sim.payload import pack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 
-#: Cycles of a run without stalls, in addition to the beats of its inputs.
+#: Extra cycles of a run without stalls, beyond one cycle per input beat.
 SPARE = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Drive:
-    """Stimuli of a run: beats of input streams, rows or constants for further inputs, and data for the model.
+    """Stimuli of a run: beats of the input streams, values of other inputs, and data for the model.
 
-    ``cycles`` is the length of a run; by default more than twice the number of beats.
+    ``cycles`` is the length of the run; by default, it is more than twice the number of beats.
     """
 
     beats: Mapping[str, np.ndarray]
@@ -47,10 +47,10 @@ class Drive:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """Expected values of ports and, for each output stream, its beats and the index of the offered beat.
+    """Expected port values and, for each output stream, its beats and the index of the offered beat.
 
-    Without ``offered``, all beats must arrive by the end of the run. Values of a port may be paired with the cycles
-    to compare, and beats with a mask of the bits to compare.
+    Without ``offered``, all beats must arrive by the end of the run. Port values may be paired with the cycles to
+    compare, and beats with a mask of the bits to compare.
     """
 
     ports: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Want:
 
     @classmethod
     def of(cls, trace, rows, stream="o", without=()):
-        """Create an expectation from the handshakes of a golden trace and the beats of its only output."""
+        """Create an expectation from the handshakes of a golden trace with a single output stream."""
         ports = {name.replace("_", "__"): value for name, value in vars(trace).items()
                  if name.endswith(("_valid", "_ready")) and name not in without}
         return cls(ports, {stream: rows}, {stream: trace.offered})
@@ -67,19 +67,19 @@ class Want:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Trace of a run, its expectation, and its input beats."""
+    """Trace of a run, with its stimuli and expected values."""
 
     trace: Mapping[str, np.ndarray]
     want: Want
     drive: Drive
 
     def moves(self, stream="o"):
-        """Cycles in which beats of a stream were transferred."""
+        """Return the cycles with a transfer on a stream."""
         return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
 
 
 def sinks(source):
-    """Yield a seed and a stall pattern of the outputs for each run with a given stall pattern of the inputs."""
+    """Yield a seed and an output stall pattern for each run with the input stall pattern ``source``."""
     for number, sink in enumerate(STALLS):
         seed = 1 + number + len(STALLS) * STALLS.index(source)
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def sinks(source):
 
 
 def packed(layout, items):
-    """Pack objects, which have an attribute for each field, into rows of a port."""
+    """Pack objects with one attribute per field into rows of a port."""
     return pack(layout, {name: np.array([getattr(item, name) for item in items]) for name in layout.members})
 
 
@@ -96,13 +96,13 @@ def _pairs(beats):
 
 
 def numbers(rows):
-    """Convert rows of a port to Python integers."""
+    """Convert the rows of a port to Python integers."""
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def passes_beats(dut):
-    """After a reset while beats were in transit, the same beats are sent again, and arrive exactly once."""
+    """Reset while beats are in transit; the beats are then sent again and must arrive exactly once."""
     p = regression.parameters()
 
     def sources(kind):
@@ -141,7 +141,7 @@ async def passes_beats(dut):
 
 
 def under_cocotb(component, kind, beats, wanted, *, cut=30, inputs=None, name=None):
-    """Send beats under cocotb, after a reset in the middle of them, and check the output beats."""
+    """Send beats under cocotb after a reset in mid-stream, and check the output beats."""
     regression.run(component, module=__name__, name=name, parameters={
         "stalls": kind, "cut": cut, "inputs": dict(inputs or {}),
         "sources": {stream: numbers(rows) for stream, rows in beats.items()},
@@ -149,23 +149,23 @@ def under_cocotb(component, kind, beats, wanted, *, cut=30, inputs=None, name=No
 
 
 class UnitBench:
-    """Test bench of a unit with any parameters.
+    """Test bench of a parameterized unit.
 
     Parameters
     ----------
     make : callable
-        Component of a case, which is a tuple of parameters.
+        Function that creates the component for a case, given its parameters.
     model : callable
-        Expectation (:class:`Want`) of a component, from its drive's ``drawn``, and dictionaries of the cycles when
-        sources may begin to offer, and when sinks are ready.
+        Function that returns the expectation (:class:`Want`) of a component, given ``drawn`` of its drive and two
+        dictionaries: the cycles when each source may begin to offer and when each sink is ready.
     drive : callable
-        Beats (:class:`Drive`) of a case, drawn from a generator.
+        Function that draws the stimuli (:class:`Drive`) of a case from a generator.
     name : callable or None
-        Name of the Verilog of a case; by default the name of the component's class.
+        Function that names the Verilog of a case; by default, the component's class name is used.
     rate : float
-        Probability, per cycle, that a source or sink is willing, in the geometric pattern.
+        Probability per cycle that a source or sink is willing in the geometric pattern.
     simulate : callable or None
-        Function that simulates a component, given its case, if it is not a Verilated unit.
+        Function that simulates the component of a case, for components that are not Verilated units.
     """
 
     def __init__(self, make, model, drive, *, name=None, rate=0.5, simulate=None):
@@ -181,10 +181,10 @@ class UnitBench:
                 if port.name.endswith("__valid")]
 
     def check(self, case=(), *, seed=1, kinds="none", count=None, drive=None, reset=True):
-        """Compare every cycle of a run with the model.
+        """Run the unit and compare every cycle with the model.
 
-        ``kinds`` is the stall pattern of all streams, or of each by name; ``count`` is the number of cycles, or a
-        function of the case.
+        ``kinds`` is one stall pattern for all streams or a mapping keyed by stream; ``count`` is the number of cycles
+        or a function of the case.
         """
         unit = self.unit(*case)
         drive = drive or self._drive(np.random.default_rng(seed), *case)
@@ -222,9 +222,9 @@ class UnitBench:
         return run
 
     def lockstep(self, cases=((),), *, count=None, seeds=1, least=1):
-        """Test every cycle under each stall pattern at the inputs, combined with each pattern at the outputs.
+        """Create a lockstep test of every combination of input and output stall patterns.
 
-        There are offers in at least ``least`` cycles of each run.
+        Each run must have offers in at least ``least`` cycles.
         """
         @pytest.mark.parametrize("source", STALLS)
         @pytest.mark.parametrize("case", cases, ids=str)
@@ -242,7 +242,7 @@ class UnitBench:
         return test
 
     def random(self, cases, *, seeds=2, count=None):
-        """Test every cycle under random stalls on all sides."""
+        """Create a test that compares every cycle under random stalls of all streams."""
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case):
             for seed in range(seeds):
@@ -251,7 +251,7 @@ class UnitBench:
         return test
 
     def resets(self, cases, cuts, *, count=None, drive=None):
-        """Create a test that a reset after each number of cycles in ``cuts`` clears all earlier content."""
+        """Create a test that a reset, after each number of cycles in ``cuts``, discards all contents."""
         drive = drive or self._drive
 
         @pytest.mark.parametrize("cut", cuts)
@@ -269,7 +269,7 @@ class UnitBench:
         return test
 
     def cocotb(self, cases=((),), *, cut=30, seed=1, name=None, drive=None):
-        """Test all beats under cocotb, after a shorter run that a reset cuts off."""
+        """Create a cocotb test of all beats, after a shorter run that is cut off by a reset."""
         @pytest.mark.parametrize("kind", ["none", "geometric"])
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case, kind):
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Stall pattern of each stream: given for the first source and sink, then successive patterns."""
+    """Stall patterns, keyed by stream: the given ones for the first source and sink, then successive ones."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()
@@ -299,5 +299,5 @@ class _Kinds(dict):
 
 
 def offers(make, *, depth, mode="prove"):
-    """Test, by proof, that offers of a unit stand until they are accepted."""
+    """Create a formal test that the unit holds each offer until it is accepted."""
     return lambda: formal.prove(formal.Offers(make()), depth=depth, mode=mode)

@@ -1,4 +1,4 @@
-"""Simulated board that is shared by tests: two small nodes, built once."""
+"""Simulated board shared by tests: two small nodes, built only once."""
 
 import contextlib
 import functools
@@ -9,19 +9,19 @@ from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-#: Nodes with a settable update count, so that a run can move to them.
+#: Nodes with a settable update count, so that runs can be moved to them.
 CONFIG = BOARDS["simulated"].node.replace(features=(SettableVersion(),))
 
 
 @functools.cache
 def library():
-    """The board's library, built at most once per test run."""
+    """Library of the board, built at most once per test run."""
     return board_library(CONFIG, nodes=2)
 
 
 @contextlib.contextmanager
 def open_link(*, nodes=2, faults=None, delay=0, **options):
-    """Open a simulated board and the link to it."""
+    """Open a simulated board and a link to it."""
     with SimulatedBoard(library(), **RATES, faults=faults, delay=delay) as board:
         with SerialBoard(board.path, nodes=nodes, frequency=board.frequency, clock=board.time, **options) as link:
             yield board, link

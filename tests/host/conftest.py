@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Transports on which the contract tests run, and fixtures that tests of the host share.
+"""Transports for the contract tests, and fixtures shared by the host's tests.
 
-To apply the contract to another transport, add a factory to :data:`RINGS`: a context manager that yields two
-connected devices on one ring with the same configuration.
+To run the contract tests on another transport, add a factory to :data:`RINGS`: a context manager that yields two
+connected devices of the same configuration on one ring.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from tests.host.board import devices_of, open_link
 from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-#: Modules of features that create their own nodes.
+#: Feature modules that create their own nodes.
 OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
              if name in FEATURES]
 
@@ -52,9 +52,9 @@ TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, p
 
 
 class TinyNode(wiring.Component):
-    """Node without a collective engine, where every command that can start succeeds immediately.
+    """Node without a collective engine, on which every command that can start succeeds immediately.
 
-    The event's detail is the length of the command. Nothing is sent on the ring.
+    The event's detail is the command's length. Nothing is sent on the ring.
     """
 
     def __init__(self, config):
@@ -121,7 +121,7 @@ def tiny_ring():
 
 @contextlib.contextmanager
 def pysim():
-    """Nodes that consist only of the control plane, in Amaranth's simulator, in the state after power-up."""
+    """Nodes that consist only of the control plane, in Amaranth's simulator, just after power-up."""
     ring = tiny_ring()
     ring.reset()
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
@@ -136,7 +136,7 @@ def verilated():
 
 @contextlib.contextmanager
 def board():
-    """A simulated board, connected by a pseudo-terminal."""
+    """Simulated board, connected by a pseudo-terminal."""
     with open_link() as (_, link):
         yield devices_of(link)
 
@@ -146,7 +146,7 @@ RINGS = [pysim, verilated, board]
 
 @pytest.fixture(params=RINGS, ids=lambda factory: factory.__name__)
 def devices(request):
-    """Two connected devices on one ring, for each transport."""
+    """Two connected devices on one ring, once for each transport."""
     with request.param() as result:
         for device in result:
             device.connect()
@@ -170,7 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Keep the number of state planes unless a test changes it, so that all optimizers share a library."""
+    """Keep the number of state planes unless a test changes it, so all optimizers share one library."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -180,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Make the program use a node configuration from tests/host/rings.py that other tests simulate as well."""
+    """Make the program use a node configuration in tests/host/rings.py that other tests simulate as well."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
@@ -208,27 +208,27 @@ def few(data):
 
 @pytest.fixture(scope="session")
 def third(data):
-    """A third of the training images (479), which gives five steps per epoch."""
+    """Use a third of the training images (479), which gives five steps per epoch."""
     return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
 
 
 @pytest.fixture(scope="session")
 def text():
-    """A fraction of the text, for the default model."""
+    """Use a part of the text that suits the default model."""
     source = topics(context=TransformerConfig.context)
     return Text(source.train[:90], source.test[:12])
 
 
 @pytest.fixture(scope="session")
 def lines():
-    """A fraction of the text in pieces of 2 to 9 characters, for the small model."""
+    """Use a part of the text, in pieces of 2 to 9 characters, that suits the small model."""
     source = topics(context=SMALL.context)
     return Text(source.train[:200], source.test[:40])
 
 
 @pytest.fixture
 def program(monkeypatch, capsys):
-    """Run the program; returns exit code, standard output and standard error."""
+    """Run the program, and return the exit code, standard output and standard error."""
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
@@ -240,7 +240,7 @@ def program(monkeypatch, capsys):
 
 @pytest.fixture
 def run(program):
-    """Run the program; return exit code, standard output without its first stage line, standard error."""
+    """Run the program; return exit code, standard output without the first stage line, and standard error."""
     def call(*arguments):
         code, out, err = program(*arguments)
         return code, re.sub(r"^data ….*\n", "", out), err
@@ -250,7 +250,7 @@ def run(program):
 
 @pytest.fixture
 def succeed(run):
-    """Run the program, which must exit with code 0 and no error output; returns standard output."""
+    """Run the program, check for exit code 0 and no error output, and return standard output."""
     def call(*arguments):
         code, out, err = run(*arguments)
         assert (code, err) == (0, "")
@@ -261,7 +261,7 @@ def succeed(run):
 
 @pytest.fixture
 def train(succeed, tmp_path):
-    """Train with the given options, which must succeed; returns standard output and the report."""
+    """Run a training that must succeed, and return standard output and the report."""
     def call(*options, folder=tmp_path):
         out = succeed("train", *options, "--output", folder)
         return out, json.loads((folder / "report.json").read_text())

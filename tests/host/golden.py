@@ -1,4 +1,4 @@
-"""Golden nodes for tests of host code that does not need gateware."""
+"""Golden nodes for testing host code without gateware."""
 
 import functools
 
@@ -18,17 +18,17 @@ from sim.golden import ring as golden
 
 SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
 TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
-#: Value of memory words that were never written.
+#: Value of memory words that have not been written.
 NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Callbacks that are called after commands of golden nodes, and counts of these commands.
+    """Callbacks to run after commands of golden nodes, and counts of these commands.
 
     Members
     -------
     steps, lists, moved, loads : int
-        Number of updates on all nodes, of layer lists, of words moved by MOVE_IN and MOVE_OUT, and of program loads.
+        Number of updates of all nodes, layer lists, words moved by MOVE_IN and MOVE_OUT, and program loads.
     """
 
     def __init__(self, nodes, *, fault, broken):
@@ -51,25 +51,25 @@ class Hooks:
 
 
 class GoldenRing(Ring):
-    """Ring of golden nodes; when cleared, its counters are set to values that soon wrap around.
+    """Ring of golden nodes. Clearing its counters sets them to values that wrap around soon.
 
-    Unwritten memory contains NaN, except for the weights. ``weights``, ``errors`` and ``residuals`` are views of the
-    memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
+    Unwritten memory contains NaN, except in the weight memory. ``weights``, ``errors`` and ``residuals`` are views of
+    the memories, from the start to the length of the run's vector; ``master`` and ``state`` are copies.
 
     Parameters
     ----------
     nodes : int
     fault, broken : callable
-        Called with this ring after each update, and after each list of layers.
+        Called with this ring after each update and each layer list, respectively.
     config : NodeConfig, optional
-        By default a node with the given ``options``.
+        Node configuration; by default, one with the given ``options``.
 
     Members
     -------
     golden : GoldenNodes
     hooks : Hooks
     reads : int
-        Rows of weights that the host has read.
+        Number of weight rows read by the host.
     """
 
     def __init__(self, nodes, *, fault=lambda ring: None, broken=lambda ring: None, config=None, **options):
@@ -143,7 +143,7 @@ class GoldenRing(Ring):
 
 
 def written_to(ring):
-    """Start counting the words that the host writes to gradient and activation memories."""
+    """Start counting the words written by the host to gradient and activation memories."""
     written = {"gradients": 0, "activations": 0}
 
     def wrap(name, write):
@@ -165,7 +165,7 @@ def compute_options(*, words=8192, centroids=0, sequences=False, **options):
 
 
 def far_options(*, words=8192, far_words=8192, **options):
-    """Configuration options of nodes with COMPUTE and a far memory."""
+    """Configuration options of nodes with COMPUTE and far memory."""
     compute = section("Compute")(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
                                  far=far_words)
     return {"programs": section("Programs")(depth=256, move_queue=True), "masking": False, "sparsify": False,
@@ -173,20 +173,20 @@ def far_options(*, words=8192, far_words=8192, **options):
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
-    """Configuration with these codecs and ``options``; a single such node has room for the text model."""
+    """Configuration with the given codecs and ``options``; one such node has room for the text model."""
     return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
         "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
 
 
 def masked(jobs, alternative):
-    """Matrices of the jobs of each node, masked by the golden model."""
+    """Matrices of each node's jobs, masked by the golden model."""
     return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
         rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
         golden.bits([alternative])[0])) for job in own] for own in jobs]
 
 
 def trained(ring, length, *, packed_state):
-    """All training state on the nodes of a ring, as bits."""
+    """All training state of a ring's nodes, as bits."""
     vectors = [ring.memory.read_weights(length)]
     vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
     vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)
@@ -201,5 +201,5 @@ def schedule(examples, config):
 
 
 def after(step, action):
-    """A fault that occurs after the given step."""
+    """Fault that occurs after the given step."""
     return lambda ring: action(ring) if ring.steps == step else None

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-"""Kills a training program and a writer of checkpoints at random instants.
+"""Kill a training program and a checkpoint writer at random times.
 
     python -m tests.host.killed folder kills seed
 
 prints a line of JSON: the number of kills, the steps at each kill, and the results. Processes are forked from one
-that has imported everything, since imports take longer than everything else.
+that has already imported everything, since the imports take most of the time.
 """
 
 import functools
@@ -30,7 +30,7 @@ from host.training import checkpoint
 from tests.host.results import results
 from tests.host.rings import CONFIGS
 
-#: 24 steps with momentum, and with gradients and weights in mx9.
+#: 24 steps with momentum, with mx9 for both gradients and weights.
 ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden",
              "none", "--state-planes", "2",
              "--batch", "120", "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
@@ -38,7 +38,7 @@ DEADLINE = 60.0
 
 
 def start(action, log):
-    """Start a process that performs one action and exits."""
+    """Fork a process that performs an action and exits."""
     pid = os.fork()
     if pid:
         return pid
@@ -68,12 +68,12 @@ def write(path):
 
 
 def identity(path):
-    """Identity of a file, which changes each time the file is replaced."""
+    """Identity of a file, which changes whenever the file is replaced."""
     return path.stat().st_ino if path.exists() else None
 
 
 def replaced(path, times):
-    """A function that reports whether a file has been replaced at least ``times`` times."""
+    """Return a function that reports whether a file has been replaced at least ``times`` times."""
     seen = [identity(path)]
 
     def tell():
@@ -85,7 +85,7 @@ def replaced(path, times):
 
 
 def wait(pid, seconds, begun=lambda: True):
-    """Kill a process some seconds after ``begun``; return whether it still ran, and its exit code."""
+    """Kill a process some seconds after ``begun``; return whether it was running, and its exit code."""
     def lives():
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 

@@ -1,10 +1,10 @@
-"""Read the results of training runs from their output folders."""
+"""Read training results from the output folders of runs."""
 
 import json
 
 __all__ = ["report", "results"]
 
-#: Figures in a report that depend on wall time.
+#: Report fields that depend on wall-clock time.
 TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
@@ -13,6 +13,6 @@ def report(folder):
 
 
 def results(folder):
-    """The report without wall times, and the contents of the file with the trained weights."""
+    """Return the report without wall times, and the contents of the file of trained weights."""
     return ({name: value for name, value in report(folder).items() if name not in TIMED},
             (folder / "weights.npz").read_bytes())

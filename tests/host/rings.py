@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Simulated rings of complete nodes that tests share, with one library per node configuration."""
+"""Simulated rings of complete nodes, shared by tests, with one library per node configuration."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Node configurations by ring name, each created on first use. If this copy lacks the features of a
-    configuration, it is omitted, and tests that request it are skipped."""
+    """Node configurations keyed by ring name, each created on first use. Configurations that need features missing
+    from this copy are omitted, and tests that request them are skipped."""
 
     def __init__(self, makers):
         self._makers = makers
@@ -53,15 +53,15 @@ def engines():
 
 
 def mx9():
-    """Configuration with shared-exponent blocks in both directions, two ports, programs of the default length, and a
-    settable update count."""
+    """Shared-exponent blocks in both directions and a settable update count. It also has two ports and programs of
+    the default length."""
     return NodeConfig(
         topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
         programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
 
 
 def table():
-    """A codebook with residuals, rows of eight elements, programs, and interleaved segments."""
+    """A codebook with residuals, rows of eight elements, programs and interleaved segments."""
     return NodeConfig(
         lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
         weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
@@ -69,8 +69,8 @@ def table():
 
 
 def centroid():
-    """A node with a codebook, raw gradients, an optimizer interval of 4, two ports, an engine with index products,
-    and programs of three queues with a far memory."""
+    """Codebook node with raw gradients, two ports and programs of three queues with a far memory. Its optimizer
+    interval is 4, and its engine computes index products."""
     return NodeConfig(
         segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
         optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
@@ -81,8 +81,8 @@ def centroid():
 
 
 def wide():
-    """Nodes with rows of eight elements, two optimizer lanes, programs, and zero-value gradients; links that repeat
-    words, quorum updates, tenants, and interleaved segments."""
+    """Rows of eight elements, replay links, quorum updates, tenants and interleaved segments. The node also has two
+    optimizer lanes, programs and zero-value gradients."""
     return NodeConfig(
         lanes=8, segment=64, topology=SingleRing(max_nodes=4),
         memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
@@ -93,8 +93,8 @@ def wide():
 
 
 def narrow():
-    """One element per row, the minimum room for packets, gradients in a format that tests add, and COMPUTE in the
-    only queue; two ports, with links that repeat words."""
+    """One element per row, minimum packet room, two ports with replay links, and no programs. Gradients use a format
+    added by tests, and COMPUTE runs in the only queue."""
     from tests import mx5
 
     with mx5.registered():
@@ -106,8 +106,8 @@ def narrow():
 
 
 def server():
-    """The server of layer streaming: weights and state in the far memory, an optimizer as wide as rows, and two banks
-    of programs, in a ring of the maximum size."""
+    """Server for layer streaming in a ring of the maximum size, with weights and state in far memory. It has two
+    program banks and an optimizer as wide as a row."""
     return section("ServerConfig")(
         topology=SingleRing(max_nodes=255), memories=section("ServerMemories")(state=16384, far=49152),
         optimizer=Optimizer(lanes=4), role=section("Server")(broadcast_formats=True),
@@ -130,12 +130,12 @@ CONFIGS = Rings({
 })
 
 
-#: Configuration for library and PyTorch jobs that name no codec: the default node, but with raw gradients.
+#: Configuration of library and PyTorch jobs that name no codec: the default node with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
 def relay():
-    """Two workers with weight and gradient memories for two layers of 64 x 64, and their server."""
+    """Two workers with weight and gradient memories for two 64 x 64 layers, and a server."""
     worker = NodeConfig(
         memories=Memories(gradient=8320, weight=8320, state=1024, planes=0), masking=False, sparsify=False,
         role=section("Worker")(broadcast_formats=True),
@@ -144,12 +144,12 @@ def relay():
     return worker, worker, CONFIGS["server"]
 
 
-#: Rings of unequal nodes, given as the configuration of each node.
+#: Rings of different nodes, as one configuration per node.
 MIXED = Rings({"relay": (("streaming",), relay)})
 
 
 class Reference(reference.Reference):
-    """Expected state of a ring: weights, master weights, optimizer state, and residuals."""
+    """Expected state of a ring: weights, master weights, optimizer state and residuals."""
 
     def __init__(self, ring, weights, *, planes=0, centroids=None):
         super().__init__(ring, weights, planes, centroids)
@@ -170,7 +170,7 @@ class Reference(reference.Reference):
 
 
 def known_formats(*configs):
-    """Register the format that tests add in both registries, if one of the configurations uses it."""
+    """Register the tests' own format in both registries, if one of the configurations uses it."""
     if not any("mx5" in (config.weights.codec, config.gradients) for config in configs):
         return contextlib.nullcontext()
     from tests import mx5
@@ -180,7 +180,7 @@ def known_formats(*configs):
 
 @functools.cache
 def library(config):
-    """Library of a simulated ring. It is cached: checking that it is up to date takes longer than most tests."""
+    """Library of a simulated ring, cached because checking that it is current outlasts most tests."""
     return build_ring(node_of(config), identity=f"Node({config})")
 
 
@@ -201,20 +201,20 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].link.replay:  # the links must be ready before the first commands
+        if configs[0].link.replay:  # links must be ready before the first command
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 
 
 def random(generator, shape, *, density=1.0):
-    """Normally distributed numbers, with a fraction ``density`` of nonzero values."""
+    """Draw normally distributed numbers; a fraction ``density`` of them is nonzero."""
     values = generator.standard_normal(shape).astype(np.float32)
     values[generator.random(shape) >= density] = 0
     return values
 
 
 def train_twice(reference, optimizer, generator, *, packed_state, message):
-    """Update twice with random gradients, from cleared state; compare weights, words, bursts and state."""
+    """Update twice with random gradients from cleared state; compare weights, words, bursts and state."""
     ring, length = reference.ring, len(reference.master)
     ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):

@@ -1,7 +1,7 @@
-"""Wrong values of all options are rejected with a one-line message, before any build, run or output.
+"""Invalid values for any option are rejected with a one-line message before any build, run or output.
 
-Commands and options are taken from the command line itself, so new ones are tested without a change here. Legal
-values are listed in :data:`LEGAL`.
+Commands and options are discovered from the command line itself, so new ones are tested automatically. Legal values
+are listed in :data:`LEGAL`.
 """
 
 import enum
@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines to insert options into; each option is tried in the first command line that accepts it.
+#: Command lines to insert options into; each option uses the first command line that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -36,7 +36,7 @@ CONTEXTS = {
     "lab learning": ("formats {}",),
 }
 
-#: Test values that are legal, by command and option.
+#: Legal test values, keyed by command and option.
 LEGAL = {
     "train --threads": {LARGE}, "train --learning-rate": {"0", LARGE}, "train --momentum": {LARGE},
     "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
@@ -52,11 +52,11 @@ LEGAL = {
 
 
 class Reached(BaseException):
-    """Raised when a command reaches the point where it would build, run or write something."""
+    """Raised when a command is about to build, run or write something."""
 
 
 def walk(command, path=()):
-    """All commands that can be called, with their full names."""
+    """Yield all callable commands with their full names."""
     children = getattr(command, "commands", {})
     if not children:
         yield " ".join(path), command
@@ -82,7 +82,7 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program up to its first build or run; returns the exit code, None if it got that far, and the error."""
+    """Run the program up to its first build or run; return exit code (None if it got there) and error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Exit code and error output for an option, tried in the first command line that accepts it."""
+    """Return exit code and error output for an option, using the first command line that accepts it."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -136,7 +136,7 @@ def test_wrong_values(call, monkeypatch, command, option):
 
 @pytest.mark.parametrize(("command", "parameter"), PATHS, ids=name_of)
 def test_wrong_paths(call, tmp_path, command, parameter):
-    """A path below a regular file cannot be read and cannot be written."""
+    """Paths below a regular file can be neither read nor written."""
     path = tmp_path / "script.py" / "new" / "name.py"
     code, err = outcome(call, command, f"{parameter.opts[0]}={path}" if isinstance(parameter, core.TyperOption)
                         else str(path))
@@ -145,7 +145,7 @@ def test_wrong_paths(call, tmp_path, command, parameter):
 
 
 def similar(option):
-    """Choices of an option, from its type or from the table of textual choices."""
+    """Return the choices of an option, from its type or from the table of textual choices."""
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(member.value) for member in kind]
@@ -168,7 +168,7 @@ CHOICES = {
 @pytest.mark.parametrize(("command", "option"), [
     (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
 def test_similar_names(call, command, option):
-    """A misspelled name with one extra letter leads to a suggestion of the correct name."""
+    """A name with one extra letter leads to a suggestion of the correct name."""
     wrong = {}
     for name in similar(option):
         if len(name) < 4:

@@ -11,7 +11,7 @@ from sim.verilated import cache, cache_folder
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path):
-    """Run the command with a cache of its own; returns exit code, standard output and standard error."""
+    """Run the command with its own cache; return exit code, standard output and standard error."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
     return functools.partial(program, "cache")
@@ -62,7 +62,7 @@ def test_pruned_by_size_and_by_age(run):
 
 
 def test_cleared(succeed):
-    """The command keeps files that a living process is using, and lists them."""
+    """The command keeps, and lists, files that a running process is using."""
     make("verilog", "a", 1)
     used = make("verilog", "b", 1)
     cache.cached(used, lambda fresh: pytest.fail("built again"))

@@ -23,7 +23,7 @@ from tests import mx5
 from tests.sim.verilated.modes import hostile
 from tests.tensorboard_events import scalars
 
-#: Options of a text run on nodes with a far memory.
+#: Options for a text run on nodes with a far memory.
 FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
 
 
@@ -70,7 +70,7 @@ class TestTrain:
         assert "comparison" in result["stage_seconds"]
 
     def test_faults(self, succeed, nodes_of, tmp_path):
-        """Damaged words are sent again, no step is repeated, and all bits equal a run without faults."""
+        """Damaged words are resent, no step is repeated, and all bits equal a run without faults."""
         nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
@@ -139,7 +139,7 @@ class TestTrain:
         assert result["bit_exact"] is True
         assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
-        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), in two packets per block.
+        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), each in two packets.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
     def test_gradients(self, train, nodes_of):
@@ -152,7 +152,7 @@ class TestTrain:
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
-        """Whatever the mode of the caller's floating-point unit, weights, cycles and words match the gateware."""
+        """Weights, cycles and words match the gateware in any mode of the caller's floating-point unit."""
         nodes_of("narrow")
         simulate, trained, results = VerilatedRing.run, [], []
 
@@ -297,7 +297,7 @@ class TestInfo:
 
 
 class Recorder:
-    """A ring on which every call succeeds, or a part or method of this ring."""
+    """Stub of a ring, or of a part or method of one, on which every call succeeds."""
 
     def __init__(self, name="ring", calls=None):
         self._name = name

@@ -1,4 +1,4 @@
-"""Columns and tables: cell texts, headings, JSON, and output on consoles of any width."""
+"""Columns and tables: cell text, headings, JSON, and output on consoles of any width."""
 
 import dataclasses
 import io
@@ -26,7 +26,7 @@ def test_shown(value, form, text):
 
 
 def test_modelled():
-    """Modelled figures are marked as modelled, and a figure that has no model is not shown as a dash."""
+    """Modelled figures are marked as such, and a figure without a model reads "not modelled"."""
     column = Column("host_cycles", ",", modelled=True)
     assert column.heading == "host cycles, modelled"
     assert [column.text({"host_cycles": value}) for value in (1000, None)] == ["1,000", "not modelled"]
@@ -34,7 +34,7 @@ def test_modelled():
 
 
 def test_of_a_dataclass():
-    """Columns are made from words with formats, other columns, or dataclass fields, possibly renamed."""
+    """Columns can be built from names with formats, other columns or dataclass fields, and renamed."""
     columns = columns_of("first words:,.0f", Column("second"), Figures, bound="least")
     assert [column.name for column in columns] == ["first", "words", "second", "cycles", "least", "name"]
     assert columns[1].text({"words": 1234.5}) == "1,234"
@@ -54,7 +54,7 @@ def printed(table, width):
 
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_print(width):
-    """Cells are never cut or broken at any width; headings are wrapped, and blank lines separate groups."""
+    """Cells are never truncated or wrapped; headings are wrapped, and blank lines separate groups."""
     columns = (Column("name"), Column("cycles_of_a_long_heading", format=","), Column("kind"))
     rows = [{"name": f"row {number}", "cycles_of_a_long_heading": 10**6 * number, "kind": "k" * 24}
             for number in range(1, 4)]

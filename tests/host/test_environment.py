@@ -1,4 +1,4 @@
-"""The program in difficult environments: full disks, read-only folders, plain terminals, extreme numbers."""
+"""The program in adverse environments: full disks, read-only folders, plain terminals, extreme numbers."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ BUILT = "something is built"
 
 @pytest.fixture
 def run(program, monkeypatch):
-    """Run the program up to its first build; returns exit code, standard output and standard error."""
+    """Run the program up to its first build; return its exit code, standard output and standard error."""
     @contextlib.contextmanager
     def refuse(*arguments, **options):
         raise ToolError(BUILT)
@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """For a number out of range, one line gives the allowed range before anything is built."""
+    """A number out of range gives a one-line error with the allowed range before anything is built."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # Threads in excess of one per node are not started, and a large number may be a valid binary32 number.
+        # At most one thread per node is started, and a large number can be a valid binary32 number.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -77,7 +77,7 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
                                      ["lab", "sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
-    """If an output cannot be written, it is named in an error before anything is built."""
+    """An output that cannot be written is named in an error before anything is built."""
     (tmp_path / "file").write_text("")
     results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "lab": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """The memories of the nodes are made large enough for the vector, so the build begins."""
+        """Node memories are made large enough for the vector, so the build begins."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 
@@ -155,7 +155,7 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # the highest number that any optimizer needs, or the requested one
+        for planes in (0, 1, 2):  # the maximum that any optimizer needs, or the requested number
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
@@ -166,7 +166,7 @@ class TestNodesThatFit:
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
 
-#: Prints the table of a report in the same way as the program.
+#: Prints the table of a report as the program does.
 PRINT = """
 import json, sys
 from host.console import make_console
@@ -186,7 +186,7 @@ print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
     ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
 ])
 def test_plain_terminals(environment, encoding, arrow, tmp_path):
-    """In any encoding of standard output, the table and all lines are printed with correct alignment."""
+    """The table and all lines are printed and aligned in any encoding of standard output."""
     import json
 
     (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
@@ -201,7 +201,7 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
     assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
 
 
-#: Trains with a limit on file sizes that simulates a disk that becomes full while results are written.
+#: Trains with a file-size limit that simulates a disk becoming full while results are written.
 FULL = """
 import resource, signal, sys
 from host import cli
@@ -218,7 +218,7 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The error names the file without a traceback; complete files and the previous run's files are kept."""
+    """A full disk causes a one-line error that names the file; complete and earlier files are kept."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]

@@ -1,4 +1,4 @@
-"""Descriptions of features on the host, and the default description if a feature has no host part."""
+"""Descriptions of features on the host, and the default description of a feature without a host part."""
 
 import pytest
 

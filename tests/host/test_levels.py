@@ -1,4 +1,4 @@
-"""Levels of reproducibility in reports and on their pages."""
+"""Reproducibility levels in reports and on their pages."""
 
 from host.levels import Level, described_levels, levels_of_ring
 

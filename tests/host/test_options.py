@@ -1,4 +1,4 @@
-"""Options declared as fields of sections: their form in Typer, their checks, and the help of all commands."""
+"""Test options declared as section fields: Typer, checks, and the help of all commands."""
 
 import dataclasses
 import enum
@@ -53,7 +53,7 @@ def run(arguments, function):
 
 
 def test_call():
-    """A command function gets its sections and its other parameters from the command line."""
+    """A command's function receives its sections and other parameters from the command line."""
     calls = []
 
     @command
@@ -88,7 +88,7 @@ def test_command_checks_before_call():
 
 
 def test_help():
-    """Help texts, names, defaults and panels are derived from the fields."""
+    """Help texts, names, defaults and panels come from the fields."""
     @command
     def work(count: Count = 3, links: Links = Links()) -> None:
         """Do it."""
@@ -115,7 +115,7 @@ class Speed(Section):
 
 
 def test_with_sections():
-    """The fields of section parameters become a function's parameters, with types, defaults and checks."""
+    """The fields of sections become parameters of the function, with types, defaults and checks."""
     @with_sections
     def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
         return name, count, speed
@@ -154,7 +154,7 @@ def test_check_range(value):
 
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"lab {name}" for name in LABS)])
 def test_command_help(name):
-    """Every option of every command has a help text."""
+    """All options of all commands have help texts."""
     command = typer.main.get_command(app)
     for word in name.split():
         command = command.commands[word]

@@ -1,4 +1,4 @@
-"""Names that users choose are printed unchanged: in the lines, tables and bars of all commands."""
+"""Names chosen by the user are printed unchanged in the lines, tables and progress bars of all commands."""
 
 import ast
 import contextlib
@@ -17,7 +17,7 @@ from host.printable import printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 
-#: Names of files, scripts and codecs that a user may choose, and how each is displayed.
+#: File, script and codec names that a user might choose, and how each one is displayed.
 HOSTILE = {
     "[/b]": "[/b]", "[red]": "[red]", "[link=x]y": "[link=x]y", "\\[b]": "\\[b]", "[": "[", "a]": "a]",
     ":smile:": ":smile:", "{note}": "{note}", "%s": "%s", "100%": "100%", "'1.5'": "'1.5'",
@@ -28,15 +28,15 @@ HOSTILE = {
 
 
 def recording(**options):
-    """A console like the commands' own, which also keeps the printed text."""
+    """Console like that of the commands, which also records the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_text(name):
-    """Names are shown safely in plain text, in each part of a table, and in progress bars."""
+    """Names are displayed safely in plain text, in every part of a table and in progress bars."""
     console, seen = recording(force_terminal=True, color_system=None), HOSTILE[name]
-    # Print options of the caller have no effect.
+    # The caller's print options have no effect.
     console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
     assert console.file.getvalue() == f"<{seen}>\n"
     columns = (Column("cell", title=f"first {name}"), Column("second"))
@@ -56,7 +56,7 @@ def test_printable():
 
 
 def test_shown(tmp_path, monkeypatch):
-    """A path is shown on one line, either relative to the working directory or in full."""
+    """A path is displayed on one line, either relative to the working directory or absolute."""
     monkeypatch.chdir(tmp_path)
     assert shown(tmp_path / "[/b]\n" / "\x1b") == r"[/b]\n/\x1b"
     assert shown(Path("/a\rb")) == r"/a\rb"
@@ -64,7 +64,7 @@ def test_shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(terminal):
-    """In a progress display, names in stages, notes and lines are shown safely, with and without a terminal."""
+    """A progress display shows names in stages, notes and lines safely, with or without a terminal."""
     console = recording(force_terminal=terminal, color_system=None)
     with Progress(console, interval=0) as progress:
         for name in HOSTILE:
@@ -81,10 +81,10 @@ def test_progress(terminal):
 # Texts of all commands.
 
 class Placeholder(str):
-    """Stand-in for any value of a command: has all attributes, can be called, and prints as a given name."""
+    """Stand-in for any value in a command: callable, has every attribute, and prints as the given name."""
 
     __slots__ = ()
-    #: Number of items when a stand-in is iterated.
+    #: Number of items in an iteration over a placeholder.
     count = 1
 
     def __getattr__(self, name):
@@ -124,7 +124,7 @@ class Namespace(dict):
 
 @functools.cache
 def sources():
-    """Syntax trees of all modules that can print, by file."""
+    """Syntax trees of all modules that can print, keyed by file."""
     paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
 
@@ -138,12 +138,12 @@ def called(node):
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-#: Calls that print text: lines, tables and their headings, and stages and notes of a progress display.
+#: Printing calls: lines, tables and their headings, and the stages and notes of a progress display.
 PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
 def printed(tree):
-    """Expressions that a module passes to functions that print text."""
+    """Yield the expressions that a module passes to printing functions."""
     for node in calls(tree):
         owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         if called(node) in PRINTING or (called(node) == "print" and owner.endswith("console")):
@@ -152,7 +152,7 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """The items that a printed expression gives if all values in it are placeholders."""
+    """Evaluate a printed expression with placeholders for all its values; return the resulting items."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -160,12 +160,12 @@ def made_of(code, name):
     raise AssertionError(f"{name}: values must have at most 3 items")
 
 
-#: Command modules that do not print lines, tables or stages themselves.
+#: Command modules that print no lines, tables or stages themselves.
 SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """If all values are hostile names, every text that a command prints stays intact."""
+    """With hostile names as values, every text that a command prints stays intact."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -184,7 +184,7 @@ def test_all_commands():
 
 
 def test_one_console():
-    """All consoles and progress columns print plain text, and no call requests formatting."""
+    """All consoles and progress columns print plain text, and no call asks for formatting."""
     consoles_made = []
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -207,7 +207,7 @@ def test_one_console():
 # Complete programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command succeeds with a hostile folder name, and prints that name."""
+    """A command succeeds with a hostile folder name and prints that name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)
@@ -215,7 +215,7 @@ def test_examples(succeed, tmp_path, monkeypatch):
 
 
 def test_errors(run):
-    """If an error message contains a name from the user, control characters in it do not move the cursor."""
+    """Control characters from a user-supplied name in an error message do not move the cursor."""
     code, _, err = run("packets", "[/b]\x1b[2J")
     assert code == 1
     assert err.startswith("error: ")

@@ -1,16 +1,16 @@
-"""No host module multiplies floats with the BLAS, or calls exponential functions of numpy or the system."""
+"""Test that no host module uses BLAS for floats, or exponential functions of numpy or the system."""
 
 import ast
 from pathlib import Path
 
 HOST = Path(__file__).parents[2] / "host"
-#: Functions with results that depend on the processor, by module.
+#: Functions with processor-dependent results, keyed by module.
 FORBIDDEN = {
     "np": {"dot", "vdot", "inner", "outer", "matmul", "tensordot", "einsum", "linalg", "convolve", "exp", "exp2",
            "expm1", "log", "log2", "log10", "log1p", "power", "tanh", "sin", "cos", "logaddexp"},
     "math": {"exp", "log", "log2", "log10", "log1p", "pow", "tanh", "sin", "cos"},
 }
-#: Harmless uses that are allowed: figures in reports, widths in pictures, and integer products.
+#: Uses that are allowed because they are harmless: figures in reports, widths in pictures, and integer products.
 ALLOWED = {
     ("features/quantization/network.py", "codes @ weights.codes.T"): "integers",
     ("features/quantization/experiment.py", "np.log10"): "decibels of a report",

@@ -1,4 +1,4 @@
-"""Imports made before the command is known, and signals that arrive while modules are imported."""
+"""Imports made before the command is known, and signals that arrive during imports."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the total number of lines in the modules of this repository that a program has imported.
+#: Prints the total number of lines in this repository's modules that a program imports.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -39,14 +39,14 @@ def lines(program, *arguments):
 
 
 def test_lines():
-    """The help and the library import only a small fraction of the tree."""
+    """The help and the library each import only a small part of the tree."""
     command = "sys.argv[0] = 'gradring'; runpy.run_module('gradring', run_name='__main__')"
     assert 1_000 < lines(command, "--help") <= 12_000
     assert 100 < lines("import gradring") <= 15_000
 
 
 def test_registry():
-    """The list of commands shows the first sentence of the help of each command."""
+    """The list of commands shows the first sentence of each command's help."""
     group = typer.main.get_command(cli.app)
     for commands, entries in ((group.commands, COMMANDS), (group.commands["lab"].commands, LABS)):
         assert list(commands) == list(entries)
@@ -56,7 +56,7 @@ def test_registry():
 
 
 def test_commands(run):
-    """Commands are found by name, and an unknown name leads to a suggestion."""
+    """Commands are found by name, and an unknown name gives a suggestion."""
     code, out, _ = run("--help")
     assert code == 0
     assert all(f"  {name} " in out for name in COMMANDS)
@@ -70,7 +70,7 @@ def test_commands(run):
 
 
 def test_labs():
-    """No lab's module is imported before a lab runs."""
+    """No lab's module is imported until a lab runs."""
     program = "from host.labs.registry import LABS; import host.commands.lab, sys; print(sorted(" \
               "name for name in sys.modules if name.startswith('host.labs.')))"
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_labs():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number):
-    """A signal while modules are imported ends the process immediately; handlers are restored afterwards."""
+    """A signal during imports ends the process immediately, and handlers are restored afterwards."""
     before = signal.getsignal(number)
     with ended_at_once():
         assert signal.getsignal(number) is not before

@@ -1,4 +1,4 @@
-"""How the program ends: one-line errors, memory limits, and output that cannot be written."""
+"""How the program exits: one-line errors, memory limits, and output that cannot be written."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def ended(monkeypatch, capsys):
-    """Run a command line, and return its exit code and error output."""
+    """Run a command line and return its exit code and error output."""
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["gradring", *words])
         with pytest.raises(SystemExit) as caught:
@@ -34,7 +34,7 @@ def ended(monkeypatch, capsys):
 ])
 @pytest.mark.parametrize("value", ["\x1b[31mred", "a\rb", "y" * 5000, "\udcff\udcfe"])
 def test_values(ended, words, value):
-    """Values in error messages are shortened and shown without control characters."""
+    """Values in error messages are shortened, and control characters are not printed."""
     code, err = ended(*(word.format(value) for word in words))
     assert code in (1, 2)
     assert err.startswith("error: ")
@@ -45,7 +45,7 @@ def test_values(ended, words, value):
 
 @pytest.mark.parametrize("limit", [100_000, 200_000, 300_000, 400_000, 600_000])
 def test_limit_of_memory(limit):
-    """If the imports would exceed a memory limit, this is reported immediately."""
+    """A memory limit that is too low for the imports is reported immediately."""
     result = subprocess.run([sys.executable, "-m", "gradring", "train"], cwd=ROOT, capture_output=True, text=True,
                             timeout=100, check=False, preexec_fn=lambda: resource.setrlimit(
                                 resource.RLIMIT_AS, (limit << 10, limit << 10)))
@@ -69,7 +69,7 @@ def test_modules_that_fail(ended, monkeypatch, error, reason):
 
 
 def test_output_that_cannot_be_written(ended, monkeypatch):
-    """Output is flushed before the program ends, so that a failed write is reported as an error."""
+    """Output is flushed before the program exits, so a failed write is reported as an error."""
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""``make known-answers``: recomputes known answers and compares them with the stored ones."""
+"""``make known-answers``: recompute the known answers and compare them with the stored ones."""
 
 import concurrent.futures
 import json
@@ -13,7 +13,7 @@ from tests.known_answers import circuits, compute, runs
 
 
 def _task(kind: str, name: str) -> tuple[Any, float]:
-    """Return an answer or the text of an error, and the time taken in seconds."""
+    """Return an answer, or an error's text, together with the time taken in seconds."""
     began = time.monotonic()
     try:
         if kind == "runs":
@@ -29,7 +29,7 @@ def _task(kind: str, name: str) -> tuple[Any, float]:
 
 
 def _chosen(names: list[str], answers: dict[str, Any], *, record: bool) -> list[tuple[str, str]]:
-    """Select the answers to compute; return the kind and the name of each."""
+    """Select the answers to compute; return (kind, name) pairs."""
     drawn = circuits.draw(circuits.COUNT) if record else map(json.loads, answers["configurations"])
     every = [*(("runs", name) for name in runs.RUNS), *(("boards", name) for name in circuits.board_nodes()),
              *(("configurations", json.dumps(options)) for options in drawn)]

@@ -1,4 +1,4 @@
-"""Recomputed answers of runs and circuits, and their comparison with the stored ones."""
+"""Recompute the answers of runs and circuits, and compare them with the stored ones."""
 
 import json
 import os
@@ -15,18 +15,18 @@ __all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trai
 #: The stored answers.
 PATH = Path(__file__).with_name("answers.json")
 _ROOT = Path(__file__).resolve().parents[2]
-#: Time limit of a run in seconds, including its builds on a busy machine.
+#: Time limit of a run in seconds, including builds on a busy machine.
 _TIMEOUT = 3600
 
 
 def kept() -> dict[str, Any]:
-    """The stored answers: runs and boards by name, and configurations by their options in JSON."""
+    """Return the stored answers: runs and boards keyed by name, configurations keyed by their options in JSON."""
     answers: dict[str, Any] = json.loads(PATH.read_text())
     return answers
 
 
 def run(name: str, folder: Path) -> Any:
-    """Answer of a run, with its files in ``folder``; ``RuntimeError`` with the output if the command fails."""
+    """Return a run's answer, with its files in ``folder``; raises ``RuntimeError`` with the output on failure."""
     weights = folder / "weights.txt"
     process = subprocess.run([sys.executable, "-m", "gradring", *runs.command(name, folder)], cwd=_ROOT, text=True,
                              capture_output=True, timeout=_TIMEOUT, check=False,
@@ -40,7 +40,7 @@ def run(name: str, folder: Path) -> Any:
 
 
 def trained_by_gloo(folder: Path) -> str:
-    """Digest of the weights that the script of ``launch`` trains with two ranks of gloo on this machine."""
+    """Return the digest of the weights that the ``launch`` script trains on two gloo ranks on this machine."""
     weights = folder / "gloo.txt"
     subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", runs.DDP], cwd=_ROOT,
                    capture_output=True, timeout=_TIMEOUT, check=True,
@@ -58,7 +58,7 @@ def configuration(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
-    """A line for each value that differs from the stored one."""
+    """Yield a line for each value that differs from the stored one."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for name in [*expected, *(name for name in actual if name not in expected)]:
             yield from differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)

@@ -1,4 +1,4 @@
-"""Runs examples/pytorch_ddp.py; rank 0 writes a digest of the trained weights to the file named in WEIGHTS."""
+"""Run examples/pytorch_ddp.py; rank 0 writes a digest of the trained weights to the file in WEIGHTS."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_ddp.py"
 
 
 class _RecordedSGD(torch.optim.SGD):
-    """Optimizer class used by the example; ``last`` is the most recently created optimizer."""
+    """Optimizer class used by the example; ``last`` is the most recent instance."""
 
     last: torch.optim.SGD
 

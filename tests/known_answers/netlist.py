@@ -1,8 +1,8 @@
 """Digest of a circuit: the logic that its outputs depend on, without names, hierarchy or statement order.
 
-The label of a cell is computed from its kind, its constants and the labels of the cells that it reads, bit by bit.
-All labels are recomputed from the previous round's labels, until a round distinguishes no further cells. The digest
-covers the labels of all cells that an output depends on. Equal digests mean equal circuits, except for collisions.
+The label of a cell is computed from its kind, its constants and, bit by bit, the labels of the cells that it reads.
+All labels are recomputed from the previous round's labels until a round distinguishes no further cells. The digest
+covers the labels of all cells that an output depends on. Barring collisions, equal digests mean equal circuits.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ __all__ = ["digest"]
 
 _Labels = np.ndarray[Any, np.dtype[np.uint64]]
 
-#: Fields of a cell that are names or locations in the source.
+#: Fields of a cell that contain names or source locations.
 _NAMES = {"module_idx", "src_loc", "name", "attributes"}
 
 
 def _mixed(values: _Labels) -> _Labels:
-    """Hash each number to 64 bits, with the finalizer of SplitMix64."""
+    """Hash each number to 64 bits with the SplitMix64 finalizer."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def _number(what: Any) -> int:
-    """Number that identifies a kind and its constants, and is the same in every process."""
+    """Number that identifies a kind and its constants; the same in every process."""
     return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
 
 
 def _facts(value: Any, nets: list[nir.Net]) -> Any:
-    """Describe a field of a cell without its nets, which are appended to ``nets`` in order."""
+    """Describe a field of a cell, except for its nets, which are appended to ``nets`` in order."""
     if isinstance(value, nir.Net):
         nets.append(value)
         return "net"
@@ -57,7 +57,7 @@ def _facts(value: Any, nets: list[nir.Net]) -> Any:
 
 
 def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirection]]:
-    """Ports of a component by path, as the converter to RTLIL expects them."""
+    """Ports of a component, keyed by path, as the RTLIL converter expects them."""
     ports = {}
     for path, member, value in component.signature.flatten(component):
         value = value.as_value() if isinstance(value, ast.ValueCastable) else value
@@ -67,9 +67,9 @@ def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirecti
 
 
 class _Graph:
-    """Cells of a netlist, and an edge from each bit of a cell to each position where a reader uses it.
+    """Cells of a netlist, with an edge from each bit of a cell to every position where it is read.
 
-    Constants are treated as bits of an additional cell after the last one.
+    Constants are treated as the bits of an extra cell after the last one.
     """
 
     def __init__(self, netlist: nir.Netlist):
@@ -92,7 +92,7 @@ class _Graph:
         if isinstance(cell, nir.Top):
             outputs = {name: cell.ports_o[name] for name in sorted(cell.ports_o)}
             inputs = sorted((name, span) for name, span in cell.ports_i.items())
-            # The index of an input's first bit depends on the order of ports, so bits are numbered in order of names.
+            # The index of an input's first bit depends on the order of the ports, so bits are numbered in name order.
             self._inputs = {}
             first = 0
             for _, (start, width) in inputs:
@@ -117,7 +117,7 @@ class _Graph:
         self._read(index, nets)
 
     def reached(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Cells that an output or a check depends on, in order; edges of all further cells are removed."""
+        """Cells that an output or a check depends on, in order; the edges of other cells are removed."""
         seen = np.zeros(self.constants + 1, bool)
         seen[self.roots] = True
         while True:
@@ -147,7 +147,7 @@ class _Graph:
 
 
 def digest(component: wiring.Component) -> dict[str, Any]:
-    """Digest and number of the netlist cells that a component's outputs depend on."""
+    """Digest and number of the cells that a component's outputs depend on."""
     fragment = ir.Fragment.get(component, None)
     graph = _Graph(ir.build_netlist(fragment, ports=_ports(component), name="top"))
     cells = graph.reached()

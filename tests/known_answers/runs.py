@@ -1,4 +1,4 @@
-"""Short runs of commands, and the stored answers of each."""
+"""Short runs of commands, and the stored answer of each run."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _COUNTS = ("cycles", "bound", "scatter_cycles", "words_sent", "scatter_words", "
            "sparsify_cycles", "elements_masked", "compute_cycles", "communicate_cycles", "modelled_cycles",
            "link_restarts", "words_repeated", "nodes")
 
-#: Settings of a training run that are stored; none of them depends on the time or the machine.
+#: Stored settings of a training run; none of them depends on the time or the machine.
 _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "compute", "tiling")
 
 
@@ -38,17 +38,17 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Rows with some columns renamed to the names that stored answers use."""
+    """Return rows with some columns renamed to the names used in stored answers."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _counts(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Counts of all steps by name, without counts that are zero in each step."""
+    """Return the counts of all steps, keyed by name, omitting counts that are zero in every step."""
     return {name: values for name in _COUNTS if any(values := [step[name] for step in steps])}
 
 
 def _training(folder: Path) -> Answer:
-    """Answer of ``gradring train``: weights and state at the end, counts of every step, and settings."""
+    """Answer of ``gradring train``: final weights and state, the counts of every step, and settings."""
     report = _report(folder)
     with np.load(folder / "weights.npz") as archive:
         weights = _digest(archive["parameters"])
@@ -61,7 +61,7 @@ def _training(folder: Path) -> Answer:
                          *([] if reference["residuals"] is None else [reference["residuals"]])),
         "losses": [step["loss"] for step in report["per_step"]],
         "measures": state["training"]["measures"],
-        # A simulated board's clock continues while the host computes, so its total cycles vary from run to run.
+        # A simulated board's clock runs while the host computes, so its total cycles vary from run to run.
         "cycles": None if report["transport"] == "board" else {"all": report["cycles"],
                                                                "simulated": report["cycles_simulated"]},
         "words": report["host_port"]["words_modelled"],
@@ -86,7 +86,7 @@ def _quorum(folder: Path) -> Answer:
 
 
 def _relay(folder: Path) -> Answer:
-    """Answer of a run with layers that are streamed from a server."""
+    """Answer of a run with layers streamed from a server."""
     report = json.loads((folder / "report.json").read_text())
     assert report["bit_exact"], "nodes must have the golden bits"
     state = _content(folder)["state"]
@@ -118,7 +118,7 @@ def _quantize(folder: Path) -> Answer:
 
 
 def _launch(folder: Path) -> Answer:
-    """Known answer of a ``gradring launch`` run: the words and cycles of each kind of operation."""
+    """Answer of a ``gradring launch`` run: the words and cycles of each kind of operation."""
     report = _report(folder)
     assert report["checked"], "operations must be compared with the golden model"
     return {"words": report["words"], "cycles": report["cycles"], "operations": report["operations"],
@@ -126,7 +126,7 @@ def _launch(folder: Path) -> Answer:
                        for group in report["groups"]]}
 
 
-#: Script for `gradring launch`: examples/pytorch_ddp.py, extended by a digest of the weights.
+#: Script for `gradring launch`: examples/pytorch_ddp.py, extended to write a digest of the weights.
 DDP = "tests/known_answers/ddp_weights.py"
 
 _TRAIN, _DIGITS = ("train",), ("train", "--hidden", "none", "--batch", "500")
@@ -167,7 +167,7 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """Arguments of ``gradring`` for a run, with its output folder."""
+    """Return the ``gradring`` arguments for a run, including its output folder."""
     words, _ = RUNS[name]
     if words[0] == "launch":  # arguments after the script belong to the script
         return [words[0], "--output", str(folder), *words[1:]]
@@ -175,7 +175,7 @@ def command(name: str, folder: Path) -> list[str]:
 
 
 def answer(name: str, folder: Path) -> Answer:
-    """Answer of a run, as JSON data, from its output folder."""
+    """Return the answer of a run as JSON data, read from its output folder."""
     _, read = RUNS[name]
     result: Answer = json.loads(json.dumps(read(folder)))
     return result

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of known answers (runs on other tests' nodes, the smallest circuits) and of drawn options."""
+"""Tests of known answers (runs on other tests' nodes, the smallest circuits) and of random options."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from tests.known_answers import circuits, compute, netlist, runs
 
 @pytest.mark.parametrize("name", ["sim", "text", "density", "icebreaker"])
 def test_runs(name, tmp_path):
-    """Weights, cycles, words and settings of a run equal the stored ones."""
+    """A run's weights, cycles, words and settings equal the stored ones."""
     assert list(compute.differences(compute.kept()["runs"][name], compute.run(name, tmp_path))) == []
 
 
@@ -24,7 +24,7 @@ def test_circuit():
 
 
 def test_complete():
-    """Each run, board and drawn configuration has a stored answer, and no other answers are stored."""
+    """Exactly the runs, boards and drawn configurations have stored answers."""
     kept = compute.kept()
     assert kept["runs"].keys() == runs.RUNS.keys()
     assert kept["boards"].keys() == circuits.board_nodes().keys()
@@ -34,7 +34,7 @@ def test_complete():
 
 
 def test_draw():
-    """Each option of a node is drawn, and all draws are legal."""
+    """The draws cover every node option, and all are legal."""
     drawn = circuits.draw(circuits.COUNT)
     assert {name for options in drawn for name in options} >= set(circuits.VALUES)
     for options in drawn:
@@ -42,7 +42,7 @@ def test_draw():
 
 
 def test_differences():
-    """Differing, missing and additional values are reported by their path."""
+    """Differing, missing and extra values are reported with their paths."""
     kept = compute.kept()["runs"]["sim"]
     other = copy.deepcopy(kept)
     other["steps"]["cycles"][1] += 1
@@ -55,7 +55,7 @@ def test_differences():
 
 
 class Example(wiring.Component):
-    """Example unit: two sums of ``a``, one in a register; a multiplexer that selects one; a memory of two words."""
+    """Example unit: two sums of ``a`` (one registered), a multiplexer between them, and a two-word memory."""
 
     i: In(data.StructLayout({"a": 4, "b": 4, "choose": 1}))
     o: Out(4)
@@ -90,7 +90,7 @@ class Example(wiring.Component):
 
 
 def test_netlist():
-    """A circuit's digest depends on everything that its outputs depend on, but not on order or hierarchy."""
+    """A circuit's digest depends on everything its outputs depend on, but not on order or hierarchy."""
     kept = netlist.digest(Example())
     assert netlist.digest(Example(turned=True)) == netlist.digest(Example(nested=True)) == kept
     changes = ({"init": 1}, {"amount": 2}, {"of": "b"}, {"choice": 0}, {"word": 2})

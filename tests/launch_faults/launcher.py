@@ -1,6 +1,6 @@
-"""Launcher for ranks without PyTorch, with a stub as ring: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
+"""Launch ranks without PyTorch and with a stubbed ring: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
 
-Everything else is as in ``gradring launch``: processes, sockets, time-outs, and the final error.
+Everything else is the same as in ``gradring launch``: processes, sockets, timeouts, and the final error.
 """
 
 import sys
@@ -12,7 +12,7 @@ from sim.verilated.processes import ended_by_signals
 
 
 class Sums:
-    """Jobs with sums that are computed without a ring."""
+    """Jobs that compute sums without a ring."""
 
     cycles = 0
 

@@ -1,4 +1,4 @@
-"""Faults of ranks and of connections, each once: the run ends by itself, with a one-line cause."""
+"""Inject each rank and connection fault once: the run ends by itself, with a one-line cause."""
 
 import re
 
@@ -20,25 +20,25 @@ def test_stopped_rank(tmp_path):
 
 
 def test_half_message(tmp_path):
-    """Half a message, from a rank or an unknown connection, does not delay other ranks beyond the time-out."""
+    """Half a message from a rank or an unknown connection does not delay other ranks beyond the time-out."""
     played(tmp_path / "own", "half message", "own half")
     played(tmp_path / "other", "half message", "half hello")
 
 
 def test_random_bytes(tmp_path):
-    """100 random bytes only close the connection on which they arrive."""
+    """100 random bytes only close the connection they arrive on."""
     text = played(tmp_path / "run", "garbage", "random bytes").text
     assert re.fullmatch(r"a connection to the ring was closed, since it is not that of a rank: it must send messages "
                         r"of this format: Frame must begin with b'grad', not .*\n", text)
 
 
 def test_killed_launcher(tmp_path):
-    """A killed launcher leaves no processes, even if ranks are stopped; the next launcher removes its folder."""
+    """A killed launcher leaves no processes, even with stopped ranks; the next launcher removes its folder."""
     played(tmp_path / "run", "kill", "launcher killed")
 
 
 def test_plan():
-    """The plan has each variant of each kind, on each number of ranks."""
+    """The plan contains each variant of each kind for each number of ranks."""
     cases = plan(20, ranks=[2, 4], seed=0)
     assert {(case.kind, case.way, case.ranks) for case in cases} == {
         (kind, way, ranks) for kind, ways in KINDS.items() for way in ways for ranks in (2, 4)}

@@ -1,1 +1,1 @@
-"""Messages on a ring of whole nodes during fused updates: ``make messages``."""
+"""Test messages on a ring of whole nodes during fused updates: ``make messages``."""

@@ -9,9 +9,9 @@ import typer
 from hdl.features.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
 from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_nodes
 
-#: Elements of an update, and number of updates per seed.
+#: Number of elements per update, and number of updates per seed.
 _LENGTH, _UPDATES = 16_384, 5
-#: Cycles of a control word from node to node, in addition to the cycles on the wires: docs/ring/link.md.
+#: Latency in cycles of a control word per hop, not counting the wires: docs/ring/link.md.
 _CONTROL_HOP = 8
 
 

@@ -1,4 +1,4 @@
-"""Mutation run over hdl/: ``make mutate``, see docs/testing.md."""
+"""Mutation testing of hdl/: ``make mutate``, see docs/testing.md."""
 
 import queue
 import threading
@@ -18,18 +18,18 @@ from tests.mutation.targets import TARGETS, Target
 from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
-#: Maximum share of mutants listed as equivalent among the chosen mutants.
+#: Maximum share of the chosen mutants that may be listed as equivalent.
 MAX_EQUIVALENT = 0.1
 
 
 class MutationError(Exception):
-    """An error that ends the run, with the reason as its message."""
+    """Error that ends the run, with the reason as its message."""
 
 
 class Run:
-    """A run of mutants and their tests, on copies of the tree.
+    """Run of mutants and their tests on copies of the tree.
 
-    A process of a mutant's tests may use ``budget`` CPU seconds, and ten times as much wall-clock time.
+    Each test process of a mutant may use ``budget`` seconds of CPU time and ten times that in wall-clock time.
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:
@@ -46,11 +46,11 @@ class Run:
         return digest(tree, files, target.file, source, repr((target.tests, target.first, target.rest)), *more)
 
     def baseline(self, worker: Worker, target: Target) -> dict[str, str]:
-        """Run the tests of an unchanged file, which must pass, and return the digests of its gateware.
+        """Run the tests of an unmodified file, which must pass; return the digests of its gateware.
 
-        Builds of the unchanged tree stay in the cache, for mutants that do not affect them.
+        Builds of the unmodified tree stay in the cache for mutants that do not affect them.
         """
-        # Read the copy, since the tree itself may change while mutants run.
+        # Read the copy, since the tree may change while mutants run.
         source = (worker.folder / target.file).read_text()
         key = self._key(worker.folder, target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
@@ -65,7 +65,7 @@ class Run:
         return result
 
     def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
-        """Run one mutant, or use the result of an earlier run."""
+        """Run one mutant, or reuse the stored result of an earlier run."""
         source = mutant.apply((worker.folder / target.file).read_text())
         key = self._key(worker.folder, target, source)
         result = self._store.get(key)
@@ -75,7 +75,7 @@ class Run:
         return _row(target, mutant, result["status"], result.get("test", ""), result.get("cpu", 0.0))
 
     def tell(self, text: str) -> None:
-        """Print a line of progress, and flush the output even if it is a pipe."""
+        """Print a progress line and flush it, even if the output is a pipe."""
         with self._print:
             print(f"[{time.monotonic() - self._begun:6.0f} s] {text}", flush=True)
 
@@ -86,7 +86,7 @@ def _row(target: Target, mutant: Mutant, status: str, test: str, cpu: float) -> 
 
 
 def chosen_targets(files: str) -> list[Target]:
-    """Targets in the given comma-separated files and folders; all targets if there is no name."""
+    """Targets named by comma-separated files and folders; all targets if ``files`` is empty."""
     names = [name.strip().rstrip("/") for name in files.split(",") if name.strip()]
     for name in names:
         if not any(_is_under(file, name) for file in TARGETS):
@@ -99,7 +99,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run all picked mutants, file after file, on several workers; yield each result as it arrives."""
+    """Run the picked mutants of each file on several workers; yield results as they arrive."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:
@@ -119,7 +119,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
                         expected[target.file] = run.baseline(worker, target)
                     done.put(run.mutant(worker, target, mutant, expected[target.file]))
             done.put(None)
-        except Exception as error:  # this is a thread; the reader of `done` raises it again
+        except Exception as error:  # in a thread; the reader of `done` re-raises it
             done.put(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]

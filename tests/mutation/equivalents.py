@@ -1,4 +1,4 @@
-"""Mutants that are known to be equivalent to the original, each with the reason: ``equivalent.toml``."""
+"""Mutants that are known to be equivalent to the original, with reasons: ``equivalent.toml``."""
 
 import dataclasses
 import tomllib
@@ -18,11 +18,11 @@ class EquivalentError(Exception):
 @dataclasses.dataclass(frozen=True)
 class Entry:
     file: str  # path of the mutated file
-    before: str  # ``before`` and ``after`` are as in :class:`~tests.mutation.mutants.Mutant`
+    before: str  # for ``before`` and ``after``, see :class:`~tests.mutation.mutants.Mutant`
     after: str
-    #: Reason why no test can detect the mutant: an argument that quotes the line it is based on, or ``proof: …``.
+    #: Reason why no test can detect the mutant: an argument that quotes the line it refers to, or ``proof: …``.
     reason: str
-    occurrence: int = 1  # index among positions with the same text, starting at 1
+    occurrence: int = 1  # index among the positions with the same text, starting at 1
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -30,7 +30,7 @@ class Entry:
 
 
 def load(path: Path = LIST) -> list[Entry]:
-    """Read the list; raise :class:`EquivalentError` for an entry that is incomplete or repeated."""
+    """Read the list; raise :class:`EquivalentError` if an entry is incomplete or repeated."""
     entries = []
     for number, fields in enumerate(tomllib.loads(path.read_text()).get("mutant", []), start=1):
         try:
@@ -47,7 +47,7 @@ def load(path: Path = LIST) -> list[Entry]:
 
 
 def match(entries: list[Entry], mutants: Mapping[str, list[Mutant]]) -> dict[tuple[str, Mutant], Entry]:
-    """Find the mutant of each entry for the given files; raise :class:`EquivalentError` if an entry has none."""
+    """Find the mutant for each entry in the given files; raise :class:`EquivalentError` if there is none."""
     result = {}
     for entry in entries:
         if entry.file not in mutants:

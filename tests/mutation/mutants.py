@@ -1,7 +1,7 @@
-"""Mutants: gateware with one small mistake, each a textual change at one position in one file of hdl/.
+"""Mutants: gateware with one small mistake, each a textual change at one position in a file of hdl/.
 
-Only code that becomes gateware is changed: function bodies, without constructors, raise statements, names and
-strings. Kinds of changes:
+Only code that becomes gateware is changed: function bodies, except constructors, raise statements, names and strings.
+Kinds of changes:
 
 ==========  ========================================================================================================
 statement   an assignment is omitted
@@ -38,16 +38,16 @@ _UNCHANGED = {"name", "attrs", "reset_less", "domain", "granularity"}
 @dataclasses.dataclass(frozen=True)
 class Mutant:
     kind: str  # one of :data:`KINDS`
-    start: int  # start of the replaced range of bytes in the source
+    start: int  # start of the replaced byte range in the source
     end: int
     text: str  # text that replaces the range
     line: int  # number of the first changed line
-    before: str  # all changed lines, joined to one line with single spaces
+    before: str  # all changed lines, joined into one line with single spaces
     after: str  # the same lines after the change
-    occurrence: int = 1  # index of this mutant among mutants with the same ``before`` and ``after``, starting at 1
+    occurrence: int = 1  # index, from 1, among mutants with the same ``before`` and ``after``
 
     def apply(self, source: str) -> str:
-        """Apply the change to a source text, and return the changed text."""
+        """Apply the change to a source text and return the changed text."""
         data = source.encode()
         return (data[:self.start] + self.text.encode() + data[self.end:]).decode()
 
@@ -58,11 +58,11 @@ class Mutant:
 
 
 def find(source: str) -> list[Mutant]:
-    """All mutants of a source, in the order of their positions."""
+    """Return all mutants of a source, ordered by position."""
     finder = _Finder(source)
     unique: dict[tuple[int, int, str], Mutant] = {}
     for mutant in sorted(finder.find(), key=lambda candidate: (candidate.start, candidate.end, candidate.text)):
-        # Of several mutants with the same text, keep one.
+        # Keep only one of several mutants with the same text.
         unique.setdefault((mutant.start, mutant.end, mutant.text), mutant)
     counts: dict[tuple[str, str], int] = {}
     result = []
@@ -74,9 +74,9 @@ def find(source: str) -> list[Mutant]:
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Choose mutants, as evenly over the kinds as possible, in the order of their positions.
+    """Choose mutants, ordered by position and spread over the kinds as evenly as possible.
 
-    The choice depends on the seed and on the mutants' own text: adding a line elsewhere in the file changes few of
+    The choice depends on the seed and on the mutants' own text, so adding a line elsewhere in the file changes few of
     the other choices.
     """
     def rank(mutant: Mutant) -> bytes:
@@ -92,7 +92,7 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def _called(node: ast.AST) -> str:
-    """Name of the called function, without a qualifier before its last dot."""
+    """Return the name of the called function, without any qualifier."""
     if not isinstance(node, ast.Call):
         return ""
     function = node.func
@@ -125,7 +125,7 @@ class _Finder:
     # --- positions and texts
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        located = node  # an expression or a statement: these have positions
+        located = node  # an expression or a statement; only these have positions
         return (self._lines[located.lineno - 1] + located.col_offset,  # type: ignore[attr-defined]
                 self._lines[located.end_lineno - 1] + located.end_col_offset)  # type: ignore[attr-defined]
 
@@ -196,7 +196,7 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             alternatives = [state for state in states if state != here]
             if alternatives:
-                # Choose another state by the names of the states, so that the choice does not depend on line numbers.
+                # Choose the other state by state names, so that the choice does not depend on line numbers.
                 digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
                 other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')
@@ -232,7 +232,7 @@ class _Finder:
         if swapped is None or (shape and isinstance(node.op, ast.Add | ast.Sub)):
             return
         left, right = self._span(node.left), self._span(node.right)
-        # Between the operands there may be parentheses and line breaks, but no other operator.
+        # Parentheses and line breaks may appear between the operands, but no other operator.
         between = self._data[left[1]:right[0]].decode()
         sign = {"|": "&", "&": "|", "-": "+", "+": "-", ">>": "<<", "<<": ">>"}[swapped]
         if isinstance(node.op, ast.BitXor):

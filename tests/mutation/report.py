@@ -1,4 +1,4 @@
-"""Report of a mutation run: survivors, and the score of each file."""
+"""Report of a mutation run: surviving mutants, and a score per file."""
 
 import collections
 import dataclasses
@@ -9,14 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-#: Statuses that count for the score: killed by a test, killed by the time limit, or survived.
+#: Statuses that count towards the score: killed by a test, killed by the time limit, or survived.
 SCORED = ("killed", "timeout", "survived")
 _STATUSES = (*SCORED, "equivalent", "same", "invalid")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Outcome of a mutant, with some fields of :class:`~tests.mutation.mutants.Mutant`."""
+    """Outcome of one mutant, with some fields of :class:`~tests.mutation.mutants.Mutant`."""
 
     file: str
     line: int
@@ -27,12 +27,12 @@ class Row:
     #: "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals the
     #: original, and "invalid" if it cannot be elaborated.
     status: str
-    test: str = ""  # name of the failed test, the error, or the reason for the status
+    test: str = ""  # name of the failed test, error message, or reason for the status
     cpu: float = 0.0  # CPU seconds of the trial
 
 
 def score(rows: list[Row]) -> float | None:
-    """Share of killed mutants among the counted mutants, or None if no mutant counts."""
+    """Fraction of counted mutants that were killed, or None if none counts."""
     counts = collections.Counter(row.status for row in rows)
     total = sum(counts[status] for status in SCORED)
     return 1 - counts["survived"] / total if total else None
@@ -56,14 +56,14 @@ def table(rows: list[Row]) -> Table:
 
 
 def survivors(rows: list[Row]) -> list[str]:
-    """Lines for each mutant that survived: its location, and the text before and after."""
+    """Describe each surviving mutant: its location, and the text before and after."""
     return [f"{row.file}:{row.line}: {row.kind}\n  - {row.before}\n  + {row.after}"
             + (f"  (occurrence {row.occurrence})" if row.occurrence > 1 else "")
             for row in rows if row.status == "survived"]
 
 
 def write(rows: list[Row], options: dict[str, Any], path: Path) -> None:
-    """Write all rows, and the counts and the score of each file, as JSON."""
+    """Write all rows, and each file's counts and score, as JSON."""
     files = {}
     for file in sorted({row.file for row in rows}):
         chosen = [row for row in rows if row.file == file]

@@ -1,7 +1,7 @@
-"""Server process that runs mutants one after another, each in a fork that has numpy and pytest loaded.
+"""Server that runs mutants one after another, each in a fork with numpy and pytest already loaded.
 
-It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
-It reads requests as lines of JSON, ``{"target", "expected", "cpu", "wall", "log"}``, and writes answers.
+It runs in a copy of the tree, as ``python -m tests.mutation.server``, and does not import hdl/ or sim/ itself. It
+reads requests, one JSON object per line, ``{"target", "expected", "cpu", "wall", "log"}``, and writes answers.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 
 
 class Tests:
-    """Pytest plugin that orders tests, and records the first one that fails.
+    """Pytest plugin that orders tests and records the first failure.
 
-    Tests with a name that starts with an item of ``first`` come first; all further tests run only with ``rest``.
+    Tests with a name that starts with an item of ``first`` run first; all other tests run only if ``rest`` is set.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:
@@ -55,8 +55,8 @@ class Tests:
 
 
 def gateware(target: str) -> dict[str, str]:
-    """Return the digest of each unit's gateware, for the units of a target."""
-    gc.disable()  # collection is useless, since elaboration creates many objects that stay alive
+    """Return the digests of the gateware of a target's units, keyed by unit."""
+    gc.disable()  # useless here, because elaboration creates many long-lived objects
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
@@ -64,10 +64,10 @@ def gateware(target: str) -> dict[str, str]:
 
 
 def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
-    """Run a target's tests up to the first failure, beginning with the tests of changed units."""
+    """Run a target's tests up to the first failure, starting with the tests of changed units."""
     from sim.verilated import build
 
-    # Rings are simulated for about ten thousand cycles, so further optimization takes longer than it saves.
+    # Rings run for only about ten thousand cycles, so more optimization would cost more than it saves.
     build._FAST = ("-O1",)
     build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW, *build._ONCE)
     order = [*changed, *(name for name in target.first if name not in changed)]
@@ -78,7 +78,7 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """Elaborate the units and, if their digests are not as expected, run the tests; called in the fork.
+    """Elaborate the units and, if their digests have changed, run the tests; called in the fork.
 
     The answer's ``status`` is "invalid", "same", "survived" or "killed".
     """
@@ -86,7 +86,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     target, expected = TARGETS[request["target"]], request["expected"]
     try:
         digests = gateware(target.file)
-    except Exception as error:  # a mutant can cause any error in constructors and in Amaranth
+    except Exception as error:  # a mutant may raise any error in constructors and in Amaranth
         print(traceback.format_exc(), flush=True)
         return {"status": "invalid", "test": type(error).__name__}
     if digests == expected:
@@ -97,7 +97,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "survived", "gateware": digests, "seconds": seconds, "passed": tests.passed}
     if tests.failed is not None:
         return {"status": "killed", "seconds": seconds, "test": tests.failed}
-    # No test has run: the tests could not be collected, or there are none.
+    # No test has run: collection failed or found nothing.
     return {"status": "invalid", "test": f"pytest has ended with {code}"}
 
 
@@ -110,7 +110,7 @@ def fork(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BaseException):
             os.setsid()
             os.close(reading)
-            # A simulation that hangs is one busy process, which the CPU limit ends.
+            # A hung simulation keeps one process busy, which the CPU limit ends.
             resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"] + 1))
             log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)

@@ -62,7 +62,7 @@ def test_each_is_one_change_that_parses():
 
 
 def test_only_gateware_is_changed():
-    """Constructors, raise statements, names, text and class attributes are never changed."""
+    """Constructors, raise statements, names, text and class attributes are never mutated."""
     first = SOURCE[:SOURCE.index("def elaborate")].count("\n") + 1
     lines = SOURCE.split("\n")
     assert all(mutant.line > first for mutant in find(SOURCE))
@@ -120,6 +120,6 @@ def test_sample():
     counts = collections.Counter(mutant.kind for mutant in chosen)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
-    # Lines that are added above a mutant do not change the choice.
+    # Adding lines above a mutant does not change the choice.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
     assert [mutant.key for mutant in moved] == [mutant.key for mutant in chosen]

@@ -1,4 +1,4 @@
-"""The mutation run itself, on a tree of one small unit: outcomes of all kinds of mutants, and stored results."""
+"""Test the mutation run on a tree with one small unit: all mutant outcomes, and stored results."""
 
 import json
 import shutil
@@ -85,7 +85,6 @@ TESTS = textwrap.dedent('''\
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
-    """Worker with a copy of a tree that contains one unit."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("hdl", "boards", "host", "tests/mutation"):
         (tree / name).mkdir(parents=True)
@@ -112,7 +111,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (base["status"], base["passed"]) == ("survived", 2)
     expected = base["gateware"]
     assert set(expected) == {"both"}
-    # 5 & 15 equals 5 | 0, so the first test misses the mutant; the test that detects it is run first.
+    # 5 & 15 equals 5 | 0, so the first test misses the mutant; the test that detects it will be run first.
     killed = run(worker, "self.a & self.b", "self.a | self.b", expected=expected)
     assert (killed["status"], killed["test"]) == ("killed", "tests/test_both.py::test_last")
     other = run(worker, "self.a & self.b", "self.a & 5", expected=expected)

@@ -1,6 +1,6 @@
-"""Units of the mutation run: small ones that together use every line of their files.
+"""Small design units for mutation testing; together they exercise every line of the tested files.
 
-A unit's module is imported when the unit is built, in a process that has the mutant.
+The module of a unit is imported only when the unit is built, in the process that runs the mutant.
 """
 
 import importlib
@@ -11,18 +11,18 @@ from hdl.features.streaming.feature import ServerConfig, ServerMemories
 
 
 def load(name: str) -> Any:
-    """Import an object of hdl/, given as "module:name"."""
+    """Import an object from the ``hdl`` package, given as "module:name"."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(f"hdl.{module}"), attribute)
 
 
 def unit(name: str, **options: Any) -> Any:
-    """Create a component of a class of hdl/, given as "module:name"."""
+    """Instantiate a component class from the ``hdl`` package, given as "module:name"."""
     return load(name)(**options)
 
 
 def feature(name: str, **options: Any) -> Any:
-    """Create a section of a configuration, given as "feature:name"."""
+    """Create a feature's configuration section, given as "feature:name"."""
     package, _, section = name.partition(":")
     return unit(f"features.{package}.feature:{section}", **options)
 
@@ -33,7 +33,7 @@ def _depacketizer(*names: str) -> Any:
 
 
 def _nodes(name: str) -> dict[str, Any]:
-    """A unit for two small nodes: one without codecs, one with codecs for weights and gradients."""
+    """Build a unit for two small nodes: one without codecs, one with codecs for weights and gradients."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024, planes=1))
     return {"plain": unit(name, config=config.replace(
                 lanes=1, segment=32, optimizer=Optimizer(dsps=1), link=Credits(ingress=2))),
@@ -117,7 +117,7 @@ def _registers() -> dict[str, Any]:
             "two": unit("control.register_file:RegisterFile", config=two)}
 
 
-#: Functions that build the units of one or several files.
+#: For each entry, a function that builds the units covering one or several source files.
 UNITS = {
     "packetizer": lambda: {"packetizer": unit("ring.packetizer:Packetizer")},
     "depacketizer": lambda: {

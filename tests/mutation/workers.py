@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Self
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Names of the cache folders that tests fill, and prefix of the cache entries that all builds share.
+#: Names of cache folders filled by tests, and prefix of the cache entries shared by all builds.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
 class Worker:
-    """A copy of the tree, and the process that runs mutants in it.
+    """A copy of the tree and the process that runs mutants in it.
 
     The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, and
-    keeps earlier builds there; cache entries built only by mutants are removed.
+    keeps earlier builds; cache entries built only by mutants are removed.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:
@@ -60,9 +60,9 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one source of a file and return the answer; ``keep`` marks the source of the unchanged tree.
+        """Run one version of a file's source and return the answer; ``keep`` marks the unchanged source.
 
-        If a test fails, the end of the log is added to the answer.
+        If a test fails, the answer includes the end of the log.
         """
         path, before = self.folder / file, self._built()
         original = path.read_text()
@@ -89,7 +89,7 @@ class Worker:
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        """Write a source, and invalidate Python's cache of an older source of the same second and size."""
+        """Write a source, and invalidate Python's cache of a source with the same timestamp and size."""
         path.write_text(text)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()

@@ -1,1 +1,1 @@
-"""Pairs of commands, in all combinations, on a Verilated ring, compared with a model of its memories."""
+"""Every pair of commands on a Verilated ring, compared with a model of the memories."""

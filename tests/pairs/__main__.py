@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """``make pairs``: many pairs of commands, on rings of several sizes, in parts with stored results.
 
-A part is run again only if the nodes or these tests have changed.
+A part is only run again if the nodes or these tests have changed.
 """
 
 import collections
@@ -20,7 +20,7 @@ from tests.pairs.generator import KINDS
 from tests.pairs.memories import CONFIG
 from tests.pairs.play import play_part
 
-#: Share of the pairs for each ring size; large rings take longer.
+#: Fraction of the pairs that is run on each ring size; large rings take longer.
 SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 
 #: Number of pairs per part.
@@ -51,7 +51,7 @@ def main(
     for size in sizes:
         share = -(-pairs * SHARES.get(size, 0.1) // whole)
         parts += [(size, seed + part) for part in range(int(-(-share // PART)))]
-    # Large rings come first, so that no long part runs last.
+    # Large rings go first, so that no long part runs last.
     results = campaign.kept(
         jobs, play_part, {folder / f"{size}-{number}.json": (library, size, number, PART)
                           for size, number in sorted(parts, reverse=True)},

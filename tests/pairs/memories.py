@@ -1,8 +1,8 @@
-"""Memories of nodes before commands run: random data, and the lists that local commands need.
+"""Initial node memories: random data and the lists that local commands need.
 
-The lower part of each memory is for data. It is followed by the lists of local commands in the weight memory, the
-parameters of layers in the gradient memory, and labels and lists of instructions in the activation memory, which no
-command may change.
+The lower part of each memory is for data. The upper part, which no command may change, holds lists for local commands
+in the weight memory, layer parameters in the gradient memory, and labels and instruction lists in the activation
+memory.
 """
 
 import numpy as np
@@ -38,20 +38,20 @@ from tests.pairs import model
 
 Words = npt.NDArray[np.uint32]
 
-#: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several per block,
-#: tenants, buffer tags, and two banks of programs.
+#: Node configuration: every engine, programs, one state plane, segments short enough for several per block,
+#: tenants, buffer tags and two program banks.
 CONFIG = NodeConfig(
     segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=512, planes=1),
     role=RootReduce(), programs=Programs(depth=32, banks=2),
     compute=Compute(rows=1, activations=512, scale_mask=True, buffer_tags=True), stub=ComputeStub(),
     features=(Quantization(), Throttles(), Tenants()))
 
-#: Elements of the gradient and the weight memory that commands change.
+#: Number of elements at the start of the gradient and weight memories that commands may change.
 DATA = 768
 
 _MASK_LISTS, _LAYER_LISTS = 4, 2
 _LIST = 32  # words of a list of masks
-_LAYER = 64  # words of a layer list with one layer, and of the layer's codes
+_LAYER = 64  # words of a one-layer list, and of that layer's codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
@@ -62,7 +62,7 @@ _INPUTS, _OUTPUTS = 8, 5
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
-    """Random memories of all nodes, including their lists of mask jobs, layers and instructions."""
+    """Random contents of all node memories, including lists of mask jobs, layers and instructions."""
     generator = np.random.default_rng(seed)
     memories = []
     for words in (space.words for space in CONFIG.memory_map if space.name != "trace"):
@@ -102,7 +102,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Words of a list for a layer's scores, their loss and its gradients; ``flaw`` sets a reserved bit."""
+    """Instruction list for the scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit."""
     def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": memory, "base": base, "relative": relative}
 

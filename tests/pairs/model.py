@@ -1,4 +1,4 @@
-"""Model of a ring's memories, and of the changes that a command makes in them."""
+"""Model of a ring's memories and of the changes made by commands."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ ACTIVATIONS = -1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """New words of one memory of one node, from ``base`` on; words of a collective may have gaps in between."""
+    """New words in one memory of one node, starting at ``base``; a collective's words may have gaps."""
 
     space: int
     node: int
@@ -40,20 +40,20 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Lists of local commands, by their addresses in the weight memory and in the activation memory."""
+    """Local commands' lists, keyed by their address in the weight or activation memory."""
 
     masks: dict[int, masking.Job]
-    #: A layer, and the addresses of its inputs and outputs in the gradient memory.
+    #: A layer, and the gradient memory addresses of its inputs and outputs.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]  # maximum number of examples of each list of instructions
+    lists: dict[int, int]  # maximum number of examples for each instruction list
     wrong: int  # address of a list that is rejected
 
 
 class Model:
-    """Model of the memories of all nodes, each of shape (nodes, words), and of the effects of commands.
+    """Model of all nodes' memories, as arrays of shape (nodes, words), and of the effects of commands.
 
-    Memories are the gradient memory, the weight memory, each state plane, and the activation memory; ``rows`` are
-    the rows of multiply-accumulate units of a node.
+    Memories are the gradient memory, the weight memory, each state plane, and the activation memory; ``rows`` is a
+    node's number of rows of multiply-accumulate units.
     """
 
     def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int, rows: int) -> None:
@@ -64,7 +64,7 @@ class Model:
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
-        """Compute each node's changes by a command, and the event details of commands that count elements."""
+        """Return each node's changes by a command, and the event details if the command counts elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
         if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE, Operation.LAYERS):
@@ -135,7 +135,7 @@ class Model:
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
-        """Changes made by a collective with a root that owns all groups."""
+        """Changes made by a collective with a single root that owns all groups."""
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:
@@ -190,13 +190,13 @@ class Model:
                 for instruction in listed for target in instruction.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
-        """Apply changes at all nodes, or only at some."""
+        """Apply changes on all nodes or on a subset."""
         for change in changes:
             if nodes is None or change.node in nodes:
                 self.memories[change.space][change.node, change.places] = change.words
 
     def differences(self, actual: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
-        """List the differences of the memories from the model.
+        """List the differences between the actual memories and the model.
 
         Words of ``possible`` changes may or may not have been written; the model adopts their actual values.
         """

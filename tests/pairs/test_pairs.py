@@ -1,4 +1,4 @@
-"""Pairs of queued commands: three that once failed, and a random sample (``make pairs`` runs many more)."""
+"""Pairs of queued commands: three that once failed, and a random sample (``make pairs`` runs more)."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ TIMEOUT = 4_000
 
 
 def queue(ring, *commands):
-    """Queue commands on all nodes, with each node's rank, and return the statuses of each node."""
+    """Queue commands on all nodes, adding each node's rank; return the statuses of each node."""
     for number, fields in enumerate(commands):
         for rank, device in enumerate(ring.devices):
             device.push(Command(**{"rank": rank, "size": ring.nodes, "collective": number, **fields}))
@@ -31,7 +31,7 @@ def numbers(nodes, length):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_quiesce_of_any_size(nodes):
-    """A collective after a QUIESCE of any size ends, with and without a link reset."""
+    """A collective that follows a QUIESCE of any size completes, with and without a link reset."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         for size in (0, 32, 64, 255):
             ring.memory.write_gradients(numbers(nodes, 100))
@@ -48,7 +48,7 @@ def test_quiesce_of_any_size(nodes):
 
 @pytest.mark.parametrize("nodes", [9, 10, 12, 16])
 def test_quiesce_between_collectives(nodes):
-    """A QUIESCE between two collectives of many nodes does not change the second."""
+    """A QUIESCE between two collectives on many nodes does not affect the second one."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         ring.memory.write_gradients(numbers(nodes, 500))
         ring.memory.write_weights(np.zeros(500, np.float32))
@@ -59,7 +59,7 @@ def test_quiesce_between_collectives(nodes):
 
 
 def test_no_length_of_another_command():
-    """A short ALL_REDUCE after a long QUIESCE changes only its own elements."""
+    """A short ALL_REDUCE after a long QUIESCE modifies only its own elements."""
     with open_nodes(3, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         gradients = np.random.default_rng(6).standard_normal((3, 1024)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))

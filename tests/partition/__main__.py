@@ -1,5 +1,5 @@
-"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or in all processes of ``mpirun``. All runs of a
-ring must have the same digest.
+"""``make partition``: simulate rings of whole nodes in 1, 2 and 4 processes, or in all processes of ``mpirun``. All
+runs of a ring must give the same digest.
 """
 
 import sys

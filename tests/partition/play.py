@@ -1,4 +1,4 @@
-"""Run whole nodes in any number of processes, and compute one digest of all observable results."""
+"""Run whole nodes in any number of processes, and compute a digest of all observable results."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from sim.link_faults import RandomFaults
 from tests.host import rings
 
-#: Links with retransmission, so that they recover from faults.
+#: Links with retransmission, so that faults are repaired.
 CONFIG = rings.CONFIGS["narrow"]
 LENGTH = 480
 RATE = 1e-4
@@ -19,7 +19,7 @@ SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A ring, and the latencies of its links in cycles."""
+    """A ring and its link latencies in cycles."""
 
     nodes: int
     latency: int
@@ -27,7 +27,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """Digest of responses, weights, cycles, words and counters, with the number of link faults and the run's time."""
+    """Digest of responses, weights, cycles, words and counters, with the number of faults and run time."""
 
     digest: str
     cycles: int

@@ -1,1 +1,1 @@
-"""Random programs of two queues on a Verilated ring with random stalls, compared with golden nodes."""
+"""Random two-queue programs on a Verilated ring with random stalls, compared with golden nodes."""

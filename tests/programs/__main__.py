@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""``make random-programs``: many random programs, on rings of one to four nodes, in parts with stored results.
+"""``make random-programs``: run many random programs on rings of one to four nodes, in cached parts.
 
-With ``REMOTE=1``, commands wait for other nodes, on rings of two to four nodes with faults of links. A part is run
-again only if its nodes or these tests have changed.
+With ``REMOTE=1``, commands wait for other nodes, on rings of two to four nodes with link faults. A part runs again
+only if its nodes or these tests have changed.
 """
 
 import time
@@ -17,10 +17,10 @@ from tests import campaign
 from tests.host import rings
 from tests.programs.play import play_part
 
-#: Nodes with programs, and the sizes of their rings.
+#: Nodes with programs, and the ring sizes to test them on.
 RINGS = {"centroid": (1, 2, 3, 4), "mx9": (1, 2, 3, 4), "table": (1, 2, 3, 4), "wide": (1, 2, 3)}
 
-#: Nodes with control words, and the sizes of their rings.
+#: Nodes with control words, and the ring sizes to test them on.
 REMOTE = {"wide": (2, 3, 4)}
 
 #: Number of programs per part.
@@ -34,7 +34,7 @@ def main(
     remote: Annotated[bool, typer.Option(help="Commands wait for those of other nodes as well.")] = False,
     faults: Annotated[float, typer.Option(min=0, max=0.01, help="Faults per link and cycle, with --remote.")] = 1e-3,
 ) -> None:
-    """Run random programs on simulated rings, and compare order, events and memories with the model."""
+    """Run random programs on simulated rings; compare order, events and memories with the model."""
     began = time.monotonic()
     chosen = REMOTE if remote else RINGS
     options: dict[str, Any] = {"remote": True, "faults": faults} if remote else {}
@@ -58,7 +58,6 @@ def main(
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print and return a row for each kind of node and ring size."""
     counts = ("programs", "commands", "words", "cycles", "remote_waits", "faults")
     table = Table("ring", "nodes", *(name.replace("_", " ") for name in counts), "differ", "CPU s",
                   title="random programs")

@@ -1,4 +1,4 @@
-"""Random programs of nodes with two or three queues, and golden nodes with random contents to run them on."""
+"""Random programs for nodes with two or three queues, and golden nodes with random contents."""
 
 import copy
 import dataclasses
@@ -17,11 +17,11 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Number of groups that commands use in each memory; the weights of odd passes follow the weights of even passes.
+#: Number of groups that commands use in each memory; odd passes' weights follow the even passes' weights.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
-#: Maximum number of commands in a program, so that the trace holds all starts and ends in four passes.
+#: Maximum number of commands in a program, so that the trace can hold the starts and ends of four passes.
 MOST = 16
 
 _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -39,7 +39,7 @@ class Case:
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
-    """Base and length of a range of memory; a few ranges are empty, and some end inside a group."""
+    """Draw the base and length of a memory range; some ranges are empty, and some end inside a group."""
     groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
     base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
     length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
@@ -47,11 +47,11 @@ def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
 
 
 def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """Draw a QUIESCE, or a COMPUTE with a different duration on each node."""
+    """Draw a QUIESCE, or a COMPUTE that lasts differently on each node."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     (target, length), (source, other) = _part(generator), _part(generator)
-    # The two regions do not overlap. They begin with a group, and a partial group counts as a whole group.
+    # The two regions do not overlap; each starts on a group, and a partial group counts as a whole one.
     length = min(length, other, abs(target - source))
     durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
     return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
@@ -91,7 +91,6 @@ def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object
 
 
 def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """Draw a QUIESCE, a MOVE_OUT or a MOVE_IN."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     operation = str(generator.choice(["MOVE_OUT", "MOVE_IN"]))
@@ -115,7 +114,7 @@ def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: lis
 
 def _with_node_waits(generator: np.random.Generator, program: Program, tasks: list[Task],
                      nodes: int) -> CompiledProgram:
-    """The program with random waits for other nodes, except waits that would close a cycle."""
+    """Add random waits for other nodes, except waits that would close a cycle."""
     compiled = program.compile()
     for _ in range(int(generator.integers(2, 12))):
         before = copy.deepcopy(program._remotes)
@@ -128,7 +127,7 @@ def _with_node_waits(generator: np.random.Generator, program: Program, tasks: li
 
 
 def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
-    """A program with the waits that it needs, and some further waits."""
+    """Draw a program with the necessary waits and some additional ones."""
     program = Program(queues=config.queues, depth=int(config.programs.depth), nodes=nodes if remote else None)
     makers = _compute, _communicate, _move
     tasks: list[Task] = []
@@ -145,23 +144,23 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Normally distributed numbers of many magnitudes, with a random fraction of zeros."""
+    """Draw normally distributed numbers of many magnitudes, with a random fraction of zeros."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)
 
 
 def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
-    """Centroids for the nodes' weight codec, if it uses any."""
+    """Draw centroids for the nodes' weight codec, if it uses any."""
     if not config.codebook_words:
         return None
     return codebook(config.weights.codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
 
 
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
-    """A random program for a ring of these nodes, with settings, and contents of all memories.
+    """Draw a program for a ring of these nodes, with settings and contents of all memories.
 
-    With ``remote``, commands wait for other nodes as well.
+    With ``remote``, commands also wait for other nodes.
     """
     program = _program(generator, config, nodes, remote=remote)
     passes = int(generator.integers(1, 5))
@@ -183,6 +182,6 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     golden.activations, golden.far = (_random(generator, (nodes, ELEMENTS)) for _ in range(2))
     golden.state = [_random(generator, golden.masters.shape) for _ in golden.state]
     golden.settings = ring.settings(rule, **scalars)
-    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # latch the values in the registers before a run
+    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))
     return Case(program=program, passes=passes, parity=int(generator.integers(2)),
                 settings=Settings(rule=rule, **scalars), golden=golden)

@@ -1,4 +1,4 @@
-"""Random programs on rings of nodes with two or three queues: a sample (``make random-programs`` runs many more)."""
+"""Random programs on rings with two or three queues: a sample (``make random-programs`` runs more)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_sample(name, nodes, programs):
 
 @pytest.mark.parametrize(("nodes", "programs"), [(2, 6), (3, 6), (4, 8)])
 def test_sample_of_waits_for_nodes(nodes, programs):
-    """Commands that wait for commands of other nodes run correctly, on links with faults."""
+    """Commands that wait for commands of other nodes run correctly on links with faults."""
     part = play_part("wide", nodes, 1000, programs, remote=True, faults=1e-3)
     assert not part["difference"], part["difference"]
     assert part["programs"] == programs
@@ -28,7 +28,7 @@ def test_sample_of_waits_for_nodes(nodes, programs):
 
 
 def test_generator():
-    """Programs contain every operation, waits within and between passes, and commands of one or both queues."""
+    """Programs contain all operations, waits within and between passes, and one or both queues."""
     operations, lags, queues = set(), set(), set()
     for seed in range(120):
         program = random_case(np.random.default_rng(seed), rings.CONFIGS["centroid"], 2).program

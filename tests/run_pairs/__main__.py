@@ -1,4 +1,4 @@
-"""``make run-pairs``: random pairs of options of training runs; each runs for two steps, or is rejected."""
+"""``make run-pairs``: training runs with random pairs of options; each runs two steps or is rejected."""
 
 import collections
 import contextlib
@@ -15,13 +15,13 @@ from host.run.spec import RunSpec
 from host.transports.session import TransportName
 from tests.run_pairs.drawing import tried
 
-#: Fields that are used only by simulated nodes; golden nodes lack them.
+#: Fields that only simulated nodes use.
 _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "backend.arithmetic", "backend.host_port",
                "output.check")
 
 
 def _short(spec: RunSpec, folder: Path) -> RunSpec:
-    """Limit a run to two steps, or a quorum run to 40,000 cycles, with all files in ``folder``."""
+    """Limit a run to two steps, or a quorum run to 40,000 cycles, with all its files in ``folder``."""
     changes: dict[str, Any] = {"workload.epochs": None, "workload.steps": 2, "output.folder": folder / "run"}
     if spec.value("schedule.kind") == "quorum":
         changes = {"schedule.cycles": 40_000, "output.folder": folder / "run"}
@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """Specification of the same run on golden nodes, or None if golden nodes reject it."""
+    """Description of the same run on golden nodes, or None if golden nodes reject it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:
@@ -43,11 +43,11 @@ def _golden(values: dict[str, Any]) -> RunSpec | None:
 
 
 def _run(spec: RunSpec) -> str | None:
-    """Execute a run; return the error, or None."""
+    """Execute a run; return its error or None."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # any exception is a fault; the remaining pairs are still run
+        except Exception as error:  # any exception is a failure of this pair; the remaining pairs still run
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 

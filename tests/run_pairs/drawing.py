@@ -1,4 +1,4 @@
-"""Random options of runs, with values for each field; some pairs of options exclude each other."""
+"""Draw random run options and field values; some pairs of options exclude each other."""
 
 import enum
 import random
@@ -14,7 +14,7 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-#: Non-default values to draw, by field; enumeration members and switches are added automatically.
+#: Non-default values to draw from, keyed by field. Enumeration members and switches are added automatically.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),
     "workload.interval": (1,), "model.hidden": ("16", "none"), "optimizer.learning_rate": (0.25,),
@@ -53,7 +53,7 @@ FIELDS = {path: _values(path, kind, option) for path, _, kind, option, _ in fiel
     "schedule.kind": VALUES["schedule.kind"]}
 
 
-#: Options that an option needs to have any effect.
+#: Other options that an option needs to have any effect.
 CONTEXTS = {
     "optimizer.momentum": {"optimizer.rule": OptimizerName.MOMENTUM},
     "optimizer.dampening": {"optimizer.rule": OptimizerName.MOMENTUM},
@@ -70,7 +70,7 @@ CONTEXTS = {
 
 
 def pairs(generator, count):
-    """Pairs of fields; each field has a value and the options that it needs."""
+    """Return pairs of fields, each with a value and the options that it requires."""
     names = sorted(FIELDS)
     for _ in range(count):
         chosen = generator.sample(names, 2)
@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Options that set a field: its own option, the options that this one needs, and its schedule's option."""
+    """Options that set a field: its own option, the options it requires, and its schedule's option."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -87,7 +87,7 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Random pairs, their values and outcomes: passed, rejected by a message with both options, or an error."""
+    """Random pairs with values and outcomes: passed, rejected with both options in the message, or error."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

@@ -11,7 +11,7 @@ from tests.refusals import refuses
 
 
 class Counts(wiring.Component):
-    """Claims that a counter that stops at ``stop`` never exceeds ``bound``."""
+    """Assert that a counter that saturates at ``stop`` never exceeds ``bound``."""
 
     step: In(1)
 
@@ -29,7 +29,7 @@ class Counts(wiring.Component):
 
 
 class Free(wiring.Component):
-    """Claims that an undriven stream follows the handshake rule."""
+    """Assert the handshake rule on an undriven stream."""
 
     i: In(stream.Signature(2))
 
@@ -40,7 +40,7 @@ class Free(wiring.Component):
 
 
 class Passes(wiring.Component):
-    """A unit that forwards offers, except while ``held``."""
+    """A unit that forwards its input, except while ``held``."""
 
     i: In(stream.Signature(2))
     o: Out(stream.Signature(2))

@@ -29,7 +29,7 @@ def test_two_packets_suffice(nodes, count):
 
 @pytest.mark.parametrize(("nodes", "count"), SEEDS.items())
 def test_a_word_less_deadlocks(nodes, count):
-    """With a word less than two packets of buffer, all rings of three or more nodes deadlock, whatever the timing."""
+    """With one word less than two packets of buffer, all rings of three or more nodes deadlock at any timing."""
     outcome = simulate(ring(nodes, 2 * PACKET - 1), count=count, seed=nodes)
     assert outcome.deadlocked.all()
 

@@ -18,13 +18,13 @@ from sim.streams import cycles, start
 from sim.verilated import toolchain
 from sim.verilated.vectors import Unit
 
-#: State that an earlier simulation in the same process would leave.
+#: State that would be left by an earlier simulation in the same process.
 _left = []
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """The design's buffer and ``_left`` are empty at the start; this test leaves both full."""
+    """Both the design's buffer and ``_left`` are empty at the start; this test leaves them full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -38,7 +38,7 @@ async def finds_all_as_at_first(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def makes_a_unit_as_well(dut):
-    """Two Verilated designs in one process have separate runtimes, and neither accesses the other's ports."""
+    """Two Verilated designs in one process have separate runtimes and do not share ports."""
     unit = Unit(SkidBuffer(shape=8))
     await start(dut)
     dut.o__ready.value = 1
@@ -109,13 +109,13 @@ def test_processor_time_is_known():
 
 
 def _begun():
-    """Folders of the runs with the output of :func:`waits_for_long` in their logs."""
+    """Folders of the runs with :func:`waits_for_long` started, according to their logs."""
     logs = toolchain.BUILD.glob("regression/SkidBuffer-*/simulation.log")
     return {log.parent for log in logs if re.search(r"^begun$", log.read_text(), flags=re.MULTILINE)}
 
 
 def test_nothing_runs_on_when_the_side_that_asks_is_killed():
-    """If the requesting process is killed, its simulation, which would wait for ten minutes, ends as well."""
+    """If the requesting process is killed, its simulation, which would wait ten minutes, ends too."""
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # builds the unit
     earlier = _begun()
     watched, held = os.pipe()
@@ -151,7 +151,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
 
 
 def test_the_header_is_read_compiled():
-    """The precompiled header is used; with different flags, the header would be parsed again without an error."""
+    """The precompiled header is used; if flags differed, the header would silently be parsed again."""
     unit = Unit(SkidBuffer(shape=8))
     simulator = regression._build(regression.convert(SkidBuffer(shape=8), name="SkidBuffer"), waves=False)
     for folder in (Path(unit._library._name).parent, simulator):

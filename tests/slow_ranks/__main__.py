@@ -1,4 +1,4 @@
-"""``make slow-ranks``: checks that ranks of a PyTorch script that are delayed on purpose are reported as late."""
+"""``make slow-ranks``: checks that deliberately delayed ranks of a PyTorch script are reported late."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from tests.slow_ranks.plan import KINDS, Case, judge, plan
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Required share of cases in which the late ranks are named correctly.
+#: Minimum fraction of cases where the late ranks must be named correctly.
 BAR = 0.95
 
 
@@ -30,7 +30,7 @@ def main(
     slow: Annotated[float, typer.Option(min=0.1, help="Seconds after which ranks are named.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,
 ) -> None:
-    """Make ranks late, and compare the lines about them with the plan."""
+    """Delay ranks, and compare the reported lines with the delays that were injected."""
     began = time.monotonic()
     folder = toolchain.BUILD / "slow-ranks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def main(
 
 
 def _report(cases: list[Case], right: list[bool]) -> list[dict[str, Any]]:
-    """Print and return a row for each kind of lateness."""
+    """Print and return one row per kind of delay."""
     table = Table("ranks are", "late", "named rightly", "in time", "not named", title="late ranks")
     rows = []
     for how in KINDS:

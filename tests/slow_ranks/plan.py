@@ -1,4 +1,4 @@
-"""Plans for late ranks, and validation of the output lines that name late ranks."""
+"""Plans of sums with late ranks, and checks of the output lines that name the late ranks."""
 
 import dataclasses
 import random
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Delays of ranks that must be named as late, and of all other ranks, in units of the time limit for naming.
+#: Delays of ranks that must be named as late, and of all other ranks, as multiples of the naming time limit.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Elements of the first case's sum. Each case's sum has its own length, which identifies it in the server's messages.
+#: Number of elements in the first sum. Sums have distinct lengths, which identify them in the server's messages.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -18,17 +18,17 @@ _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A sum for which some ranks are late."""
+    """A sum with some late ranks."""
 
     how: str  # one of :data:`KINDS`
     late: list[int]  # ranks that are late
-    named: bool  # whether they are so late that the report must name them
+    named: bool  # whether they are late enough that the report must name them
     seconds: float
     elements: int
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; after every fourth comes a case where no rank may be named."""
+    """Cases with one or two late ranks; every fourth one is followed by a case that must name no rank."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):
@@ -40,7 +40,7 @@ def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
 
 
 def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
-    """For each case, whether every late rank was named exactly once, and no other rank was named."""
+    """For each case, whether the late ranks were named exactly once and no other rank was named."""
     named: dict[int, list[list[int]]] = {}
     for line in lines:
         if (match := _LINE.search(line)) is not None:

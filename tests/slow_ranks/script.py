@@ -1,6 +1,6 @@
-"""Sums for which some ranks are late on purpose: ``script.py PLAN [FOLDER]``.
+"""Sums for which some ranks are deliberately late: ``script.py PLAN [FOLDER]``.
 
-With a folder, each rank writes its process ID there, and continues with large sums until it is terminated.
+With a folder, each rank writes its process ID there and then keeps computing large sums until terminated.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def delay(how, seconds):
-    """Delay this rank: let it sleep, keep it busy, or stop its process."""
+    """Make this rank late by sleeping, by computing, or by stopping its process."""
     if how == "asleep":
         time.sleep(seconds)
     elif how == "busy":

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant, to one node, to two, and to a worker with far memory."""
+"""``make hostile``: many requests of a hostile tenant to one node, two nodes, or a far-memory worker."""
 
 import collections
 import sys
@@ -18,7 +18,7 @@ from tests.tenants.rounds import QuorumTwins
 #: Number of batches per part.
 _PART = 50
 
-#: Each kind of twin rings, with the configurations of its nodes.
+#: Kinds of twin rings, each with the configurations of its nodes.
 _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, QuorumTwins) for nodes in (1, 2)),
           (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 

@@ -1,8 +1,8 @@
-"""A hostile tenant on simulated nodes: random and mutated requests, commands, lists and programs, played on twins.
+"""Attack simulated twin nodes as a hostile tenant, with random and mutated requests and programs.
 
-Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the
-attacking tenant, but different contents everywhere else. Nothing outside the window may change, and every answer must
-be the same on both rings, in the same cycle: then no information has reached the tenant from outside.
+Twins are two rings with the same nodes. They get the same requests, commands and lists, and the same contents in the
+attacking tenant's window, but different contents everywhere else. Nothing outside the window may change, and all
+answers must be the same on both rings in the same cycle, so that the tenant gets no information from outside.
 """
 
 import dataclasses
@@ -51,22 +51,22 @@ REQUESTS = 40
 
 
 class LeakError(AssertionError):
-    """Error for a changed word outside the window, or an answer that depends on data outside the window."""
+    """Raised if a word outside the window changes, or an answer depends on data outside the window."""
 
 
 class Twins:
-    """Two rings of equal nodes that receive the same random attacks, drawn with the seed.
+    """Two identical rings that receive the same random attacks, drawn from the seed.
 
 
     Nodes have the configuration :data:`tests.pairs.memories.CONFIG` by default. The twins count requests, commands,
-    answers other than OK, compared words outside of windows, and commands that a guard has stopped.
+    answers other than OK, words compared outside the windows, and commands stopped by a guard.
     """
 
     config = CONFIG
-    #: Minimum elements of a window, so that the lists of :mod:`tests.pairs.memories` fit.
+    #: Minimum number of elements in a window, so that the lists of :mod:`tests.pairs.memories` fit.
     room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 
-    #: Memories that contain lists, and the addresses of the lists.
+    #: Memories that contain lists, and the addresses of these lists.
     lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
@@ -123,7 +123,7 @@ class Twins:
         self._windows = own
 
     def _fill(self) -> None:
-        """Fill the window identically on both rings, and everything else differently."""
+        """Fill the window identically on both rings and everything else differently."""
         inside = self._contents()
         for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
@@ -134,7 +134,7 @@ class Twins:
                     memory[base:base + size] = inside[number][node][:size]
 
     def _contents(self) -> list[Words]:
-        """Random words for each memory of all nodes; a window is filled with the first of these words."""
+        """Random words for each memory of all nodes; a window is filled with the first of them."""
         inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._generator.begin(patient=True)
         return inside
@@ -165,7 +165,6 @@ class Twins:
         return self._numbers.integers(0, 1 << 32, count, dtype=np.uint32)
 
     def _fields(self) -> dict[str, int]:
-        """Draw random values for some fields of a command."""
         choose = self._random
         likely = {
             "gradient_base": 32 * choose.randrange(80), "weight_base": 32 * choose.randrange(80),
@@ -239,7 +238,6 @@ class Twins:
             [self._packet(Opcode.POP_EVENT, EVENT_WORDS, _PATIENCE)] * self.nodes]
 
     def _requests(self) -> list[Words]:
-        """A packet for each node."""
         choose = self._random
         if not self._prepared and choose.random() < 0.15:
             self._aim()
@@ -295,7 +293,7 @@ class Twins:
         return self._attacker
 
     def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
-        """Send the tenant's packets, each preceded by the tenant's number, and return answers with their cycles."""
+        """Send the tenant's packets, each preceded by the tenant's number; return answers with their cycles."""
         simulation = self._opened[twin].simulation
         for node, packet in enumerate(packets):
             simulation.send(node, np.concatenate([np.array([self._asks(node, packet)], np.uint32), packet]))
@@ -311,7 +309,7 @@ class Twins:
         return answers
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare; a :class:`LeakError` names the seed and the batch."""
+        """Send requests to both rings and compare; a :class:`LeakError` names the seed and the batch."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()
@@ -349,7 +347,7 @@ class Twins:
 
 def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int,
            kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
-    """Play a number of batches, or up to the first leak, and return a summary."""
+    """Run a number of batches, or until the first leak; return a summary."""
     began = time.process_time()
     twins = kind(library, nodes=nodes, seed=seed, configs=configs)
     leak = ""

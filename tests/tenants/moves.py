@@ -1,6 +1,6 @@
-"""A hostile tenant at a worker with a far memory and three queues, with or without its parameter server.
+"""A hostile tenant on a worker with a far memory and three queues, with or without its server.
 
-A server belongs to the model owner, who pushes the tenant's requests in the tenant's name, and pops the events.
+The server belongs to the model owner, who pushes requests on the tenant's behalf and pops the events.
 """
 
 import fractions
@@ -33,7 +33,7 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 
 
 class MovingTwins(Twins):
-    """Twins with a worker, or a worker and its server; both rings have far memories of the same speed."""
+    """Twins with a worker, or a worker and its server; both rings' far memories have the same speed."""
 
     room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 
@@ -56,7 +56,7 @@ class MovingTwins(Twins):
                         memory[base:base + size] = inside[name][node][:size]
 
     def _bases(self) -> dict[str, int]:
-        """Base addresses and a length, mostly inside windows, otherwise at or beyond their limits."""
+        """Base addresses and a length, mostly inside windows, otherwise at their limits or beyond."""
         choose, windows = self._random, self._windows
         near, far = windows["activations"][1], windows["far"][1]
         length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])

@@ -1,4 +1,4 @@
-"""``make torch-scripts``: random PyTorch scripts on the ring, compared with gloo only."""
+"""``make torch-scripts``: random PyTorch scripts on the ring, compared with the same scripts on gloo."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ _SHARE = 25
 
 
 def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str, str]:
-    """Play scripts in one launch; return how each ended, by seed."""
+    """Play scripts in one launch; return how each one ended, keyed by seed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{seed}-{options.nodes}-{options.gradients}.json"
     launch([str(SCRIPT), str(seed), str(scripts), str(file)], options)
@@ -37,7 +37,7 @@ def main(
     gradients: Annotated[str, typer.Option(help="Codecs of gradients.")] = "raw,mx9",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first script.")] = 0,
 ) -> None:
-    """Play random scripts, and compare their weights with gloo's."""
+    """Play random scripts and compare their weights with gloo's."""
     began, left = time.monotonic(), scripts
     kinds = [(int(count), codec) for count in ranks.split(",") for codec in gradients.split(",")]
     counts: dict[tuple[int, str], Counter[str]] = {kind: Counter() for kind in kinds}

@@ -1,6 +1,6 @@
-"""Random scripts as lists of actions; all ranks draw the same actions.
+"""Random scripts as lists of actions. All ranks draw the same actions.
 
-All numbers are small integers and powers of two, so that sums are exact in any order and in nine-bit formats.
+All numbers are small integers and powers of two, so sums are exact in any order and in nine-bit formats.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ SHAPES = ((3,), (2, 5), (4,))
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A module, and the actions that the script performs on it, as pairs of name and arguments."""
+    """A module and the actions that the script performs on it, as (name, arguments) pairs."""
 
     dtype: str
-    half: bool  # whether the module's process group has only half of the ranks
+    half: bool  # whether only half of the ranks are in the module's process group
     view: bool  # whether gradients are views of buckets
     actions: list[tuple[str, Any]]
 

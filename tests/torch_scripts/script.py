@@ -1,6 +1,6 @@
-"""Play random scripts, each on the ring and over gloo only, in the same ranks.
+"""Run random scripts on the ring and over gloo, in the same ranks, and compare the results.
 
-``gradring launch -n 4 script.py SEED COUNT FILE`` writes how each script ends.
+``gradring launch -n 4 script.py SEED COUNT FILE`` writes the outcome of each script.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradring.torch
 from host.pytorch.messages import KEEPS
 
-#: Errors for operations that the nodes do not have.
+#: Errors for operations that nodes do not support.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
@@ -31,7 +31,7 @@ LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
-    """Module of parameters, with a loss that has the given factors as gradients."""
+    """Module of parameters with a loss that has the given factors as gradients."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -46,7 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """State of a script on the ring or only over gloo, with ``weights`` and sums after each action."""
+    """State of a script on the ring or over gloo, with ``weights`` and sums after each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups
@@ -58,11 +58,11 @@ class World:
         self.remake(None)
 
     def play(self):
-        """Perform all actions; return the text of the error that ended the script."""
+        """Perform all actions; return the text of the error that ended the script, if any."""
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # compared with the errors on other ranks and of gloo
+            except Exception as error:  # compared with the errors on other ranks and over gloo
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None
@@ -82,7 +82,7 @@ class World:
                                                    momentum=choice["momentum"])
 
     def split(self, slot, groups):
-        """Parameters for an optimizer, all in one group or each in its own group."""
+        """Parameters for an optimizer, either in one group or each in its own group."""
         parameters = [self.body.weights[number] for number in self.given[slot]]
         return [{"params": [parameter]} for parameter in parameters] if groups else parameters
 
@@ -91,7 +91,7 @@ class World:
         self.given.pop(slot, None)
 
     def save(self, slot):
-        """Move the state to another optimizer of the same kind, through a file."""
+        """Move the state to another optimizer of the same kind through a file."""
         if slot in self.optimizers and self.optimizers[slot].state_dict()["state"]:
             before = self.optimizers.pop(slot)
             file = io.BytesIO()
@@ -125,7 +125,7 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        # With a lossy codec, an infinity spoils its block, which may include the first elements of other parameters.
+        # With a lossy codec, an infinity corrupts its block, which may include first elements of other parameters.
         for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
             factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]
@@ -167,7 +167,6 @@ class World:
 
 
 def equal(left, right):
-    """Whether two results have the same bits."""
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(equal, left, right))
     if isinstance(left, torch.Tensor):
@@ -176,7 +175,7 @@ def equal(left, right):
 
 
 def verdict(seed, groups, halves):
-    """How a script ended on this rank: equal, refused, or with a difference."""
+    """Outcome of a script on this rank: equal, refused, or different."""
     script = draw(seed, dist.get_world_size())
     plain = World(script, groups, halves, nodes=False)
     failed = plain.play()

@@ -1,4 +1,4 @@
-"""Ten random scripts, on rings that other tests also build."""
+"""Test ten random scripts on rings that other tests also build."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Rates of phrases and variable names that make a text hard to read.
+"""Measure how often phrases and variable names that hinder reading occur.
 
-Limits are 1.5 times the highest rate of five well-maintained projects of the field (amaranth, glasgow, transactron,
-triton, litex), but at least 1 in 10,000 words and 1 in 1,000 functions.
+Each limit is 1.5 times the highest rate in five well-maintained projects of the field (amaranth, glasgow,
+transactron, triton, litex), but at least 1 in 10,000 words or 1 in 1,000 functions.
 """
 
 import ast
@@ -18,7 +18,7 @@ __all__ = ["EXCEPTIONS", "NAMES", "PHRASES", "Rate", "Text", "rates", "texts", "
 
 ROOT = Path(__file__).parents[2]
 
-#: Phrases as regular expressions, and their highest rate per 10,000 words in any of the five projects.
+#: Phrases as regular expressions, with the highest rate per 10,000 words in any of the five projects.
 PHRASES = {
     "behind": (r"behind", 0.5),
     "those that, those of, those which": (r"those (?:that|of|which)", 0.4),
@@ -34,10 +34,10 @@ PHRASES = {
     "go on, goes on": (r"go(?:es)? on", 0.0),
 }
 
-#: Variable names, and their highest rate per 1,000 functions in any of the five projects.
+#: Variable names, with the highest rate per 1,000 functions in any of the five projects.
 NAMES = {"found": 0.6, "given": 0.0, "one": 0.0, "place": 0.2, "mine": 0.0, "others": 0.0}
 
-#: Texts that are not counted, with the reason: none so far.
+#: Texts excluded from the count, with the reason. There are none so far.
 EXCEPTIONS: dict[str, str] = {}
 
 _CODE = ("hdl", "sim", "host", "boards", "gradring", "tests", "examples")
@@ -47,7 +47,7 @@ _C_COMMENT = re.compile(r"(?:^\s*|  |\t)//+ ?(.*)$|/\*(.*?)\*/", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text and its file: a docstring, a comment, a page or a help text."""
+    """A text (docstring, comment, page or help text) with its file."""
 
     path: Path
     kind: str
@@ -66,7 +66,7 @@ class Rate:
 
 @functools.cache
 def texts() -> tuple[Text, ...]:
-    """All texts of the project: docstrings, comments, pages and help."""
+    """Return all texts of the project: docstrings, comments, pages and help."""
     return tuple(_texts())
 
 
@@ -94,7 +94,7 @@ def _texts() -> Iterator[Text]:
 
 @functools.cache
 def rates() -> list[Rate]:
-    """Rates of all phrases in all texts; code names in backquotes are not counted."""
+    """Return the rates of all phrases in all texts, ignoring code names in backquotes."""
     words, counts = 0, Counter[str]()
     patterns = {name: re.compile(rf"\b{pattern}\b", re.IGNORECASE) for name, (pattern, _) in PHRASES.items()}
     for text in texts():
@@ -110,7 +110,7 @@ def rates() -> list[Rate]:
 
 @functools.cache
 def variables() -> list[Rate]:
-    """Number of functions with a parameter or a variable of each name, per 1,000 functions."""
+    """For each name, count the functions with a parameter or variable of that name, per 1,000 functions."""
     functions, counts = 0, Counter[str]()
     for path in _sources("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Rates of phrases and names that were once much more frequent than in similar projects stay within limits."""
+"""Rates of phrases and names that used to be much more frequent than in similar projects are limited."""
 
 import re
 
@@ -13,7 +13,7 @@ def test_rates(table):
 
 
 def test_limits():
-    """The limits follow the rule in rates.py, and each exception is a text that still exists."""
+    """The limits follow the rule in rates.py, and all texts listed as exceptions still exist."""
     assert {row.name: row.limit for row in [*rates(), *variables()] if row.limit > 1} == pytest.approx({
         "what is, what it, what a, what the": 4.2, "of which, to which, in which": 8.85, "whose": 9.9, "others": 2.7,
         "so many, as many": 1.5, "beside, besides": 1.8, "tell, tells, told": 1.35})
@@ -23,7 +23,7 @@ def test_limits():
 
 
 def test_kinds():
-    """All kinds of texts are counted, and each pattern matches its own phrases."""
+    """All kinds of texts are counted, and each pattern matches the phrases in its name."""
     kinds = {}
     for text in texts():
         kinds[text.kind] = kinds.get(text.kind, 0) + len(text.content)

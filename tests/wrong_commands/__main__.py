@@ -1,4 +1,4 @@
-"""``make wrong-commands``: invalid command lines of all commands, each in a separate process."""
+"""``make wrong-commands``: runs invalid command lines for all commands, each in its own process."""
 
 import collections
 import dataclasses
@@ -26,7 +26,7 @@ from tests.wrong_commands.signals import LATE, Sent, plan, send
 
 
 def signals(folder: Path) -> list[dict[str, object]]:
-    """Send signals to all commands, and check how they end."""
+    """Send signals to all commands, and check how they exit."""
     rows = []
     late = [Sent(module="gradring", words=(*LATE, "--output=out"), number=number, moment=moment)
             for number in (signal.SIGINT, signal.SIGTERM) for moment in (8.0, 14.0)]
@@ -51,9 +51,9 @@ def main(
         help="Processor seconds after which a running command counts as legal and is ended.")] = LEGAL,
     send_signals: Annotated[bool, typer.Option("--signals", help="Send signals to all commands as well.")] = False,
 ) -> None:
-    """Run invalid command lines, and check how they end."""
+    """Run invalid command lines, and check how they exit."""
     folder = Path(tempfile.mkdtemp())
-    digits()  # imports modules that most commands need, before processes are forked
+    digits()  # import modules that most commands need before processes are forked
     begun, rows = time.monotonic(), []
     counts = collections.defaultdict(collections.Counter)
     for number in range(first, first + cases):

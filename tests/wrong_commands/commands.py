@@ -1,4 +1,4 @@
-"""All command lines of the program and of boards/, from their own parsers: nothing is listed by hand."""
+"""All command lines of the program and of boards/, derived from their parsers, not listed by hand."""
 
 import argparse
 import ast
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    name: str  # name on the command line; empty for an operand
+    name: str  # name on the command line; empty for a positional argument
     kind: type  # type of the value; bool for flags
-    samples: tuple[str, ...]  # values that may be legal: choices, the default, or words of its help
+    samples: tuple[str, ...]  # values that may be legal: choices, the default, or words in its help
     required: bool
 
 
@@ -39,7 +39,7 @@ class Command:
 
 def walk(command: core.TyperCommand,
          path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], core.TyperCommand]]:
-    """All commands of the program that can be called, with their names."""
+    """Yield all commands of the program that can be called, with their names."""
     children = getattr(command, "commands", {})
     if not children or getattr(command, "invoke_without_command", False):
         yield path, command
@@ -53,7 +53,7 @@ def _kind(annotation: object) -> type:
 
 
 def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return sample values for an option, derived from its type, its default and its help text."""
+    """Sample values for an option, derived from its type, default and help text."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
     values = [] if default is None or callable(default) else [str(default)]
@@ -75,7 +75,7 @@ def _of_program() -> Iterator[Command]:
 
 
 class _Caught(BaseException):
-    """Exception that carries the parser of a program that is about to parse its command line."""
+    """Exception that carries the parser of a program that was about to parse its command line."""
 
 
 def _parser(module: object) -> argparse.ArgumentParser:

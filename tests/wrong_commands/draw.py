@@ -1,4 +1,4 @@
-"""Invalid command lines, drawn by a seed: options, values, operands and files."""
+"""Invalid command lines drawn from a seed: options, values, operands and files."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from tests.wrong_commands.commands import COMMANDS, Command, Option
 
 LARGE = str(10**22 + 7)
 
-#: Values that are invalid for every option of the type, and values that are valid for some options.
+#: Values that are invalid for every option of a type, and values that are valid for some options.
 _NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
           float: ("x", "", "1,5", "1/0x")}
 _DOUBTFUL = {
@@ -52,12 +52,12 @@ def _misspelt(generator: random.Random, word: str) -> str:
 
 
 def _joined(option: Option, value: str) -> list[str]:
-    """Words for an operand, or for an option and its value, which may begin with a dash."""
+    """Return words for an operand, or for an option and its value, which may begin with a dash."""
     return [f"{option.name}={value}"] if option.name else [value]
 
 
 def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
-    """Draw a wrong value; return it, and whether it is wrong in every case."""
+    """Draw a wrong value; return it, and whether it is always wrong."""
     if issubclass(option.kind, enum.Enum):
         return _misspelt(generator, generator.choice(option.samples)), True
     if option.kind in _NEVER and generator.random() < 0.4:
@@ -79,7 +79,7 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Return a function that makes a mistake: it appends one of the fitting options, with its name misspelt."""
+    """Return a function that makes a mistake: it appends a misspelt name of one of the matching options."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:
@@ -91,7 +91,7 @@ def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str
 
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """One operand too many, or no operand where one is needed."""
+    """Use one operand too many, or omit a required operand."""
     needed = [option for option in command.options if not option.name and option.required]
     if needed and generator.random() < 0.5:
         taken.update(option.name for option in needed)
@@ -108,7 +108,7 @@ def _wrong_command(generator: random.Random, command: Command, words: list[str],
 
 
 def _together(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """Two options that may exclude each other or have no effect together."""
+    """Combine two options that may exclude each other or have no effect together."""
     options = [item for item in command.options if item.name and item.name not in taken]
     if len(options) < 2:
         return None
@@ -118,7 +118,7 @@ def _together(generator: random.Random, command: Command, words: list[str], take
     return False
 
 
-#: Kinds of mistakes, and how often they are drawn.
+#: Kinds of mistakes, with their relative frequencies.
 MISTAKES = {
     "value": (_wrong_value, 8), "options together": (_together, 4),
     "name of an option": (_one_word(lambda item: item.name, _misspelt), 2),
@@ -128,7 +128,7 @@ MISTAKES = {
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Draw a case by number: odd numbers rotate through commands, even numbers prefer commands with many options."""
+    """Draw a case by number: odd numbers rotate through commands, even ones prefer many options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
         commands, [1 + len(item.options) for item in commands])[0]

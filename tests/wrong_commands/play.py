@@ -1,4 +1,4 @@
-"""Command lines, each in a separate process with limits of memory and time, and the outcome of each."""
+"""Run command lines in separate processes with limits of memory and time, and record their outcomes."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from tests.wrong_commands.draw import Case, prepare
 #: CPU seconds after which errors are too late, and after which a command counts as legal and is ended; seconds that
 #: it may wait, and seconds that it may take to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0
-#: Limits: bytes of address space, and lines and characters of an error message.
+#: Limits: bytes of address space; lines and characters of an error message.
 MEMORY, LINES, LENGTH = 4 << 30, 3, 3000
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,13 +35,13 @@ class Outcome:
 
 
 class Family:
-    """A process and its descendants in any session; ``seconds`` is their CPU time at the latest check."""
+    """A process and its descendants in any session; ``seconds`` is the CPU time at the last check."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
 
     def look(self) -> list[int]:
-        """Process IDs of the processes that are alive."""
+        """Process IDs of the live processes."""
         stats = {}
         for folder in Path("/proc").glob("[0-9]*"):
             if fields := status(int(folder.name)):
@@ -66,7 +66,7 @@ class Family:
 
 
 def _child(case: Case, folder: Path) -> None:
-    """Run the command line in this process, and end the process."""
+    """Run the command line in this process and end the process."""
     code = 70
     try:
         os.setsid()
@@ -123,7 +123,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Kill the processes still alive some time after the first one has ended, and return their number."""
+    """Kill the processes that outlive the first one for some time; return their number."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def survivors(family: Family) -> int:
 
 
 def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
-    """Run a command line in an empty folder for a limited processor time, and return its outcome."""
+    """Run a command line in an empty folder for a limited CPU time; return its outcome."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Signals sent to commands while they import modules and while they work, and the outcome of each."""
+"""Outcome of signals sent to commands, during imports and during work."""
 
 import dataclasses
 import os
@@ -14,12 +14,12 @@ from tests.wrong_commands.play import Family, survivors
 
 ROOT = Path(__file__).parents[2]
 
-#: Processor time of a command, in seconds, when a signal is sent: during imports, after them, or during work.
+#: CPU time of a command, in seconds, when a signal is sent: during imports, after them, or during work.
 MOMENTS = (0.3, 2.5, 6.0)
-#: Seconds within which a command must end, extra seconds for a busy machine, and seconds that it may wait.
+#: Seconds within which a command must end, extra seconds for a busy machine, and seconds for which it may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
-#: A run with a straggler that takes a thousand times longer than the other ranks.
+#: Run with a straggler that takes a thousand times longer than the other ranks.
 LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--stale-gradients", "drop", "--cycles", "100000000")
 
 _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
@@ -30,7 +30,7 @@ class Sent:
     module: str
     words: tuple[str, ...]
     number: int  # number of the signal
-    moment: float  # processor seconds of the command and its programs before the signal is sent
+    moment: float  # CPU seconds used by the command and its programs before the signal
     twice: bool = False  # whether the signal is sent again soon
 
 
@@ -39,12 +39,12 @@ class Signalled:
     """Outcome of a signal."""
 
     code: int  # exit code, as in a shell
-    seconds: float | None  # seconds from the signal to the end; None if the command had already ended
+    seconds: float | None  # seconds from the signal until the end, or None if the command had already ended
     wrong: list[str]  # all violated requirements
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Plan each signal to each command at each moment; commands get only their required operands."""
+    """Plan every combination of signal, command and moment; commands get only their required operands."""
     planned = []
     for command in commands:
         needed = [option.samples[0] for option in command.options if not option.name and option.required]
@@ -57,12 +57,12 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
 
 
 def hear_interrupts() -> None:
-    """Make a program receive SIGINT, which programs ignore if the tests were started in the background."""
+    """Restore the default SIGINT handler, since programs ignore SIGINT if the tests run in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def send(sent: Sent, folder: Path) -> Signalled:
-    """Start a command in an empty folder, and send it the signal."""
+    """Start a command in an empty folder and send it the signal."""
     folder.mkdir(parents=True)
     (folder / "script.py").write_text(_SCRIPT)
     with (folder / "printed").open("wb") as printed:

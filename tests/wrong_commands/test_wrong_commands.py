@@ -1,4 +1,4 @@
-"""Try some invalid command lines and signals; ``make wrong-commands`` tries 200, and signals every command."""
+"""Test some invalid command lines and signals; ``make wrong-commands`` tests many more."""
 
 import signal
 import subprocess
@@ -44,7 +44,7 @@ def test_verdict(changes, wrong):
 
 
 def test_wrong_commands(tmp_path):
-    """Command lines drawn by a seed end as required, each in a separate process."""
+    """Randomly drawn command lines, each run in its own process, end as required."""
     ended = subprocess.run([sys.executable, "-m", "tests.wrong_commands", "--cases", "12", "--seed", "54",
                             "--work", "3"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -52,7 +52,7 @@ def test_wrong_commands(tmp_path):
 
 
 def test_plan():
-    """The plan sends signals to every command, at every moment in ``MOMENTS``."""
+    """The plan sends signals to every command at every moment in ``MOMENTS``."""
     planned = plan()
     assert len(planned) == 2 * len(COMMANDS) * len(MOMENTS)
     assert {sent.moment for sent in planned if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}

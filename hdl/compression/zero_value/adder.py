@@ -1,4 +1,4 @@
-"""Sums of packets without zeros, element by element, without expanding them."""
+"""Element-wise addition of zero-value packets, without expanding them."""
 
 from types import SimpleNamespace
 
@@ -25,8 +25,8 @@ class Adder(wiring.Component):
 
     A group with n such positions takes 1 + n cycles. Its mask is offered :attr:`latency` cycles after the last word
     of the two groups was accepted, and its first value one cycle later, or two cycles later if it is the only value.
-    The pipeline cannot stall, so a group or a position enters only while a slot after the pipeline is free.
-    ``a.ready`` and ``b.ready`` depend only on registers.
+    The pipeline cannot stall, so a group or a position enters only if a slot is free at its output. ``a.ready`` and
+    ``b.ready`` depend only on registers.
 
     Both streams must have the same number of groups, and each must end with a whole group. Otherwise ``error`` is
     raised, the output ends with the sums so far, and the rest of both streams is discarded, up to the last word of
@@ -42,21 +42,21 @@ class Adder(wiring.Component):
     a, b : In(stream of {data, last})
     o : Out(stream of {data, last})
     position : Out(1)
-        Pulse: one position was processed.
+        Pulse: a position was processed.
     added : Out(1)
         Pulse: a pair of streams was read to its end.
     error : Out(1)
         Pulse: this pair was malformed.
     """
 
-    #: Number of groups held, from the arrival of their masks: groups of zeros that arrive while a dense group is
-    #: written, which takes 33 cycles, and groups in the pipeline. With less room, there would be bubbles afterwards.
+    #: Capacity in groups, counted from the arrival of a mask: groups of zeros that arrive while a dense group is
+    #: written, which takes 33 cycles, and groups in the pipeline. With less room, bubbles would follow.
     groups = 1 + 3 * LUT_ROWS
 
-    #: Number of sums that are stored: a group can only be written when all of its sums are known.
+    #: Capacity for sums: a group can only be written when all of its sums are known.
     depth = 64
 
-    #: Number of bits of the mask that are examined in one cycle.
+    #: Number of mask bits examined per cycle.
     _WIDTH = 4
 
     def __init__(self, *, format=FP32):
@@ -77,7 +77,7 @@ class Adder(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a group's last word to the offer of its mask."""
+        """Latency in cycles from accepting a group's last word to offering its mask."""
         return FloatAdder.latency + 5
 
     def elaborate(self, platform):
@@ -88,7 +88,7 @@ class Adder(wiring.Component):
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
-        # Free slots in the queues after the pipeline, without the reserved slots.
+        # Free slots in the queues at the end of the pipeline, not counting the reserved ones.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
         value_places = Signal(range(self.depth + 1), init=self.depth)
         enter_group = Signal()
@@ -99,7 +99,7 @@ class Adder(wiring.Component):
             value_places.eq(value_places - enter_value + (joiner.values.valid & joiner.values.ready) + cancelled),
         ]
 
-        # Hold one word of each stream and, if the word is a mask, flags for its rows that contain ones.
+        # Hold one word of each stream; if it is a mask, also flag which of its rows contain ones.
         words = []
         for name, port in (("a", self.a), ("b", self.b)):
             word = Signal(data.StructLayout({
@@ -122,11 +122,11 @@ class Adder(wiring.Component):
             words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
         a, b = words
 
-        # Walk: process one position per cycle, and take a word from each stream with a one at this position.
+        # Process one position per cycle, and take a word from each stream that has a one at this position.
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
-        # Without a reset, so that the flip-flops' reset inputs can be used to produce zeros.
+        # Not reset, so that the reset inputs of the flip-flops can be used to generate zeros.
         left = Signal.like(adder.a, reset_less=True)
         right = Signal.like(adder.b, reset_less=True)
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
@@ -190,7 +190,7 @@ class Adder(wiring.Component):
                 with m.If(a.ending & b.ending):
                     close_pair()
 
-        # Collect: store the sums that are not zero, and set their mask bits.
+        # Collect the nonzero sums, and set their mask bits.
         result = entry
         for stage in range(adder.latency + 1):
             following = Signal.like(entry, name=f"entry{stage + 1}")

@@ -1,4 +1,4 @@
-"""Zero-value compression as a codec of the ring."""
+"""Zero-value compression as a codec for the ring."""
 
 import dataclasses
 
@@ -11,10 +11,10 @@ __all__ = ["ZeroValueCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec:
-    """Gradients without zeros, added in coded form; members as in :class:`hdl.compression.codec.Codec`.
+    """Gradients without zeros, added in encoded form; members as in :class:`hdl.compression.codec.Codec`.
 
-    The datapath of the ring (:mod:`hdl.ring.datapath`) contains the units, including an adder, since gradients are
-    not decoded on the way; so this codec has no encoder or decoder.
+    Gradients are not decoded on the way, so the units, including an adder, are in the ring's datapath
+    (:mod:`hdl.ring.datapath`), and this codec has no encoder or decoder.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class ZeroValueCodec:
         return {}
 
     def max_words(self, count):
-        """Return the number of words of ``count`` non-zero elements: the elements, and each group's mask."""
+        """Return the number of words for ``count`` non-zero elements: the elements and one mask per group."""
         return count + -(-count // GROUP)
 
     def length_counter(self):

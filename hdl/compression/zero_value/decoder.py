@@ -1,4 +1,4 @@
-"""Decoder that expands groups without zeros to elements."""
+"""Decoder that expands zero-value groups to elements."""
 
 import functools
 import operator
@@ -21,8 +21,8 @@ class Decoder(wiring.Component):
 
     All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken and one beat is output
     per cycle, so that a group takes max(32 / lanes, 1 + non-zeros) cycles, without bubbles between groups. A beat is
-    offered as soon as its words have arrived: :attr:`latency` cycles after the last of its values was accepted, but
-    not earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends only on registers.
+    offered as soon as its words have arrived: :attr:`latency` cycles after its last value is accepted, but at least
+    :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends only on registers.
 
     A stream that ends inside a group raises ``error``; from the first incomplete beat on, the rest of the group is
     zero, and the next stream is processed normally.
@@ -30,7 +30,7 @@ class Decoder(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements per beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -58,15 +58,15 @@ class Decoder(wiring.Component):
 
     @property
     def depth(self):
-        """Number of beats with non-zero elements that are held, in addition to the one being collected."""
+        """Number of stored beats with non-zero elements, not counting the one being collected."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
         m = Module()
-        # Without a reset, so that the flip-flops' reset inputs can be used to produce zeros.
+        # Not reset, so that the flip-flops' reset inputs can be used to produce zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # A row of the masks that `walker` visits is one or more beats.
+        # A row of the masks visited by `walker` is one or more beats.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         positions = slices(walker.place, self._lanes)
@@ -77,11 +77,11 @@ class Decoder(wiring.Component):
         m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
         write = memory.write_port(granularity=1)
         read = memory.read_port(domain="comb")
-        # Counts of beats written and read, modulo twice the depth: one bit wider than an address.
+        # Numbers of beats written and read, modulo twice the depth: one bit wider than an address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one word and, in case it is a mask, a flag for each of its rows: whether the row contains ones.
+        # Hold one word and, in case it is a mask, a flag per row that shows whether the row contains ones.
         word = Signal(data.StructLayout({"data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // width}))
         room = Signal()
         m.d.comb += self.i.ready.eq(~word.valid | room)
@@ -93,7 +93,7 @@ class Decoder(wiring.Component):
                 word.valid.eq(self.i.valid),
             ]
 
-        # Collect the values of a beat in its lanes. A beat that has only zeros is not stored.
+        # Collect the values of a beat in its lanes. Beats with only zeros are not stored.
         mask = Signal(GROUP)
         mask_valid = Signal()
         walking = Signal()
@@ -130,7 +130,7 @@ class Decoder(wiring.Component):
                     last_before.eq(last),
                 ]
 
-        # Write: output all beats of the group, including beats of zeros. The mask of the next group waits meanwhile.
+        # Write: output all beats of the group, including all-zero beats, while the mask of the next group waits.
         ahead = Signal(GROUP)
         active = Signal()
         beat = Signal(range(GROUP // self._lanes))

@@ -16,14 +16,14 @@ __all__ = ["Encoder"]
 
 
 class _Joiner(wiring.Component):
-    """Write groups as words: the mask, followed by one value for each bit set in the mask.
+    """Write groups as words: the mask, followed by one value per set bit of the mask.
 
     Throughput is one word per cycle. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
 
     Parameters
     ----------
     width : int
-        Bits of a value.
+        Number of bits of a value.
 
     Members
     -------
@@ -42,7 +42,7 @@ class _Joiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group = self.groups.payload
-        # Number of values of the current group that remain to be written, and whether there are any.
+        # Number of values of the current group still to be written, and whether there are any.
         left = Signal.like(group.count)
         busy = Signal()
         last = Signal()
@@ -71,22 +71,22 @@ class _Joiner(wiring.Component):
 
 
 class _OnesSequence(wiring.Component):
-    """Visit the bit positions that are set in any of several masks, lowest first, one position per step.
+    """Visit the bit positions set in at least one of several masks, lowest first, one position per step.
 
     Masks are divided into rows, and the bits of the current row are in registers, so that a step examines only one
-    row and the set of rows that contain ones. No cycle is lost between rows or before the first position.
+    row and the flags of rows that contain ones. No cycle is lost between rows or before the first position.
 
     Parameters
     ----------
     masks : int
         Number of masks that are visited together.
     width : int
-        Bits of a row.
+        Number of bits of a row.
 
     Members
     -------
     start : In(1)
-        Visit new masks from the next cycle on.
+        Visit new masks, starting in the next cycle.
     masks : In(masks of GROUP bits)
         New masks.
     occupied : In(rows)
@@ -153,8 +153,8 @@ class _OnesSequence(wiring.Component):
 class Encoder(wiring.Component):
     """Compress a stream of elements.
 
-    Elements that are not kept are treated as zeros, and a group that ``last`` cuts short is padded with zeros: it
-    takes as long as a whole group, with ``i.ready`` low.
+    Elements that are not kept are treated as zeros. A group cut short by ``last`` is padded with zeros and takes as
+    long as a whole group, with ``i.ready`` low.
 
     One beat is taken and one word is output per cycle, so that a group takes max(32 / lanes, 1 + non-zeros) cycles,
     without bubbles between groups: while a group is written, the next one is collected. The mask of a group is
@@ -163,7 +163,7 @@ class Encoder(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements per beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -188,7 +188,7 @@ class Encoder(wiring.Component):
 
     @property
     def depth(self):
-        """Number of beats with non-zero elements that are held, in addition to the one being written."""
+        """Number of beats with non-zero elements that can be stored, not counting the one being written."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
@@ -202,11 +202,11 @@ class Encoder(wiring.Component):
             depth=self.depth, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Counts of beats written and read, modulo twice the depth: one bit wider than an address.
+        # Number of beats written and read, modulo twice the depth: one bit wider than an address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one beat. The last beat of a stream is held, as zeros, until its group is complete.
+        # Hold one beat. A stream's last beat is held, as zeros, until its group is complete.
         held = Signal.like(elements)
         present = Signal(self._lanes)
         ending = Signal()
@@ -224,7 +224,7 @@ class Encoder(wiring.Component):
         with m.Elif(room):
             m.d.sync += present.eq(0)
 
-        # Collect a group: its mask, and its beats except beats of zeros.
+        # Collect a group: its mask, and all beats except all-zero beats.
         beat = Signal(range(GROUP // self._lanes))
         mask = Signal(GROUP - self._lanes)
         count = Signal(range(GROUP + 1))
@@ -254,7 +254,7 @@ class Encoder(wiring.Component):
             with m.Else():
                 m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
 
-        # Write the group's elements one by one, from one stored beat after another.
+        # Write the group's elements one by one, beat after beat.
         chosen = Signal.like(elements)
         waiting = Signal(self._lanes)
         exhausted = Signal()

@@ -1,4 +1,4 @@
-"""Length counter for zero-value compression, which reads the masks."""
+"""Length counter that reads the masks of zero-value compressed packets."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -10,7 +10,7 @@ __all__ = ["MaskedLength"]
 
 
 class MaskedLength(wiring.Component):
-    """Count the groups of a packet: a group is its mask, and one word for each bit set in the mask.
+    """Count the groups in a packet, each a mask followed by one word per set bit.
 
     A mask with a bit set beyond the packet's length is invalid.
 
@@ -24,8 +24,8 @@ class MaskedLength(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        beyond = Signal(GROUP)  # bits of the last mask that are beyond the length
-        values = Signal(range(GROUP + 1))  # values of the current group that are still expected
+        beyond = Signal(GROUP)  # bits of the last mask beyond the end of the packet
+        values = Signal(range(GROUP + 1))  # values of the current group still expected
         masked = values == 0  # the word is a mask
         tail = self.length[:(GROUP - 1).bit_length()]
         m.d.comb += [
@@ -41,7 +41,7 @@ class MaskedLength(wiring.Component):
 
 
 def _population(bits):
-    """Return the number of ones, using a balanced tree of adders."""
+    """Count the set bits with a balanced adder tree."""
     if len(bits) == 1:
         return bits
     half = len(bits) // 2

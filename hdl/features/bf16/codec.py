@@ -1,7 +1,7 @@
-"""Packets of elements as bfloat16, two per word, the even one in the low half.
+"""Packets of bfloat16 elements, two per word, with even elements in the low half.
 
 Elements are rounded to nearest even, and every NaN becomes 0x7fc0. For an odd number of elements, the upper half of
-the last word is zero. State in memory has the same form, so the units of :mod:`hdl.optimizer.moments` are used.
+the last word is zero. State in memory has the same format, so the units of :mod:`hdl.optimizer.moments` are reused.
 """
 
 from amaranth.hdl import Module
@@ -13,12 +13,12 @@ from hdl.streams.stream import beat_layout, check_lanes, connect_stream
 
 __all__ = ["BLOCK", "BLOCK_BITS", "BFloat16Decoder", "BFloat16Encoder"]
 
-#: Elements in a word, and bits of a word.
+#: Number of elements in a word, and of bits in a word.
 BLOCK, BLOCK_BITS = 2, 32
 
 
 class _BFloat16Unit(wiring.Component):
-    """Base of the units that handle packed moments in memory."""
+    """Base class of wrappers for the units that pack and unpack moments in memory."""
 
     def __init__(self, *, lanes):
         check_lanes(lanes)
@@ -33,7 +33,7 @@ class _BFloat16Unit(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the input beat that completes an output beat to the offer of this output beat."""
+        """Latency in cycles from the input beat that completes an output beat to the offer of the output beat."""
         return self._unit.latency
 
     def elaborate(self, platform):
@@ -54,7 +54,7 @@ class BFloat16Encoder(_BFloat16Unit):
     Parameters
     ----------
     lanes : int
-        Elements in a beat, and words in a beat of the output: 1, 2, 4 or 8.
+        Number of elements in an input beat, and of words in an output beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -72,7 +72,7 @@ class BFloat16Decoder(_BFloat16Unit):
     Parameters
     ----------
     lanes : int
-        Words in a beat, and elements in a beat of the output: 1, 2, 4 or 8.
+        Number of words in an input beat, and of elements in an output beat: 1, 2, 4 or 8.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""The format bf16: binary32 rounded to its upper 16 bits."""
+"""The bf16 format: binary32 rounded to its upper 16 bits."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature
@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "BFloat16Feature"]
 
 
 class BFloat16Feature(Feature):
-    """Feature with format bf16, which rounds numbers to bfloat16."""
+    """Feature that adds the bf16 format, which rounds numbers to bfloat16."""
 
     def codecs(self):
         """Ring codecs of the formats, by name."""

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no This module creates units only to read their latencies, and does not elaborate them.
-"""Operands as bfloat16: rounded on entering the array, and multiplied exactly in its units."""
+"""bfloat16 operands: rounded when they enter the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -11,17 +11,17 @@ from hdl.floating.stages import register
 
 __all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout", "multiplier"]
 
-#: Number of bits that binary32 has in addition to bfloat16.
+#: How many more bits binary32 has than bfloat16.
 _LOWER = FP32.width - BF16.width
 
 
 def factor_layout(*, exact):
-    """Layout of an unpacked bfloat16 on its way through the array.
+    """Layout of an unpacked bfloat16 in the array.
 
-    ``normal`` is set unless the number is zero, ``special`` for infinities and NaNs, and ``nan`` for NaNs only. With
-    ``exact``, for columns, the exponent is unbiased, so that units need not subtract the bias, and there are the
-    lower half of a binary32 and a bit ``exact``. If this bit is set, the number is not a factor, but is added
-    unchanged; ``normal``, ``special`` and ``nan`` are then zero.
+    ``normal`` is set unless the number is zero, ``special`` for infinities and NaNs, and ``nan`` only for NaNs. With
+    ``exact``, used for columns, the exponent is unbiased, so that units need not subtract the bias, and there are two
+    more fields: the lower half of a binary32, and a bit ``exact``. If this bit is set, the number is not a factor but
+    is added unchanged; ``normal``, ``special`` and ``nan`` are then zero.
     """
     column = {"exponent": signed(BF16.exponent_bits + 1)}
     return data.StructLayout({
@@ -33,21 +33,21 @@ def factor_layout(*, exact):
 class BFloat16Rounder(wiring.Component):
     """Round elements to bfloat16, to nearest even.
 
-    A number that rounds above the largest becomes infinity, and a number that is subnormal after rounding becomes a
-    zero of its sign. An element that ``opens`` a sum is not rounded: its factor is exact if factors may be exact, and
-    zero otherwise. Latency is one cycle, throughput an element per cycle. No register is reset.
+    A number that rounds to more than the largest becomes an infinity, and one that rounds to a subnormal becomes a
+    zero with the same sign. An element that ``opens`` a sum is not rounded: its factor is exact if factors can be
+    exact, and zero otherwise. Latency is one cycle, throughput is one element per cycle. No register is reset.
 
     Parameters
     ----------
     exact : bool
-        Whether factors may be exact, see :func:`factor_layout`.
+        Whether factors can be exact; see :func:`factor_layout`.
 
     Members
     -------
     i : In(32)
         Element in binary32.
     opens : In(1)
-        The element is an initial value.
+        The element is the initial value of a sum.
     o : Out(factor_layout(exact=exact))
     """
 
@@ -64,12 +64,12 @@ class BFloat16Rounder(wiring.Component):
         element = data.View(FP32.layout, self.i)
         lower, upper = element.fraction[:_LOWER], Cat(element.fraction[_LOWER:], element.exponent)
         up = lower[-1] & (lower[:-1].any() | upper[0])
-        # A single addition: its lowest bit only creates the carry.
+        # A single addition, with a lowest bit that only creates the carry.
         bias = FP32.bias << BF16.fraction_bits if self._exact else 0
         width = len(upper) + self._exact
         rounded = Signal(width)
         m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
-        # Computed without the sum: rounding increases the exponent only if all kept bits and the next bit are ones.
+        # Computed without the sum: rounding increases the exponent only if all kept bits and the next one are ones.
         carries = element.fraction[_LOWER - 1:].all()
         normal, special = Signal(), Signal()
         m.d.comb += [
@@ -95,14 +95,14 @@ class BFloat16Rounder(wiring.Component):
 
 
 class BFloat16Multiplier(wiring.Component):
-    """Multiply two numbers in bfloat16; the product is in binary32, which holds all of its 16 bits.
+    """Multiply two bfloat16 numbers. The binary32 result holds all 16 bits of the product.
 
-    A product below 2^-126 in magnitude becomes a zero of its sign, and a product of 2^128 or more becomes an
-    infinity. Every NaN is canonical. If ``b`` is exact, ``o`` is the number itself, with NaNs unchanged, and ``a``
-    must be zero.
+    A product with a magnitude below 2^-126 becomes a zero with the same sign, and one of at least 2^128 becomes an
+    infinity. Every NaN is canonical. If ``b`` is exact, ``o`` is that number, with NaNs unchanged, and ``a`` must be
+    zero.
 
-    The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be taken in every
-    cycle. One multiplier block is used. No register is reset.
+    Latency is :attr:`latency` cycles, throughput is one pair per cycle. The unit uses one multiplier block. No
+    register is reset.
 
     Members
     -------
@@ -164,5 +164,5 @@ class BFloat16Multiplier(wiring.Component):
 
 
 def multiplier(dsps):
-    """Return a multiplier, which uses one DSP block for any ``dsps``."""
+    """Return a multiplier. It uses one DSP block, whatever ``dsps`` is."""
     return BFloat16Multiplier()

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Array of dot products of blocks with shared exponents, as an alternative to multiply-accumulate units."""
+# The constructor creates the submodules because their latencies are needed even without elaboration.
+"""Array of block dot products with shared exponents, as an alternative to multiply-accumulate units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
@@ -16,7 +16,7 @@ __all__ = ["BlockArray"]
 
 
 class BlockArray(wiring.Component):
-    """Multiply blocks of rows of A and of columns of B, exactly, and add their dot products in binary32.
+    """Compute exact dot products of blocks of A's rows and B's columns, and add them up in binary32.
 
     A dot product is a sum of integers; if scales have fractions, these are multiplied by each other and then
     by the sum, in one multiplier for all units. The result is exact in binary32 in every format.
@@ -62,17 +62,17 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum rounds per sum for which the array never stalls its source; its multiples also work."""
+        """Minimum rounds per sum at which the array never stalls its source; its multiples also work."""
         return self._form.block
 
     @property
     def _dot(self):
-        """Cycles from the first factors of a slot to the dot product of the first unit, with its scales."""
+        """Latency in cycles from a slot's first factors to the first unit's dot product and scales."""
         return self._form.block + 4 + self._form.scaling
 
     @property
     def latency(self):
-        """Cycles from the last beat of a tile to its first results."""
+        """Latency in cycles from the last beat of a tile to its first results."""
         return 1 + self._former.latency + self._dot + self._sums.latency + self._columns + 2
 
     def elaborate(self, platform):
@@ -84,7 +84,7 @@ class BlockArray(wiring.Component):
         m.d.comb += [former.room.eq(sums.room), sums.begins.eq(former.begins), sums.opening.eq(former.opening),
                      sums.block.eq(former.block)]
 
-        # Unit (row, column) runs row * columns + column cycles after the first unit.
+        # Unit (row, column) starts row * columns + column cycles after the first unit.
         columns, units = self._columns, self._rows * self._columns
         a = [delays(m, f"a_{row}", former.a[row], (row + 1) * columns + 1) for row in range(self._rows)]
         b = [delays(m, f"b_{column}", former.b[column], (self._rows - 1) * columns + column + 2)
@@ -134,7 +134,7 @@ class BlockArray(wiring.Component):
             for column in range(columns):
                 with m.Case(column):
                     m.d.comb += right.eq(former.b_scales[column])
-        added = Signal(10, reset_less=True)  # the sum of exponents, and whether one of them is all ones
+        added = Signal(10, reset_less=True)  # the sum of exponents, and whether either of them is all ones
         m.d.sync += added.eq((left.exponent + right.exponent) | ((left.exponent.all() | right.exponent.all()) << 9))
         later = delays(m, "added", added, self._dot)[-1]
         m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9]),
@@ -142,7 +142,7 @@ class BlockArray(wiring.Component):
         return m
 
     def _scaled(self, m, total, left, right):
-        """Multiply the dot product by the product of both scales' significands, which is computed earlier."""
+        """Multiply the dot product by the product of both significands, which is computed earlier."""
         passed = Signal(6, reset_less=True)
         m.d.sync += passed.eq(Cat(left.fraction, right.fraction))
         fractions = delays(m, "fractions", passed, self._dot - 2)[-1]

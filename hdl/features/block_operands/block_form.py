@@ -1,4 +1,4 @@
-"""Forms that block formats take in the array: comparison keys, stored elements, integer elements."""
+"""Representation of block formats in the array: comparison keys, stored elements, integer factors."""
 
 import abc
 import dataclasses
@@ -17,18 +17,18 @@ from hdl.floating.stages import register, shift_right
 __all__ = ["MINIFLOATS", "BlockForm", "MinifloatForm", "MinifloatRounder", "SubsetForm", "SubsetRounder", "form_of",
            "rounder_signature"]
 
-#: Magnitudes of E2M1 by code, in units of the smallest one.
+#: E2M1 magnitudes in units of the smallest one, indexed by code.
 MINIFLOATS = (0, 1, 2, 3, 4, 6, 8, 12)
-#: Elements that are at least this number of binades below their block's exponent are zeros.
+#: Elements at least this many binades below their block's exponent become zero.
 _NOTHING = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockForm(abc.ABC):
-    """Form of a block format with a shared exponent, and elements as integers times a power of two.
+    """Form of a block format with a shared exponent and elements that are integers times a power of two.
 
     The product of two factors of one stands for 2 ** (sum of both blocks' exponents - 254 - 2 * ``places``), times
-    the product of both scales' fractions if scales have fractions.
+    the product of both scales' fractions, if any.
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ class BlockForm(abc.ABC):
 
     @property
     def kept(self):
-        """Number of highest fraction bits that rounding needs; the rest are reduced to a sticky bit."""
+        """Number of high fraction bits used in rounding; the rest are reduced to a sticky bit."""
         return self.codec.fraction_bits + 1
 
     @property
     def guard(self):
-        """Number of bits kept below the last place of the largest elements, for subsets with lower exponents."""
+        """Number of bits kept below the largest elements' last place, for subsets with lower exponents."""
         return (1 << self.codec.difference_bits) - 1
 
     @property
     def places(self):
-        """Position of the highest bit in factors of the largest elements; bit 0 represents a factor of one."""
+        """Position of the highest bit in factors of the largest elements. Bit 0 stands for a factor of one."""
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
@@ -64,32 +64,32 @@ class BlockForm(abc.ABC):
 
     @property
     def factor_bits(self):
-        """Number of bits of an integer factor, including the sign."""
+        """Width of an integer factor in bits, including the sign."""
         return self.largest.bit_length() + 1
 
     @property
     def total_bits(self):
-        """Number of bits of a dot product of two blocks, with sign."""
+        """Width of the dot product of two blocks in bits, including the sign."""
         return (self.block * self.largest ** 2).bit_length() + 1
 
     @property
     def scale(self):
-        """Layout of a block's scale: its exponent, all ones for a NaN, and possibly a fraction."""
+        """Layout of a block's scale: an exponent (all ones for a NaN), and a fraction if the format has one."""
         return data.StructLayout({"exponent": FP32.exponent_bits})
 
     @property
     def scaled_bits(self):
-        """Number of bits of a dot product of two blocks times the fractions of their scales, with sign."""
+        """Width in bits of a signed dot product of two blocks, times the fractions of their scales."""
         return self.total_bits
 
     @property
     def scaling(self):
-        """Number of cycles for multiplying a dot product by the fractions of both scales."""
+        """Number of cycles needed to multiply a dot product by the fractions of both scales."""
         return 0
 
     @property
     def lead(self):
-        """Cycles from the largest key of a block to its scale."""
+        """Latency in cycles from the largest key of a block to its scale."""
         return 1
 
     @property
@@ -98,7 +98,7 @@ class BlockForm(abc.ABC):
         return data.StructLayout({"rest": 1, "fraction": self.kept, "sign": 1, "exponent": FP32.exponent_bits})
 
     def store(self, opened):
-        """Stored element of a number; subnormal values are handled by the rounder."""
+        """Convert a number to a stored element. Subnormals are handled by the rounder."""
         lost = FP32.fraction_bits - self.kept
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.sign, opened.exponent)
 
@@ -108,20 +108,20 @@ class BlockForm(abc.ABC):
         return FP32.exponent_bits
 
     def key(self, opened):
-        """Comparison key of a number; the largest key in a block determines the block's exponent."""
+        """Return a number's comparison key. The largest key in a block determines the block's exponent."""
         return opened.exponent
 
     @abc.abstractmethod
     def rounder(self):
-        """Create the unit that rounds the elements of a lane."""
+        """Create the unit that rounds one lane's elements."""
 
 
 class SubsetForm(BlockForm):
-    """MX9, MX6 and MX4: integers, and for each pair a difference from the block's exponent."""
+    """MX9, MX6 and MX4: integers, and for each pair of elements an offset from the block's exponent."""
 
     @property
     def largest(self):
-        """Largest factor, which occurs in a subset that has the exponent of its block."""
+        """Largest factor. It occurs in subsets that have the exponent of their block."""
         return self.codec.largest << self.guard
 
     def rounder(self):
@@ -130,7 +130,7 @@ class SubsetForm(BlockForm):
 
 
 class MinifloatForm(BlockForm):
-    """MXFP4: elements of E2M1 with a power-of-two scale, which is rounded down or up."""
+    """MXFP4: E2M1 elements with a power-of-two scale that is rounded down or up."""
 
     @property
     def largest(self):
@@ -143,13 +143,13 @@ class MinifloatForm(BlockForm):
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """Exponent of a number; if scales are rounded up, also a low bit, set if the number raises the scale."""
+        """Exponent of a number and, if scales are rounded up, a low bit that is set if it raises the scale."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)
 
     def exponent(self, key):
-        """Exponent of a block, at least the format's lowest one."""
+        """Exponent of a block, no lower than the format's lowest exponent."""
         if not self.codec.rounds_up:
             return Mux(key > self.codec.lowest, key, self.codec.lowest)
         exponent = key[1:]
@@ -162,7 +162,7 @@ class MinifloatForm(BlockForm):
 
 
 def form_of(codec):
-    """Return the form of a codec; raise ValueError if the array does not support the codec."""
+    """Return the form of a codec. Raises ValueError if the array does not support it."""
     if isinstance(codec, SharedExponent) and (
             codec.block, codec.subset, codec.exponent_bits, codec.difference_bits) == (16, 2, 8, 1):
         form = SubsetForm(codec)
@@ -179,16 +179,16 @@ def form_of(codec):
 
 
 def rounder_signature(form):
-    """Ports of a unit that rounds the elements of blocks in the given form."""
+    """Ports of a unit that rounds the elements of blocks in this form."""
     return {"opens": In(1), "key": In(form.key_bits), "element": In(form.element), "present": In(1), "odd": In(1),
             "scale": Out(form.scale), "factor": Out(signed(form.factor_bits))}
 
 
 class SubsetRounder(wiring.Component):
-    """Round the elements of blocks to integers, each pair with its own power of two.
+    """Round the elements of blocks to integers, with a separate power of two for each pair.
 
-    An element is taken in each cycle, and its factor is output :attr:`latency` cycles later. The factors of a block
-    that contains infinities or NaNs are meaningless; its exponent is all ones.
+    Takes one element per cycle and outputs its factor :attr:`latency` cycles later. If a block contains infinities or
+    NaNs, its factors are meaningless and its exponent is all ones.
 
     Parameters
     ----------
@@ -197,16 +197,16 @@ class SubsetRounder(wiring.Component):
     Members
     -------
     opens : In(1)
-        Elements of the next block start to arrive ``form.lead`` cycles later.
+        The first element of the next block arrives ``form.lead`` cycles later.
     key : In(form.key_bits)
-        Largest key of this block, with ``opens``.
+        Largest key of this block; valid with ``opens``.
     element : In(form.element)
     present : In(1)
-        An element is present; otherwise, it is taken to be zero.
+        There is an element; otherwise zero is assumed.
     odd : In(1)
-        The element is the second one of a pair.
+        This is the second element of a pair.
     scale : Out(form.scale)
-        Scale of the block of ``element``.
+        Scale of the block that contains ``element``.
     factor : Out(signed)
     """
 
@@ -229,7 +229,7 @@ class SubsetRounder(wiring.Component):
         opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign, exponent=value.exponent,
                           top=here, zero=~self.present | ~value.exponent.any(), shared=shared, odd=self.odd)
         before = register(m, "before", top=opened.top)
-        # Stage 2: the difference is zero if an element of the pair has the block's exponent; compute the shift.
+        # Stage 2: the difference is zero if either element of the pair has the block's exponent; compute the shift.
         lower = ~(opened.top | Mux(opened.odd, before.top, here))
         right = Signal(9)
         m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
@@ -240,7 +240,7 @@ class SubsetRounder(wiring.Component):
         window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
         shifted = register(m, "shifted", window=Mux(aimed.zero, 0, window),
                            sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-        # Stage 4: round, unless the result would need one more bit, and shift by the difference of the subset.
+        # Stage 4: round, unless this would need one more bit, and shift by the difference of the subset.
         magnitude = Signal(kept)
         up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
         m.d.comb += magnitude.eq(shifted.window[1:] + up)
@@ -252,10 +252,10 @@ class SubsetRounder(wiring.Component):
 
 
 class MinifloatRounder(wiring.Component):
-    """Round the elements of blocks to E2M1, as integers in units of the smallest one.
+    """Round the elements of blocks to E2M1, represented as integers in units of the smallest magnitude.
 
-    Six bits determine a magnitude: the difference of the block's exponent and the element's, the two highest bits of
-    its fraction, and a sticky bit. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
+    Six bits determine a magnitude: the difference of the block's and the element's exponents, the two highest
+    fraction bits, and a sticky bit. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
 
     Parameters
     ----------
@@ -275,10 +275,10 @@ class MinifloatRounder(wiring.Component):
         m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self._form.exponent(self.key))
-        # Stage 1: subtract the element's exponent from the block's.
+        # Stage 1: subtract the element's exponent from the block's exponent.
         opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign,
                           below=(shared - value.exponent)[:8], zero=~self.present | ~value.exponent.any())
-        # Stage 2: limit the difference to the relevant range.
+        # Stage 2: clamp the difference.
         nothing = opened.zero | (opened.below >= _NOTHING)
         aimed = register(m, "aimed", rest=opened.rest, sign=opened.sign, below=Mux(nothing, 7, opened.below[:3]))
         # Stage 3: determine the magnitude.
@@ -297,6 +297,6 @@ class MinifloatRounder(wiring.Component):
 
 
 def _nearest(number, below):
-    """Magnitude of E2M1 nearest to ``number`` / 2 ** ``below``, in smallest units; ties to even codes."""
+    """E2M1 magnitude nearest to ``number`` / 2 ** ``below``, in smallest units; ties to even codes."""
     steps = (low + high for low, high in itertools.pairwise(MINIFLOATS))
     return MINIFLOATS[sum(2 * number + code % 2 > step << below for code, step in enumerate(steps))]

@@ -1,4 +1,4 @@
-"""Blocks of operands: formed from the beats of a matrix product, rounded, and read again sum by sum."""
+"""Form blocks of operands from the beats of a matrix product, round them, and read them sum by sum."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -14,12 +14,12 @@ from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
-#: Maximum number of tiles in flight, with their initial values or sums.
+#: Maximum number of tiles in flight, counting their initial values and sums.
 BANKS = 4
 
 
 def check_block_units(rows, columns, codec):
-    """Raise ValueError unless an array can have ``rows`` by ``columns`` units for blocks of ``codec``."""
+    """Raise ValueError unless an array can have ``rows`` x ``columns`` units for blocks of ``codec``."""
     check_units(rows, columns)
     if rows * columns > MAX_BLOCK_UNITS:
         raise ValueError(f"Array of blocks must have at most {MAX_BLOCK_UNITS} units, not {rows} rows of {columns}")
@@ -27,41 +27,41 @@ def check_block_units(rows, columns, codec):
 
 
 def block_layout():
-    """Layout of a block's properties: the bank and the form of its tile, whether it is the tile's first or last
-    block, whether sums begin with initial values, and whether these are ``common`` to all rows."""
+    """Layout of a block's properties: bank and form of its tile, whether it is the tile's first or last block,
+    whether sums have initial values, and whether these are ``common`` to all rows."""
     return data.StructLayout({"bank": range(BANKS), "begins": 1, "ends": 1, "initial": 1, "common": 1,
                               "tile": range(TILES)})
 
 
 def opening_layout(rows, columns):
-    """Initial values of a row of units: one element per column."""
+    """Layout of the initial values of a row of units: one element per column."""
     return data.StructLayout({
         "elements": data.ArrayLayout(FP32.width, columns), "bank": range(BANKS), "slot": range(SLOTS),
         "row": range(max(rows, 2)), "valid": 1})
 
 
 class BlockFormer(wiring.Component):
-    """Round operands to blocks along k, and output the factors of each sum one after the other.
+    """Round operands to blocks along k, and output the factors of one sum after another.
 
-    A block is 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last block
-    may have fewer, and is filled up with zeros. Beats are stored while the largest exponent of each block is
-    determined. They are then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
-    of terms. Two blocks of each slot are stored, so that the next blocks arrive while the current ones are read.
+    A block is 16 or 32 elements of a row of A or a column of B, starting from the first term of a sum; a shorter last
+    block is filled up with zeros. Beats are stored while the largest exponent of each block is determined. They are
+    then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number of terms. Two blocks
+    of each slot are stored, so that the next blocks arrive while the current ones are read.
 
     Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. The
     factors of a block that contains infinities or NaNs are meaningless; its exponent is all ones.
 
-    In a beat that is not ``initial``, all rows take part, whatever its field ``rows`` is; every sum has at least one
-    of these beats. ``i.ready`` is a function of registers. The first factors come :attr:`latency` cycles after the
-    decision to read a block; the decision is made in the cycle after the block's last beat was taken, or, if the
-    previous block is still being read, in its last cycle.
+    In a beat that is not ``initial``, all rows take part, regardless of its field ``rows``; every sum has at least
+    one such beat. ``i.ready`` is a function of registers. The first factors are output :attr:`latency` cycles after
+    the decision to read a block, which is made in the cycle after its last beat is taken or, if the previous block is
+    still being read, in the last cycle of that read.
 
     Parameters
     ----------
     rows : int
-        Rows of units: 1, 2 or 4.
+        Number of rows of units: 1, 2 or 4.
     columns : int
-        Columns of units: 2, 4 or 8, with at most 16 units in all.
+        Number of columns of units: 2, 4 or 8, with at most 16 units in total.
     codec : BlockCodec
         A format supported by :func:`~hdl.features.block_operands.block_form.form_of`.
 
@@ -69,13 +69,13 @@ class BlockFormer(wiring.Component):
     -------
     i : In(stream of term_layout(rows, columns))
     room : In(1)
-        A tile can begin.
+        A new tile can begin.
     begins : Out(1)
         High for a cycle when a tile begins.
     opening : Out(opening_layout(rows, columns))
     a, b : Out(arrays of signed factors)
     start, first : Out(1)
-        These factors are the first factors of a block (``start``), or of a slot (``first``).
+        These factors are the first of a block (``start``) or of a slot (``first``).
     a_scales, b_scales : Out(arrays of form.scale)
         Scales of the slot's blocks.
     block : Out(block_layout())
@@ -102,7 +102,7 @@ class BlockFormer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the decision to read a block to its first factors, after keys, scales and rounding."""
+        """Latency in cycles from the decision to read a block until its first factors are output."""
         return 2 + self._form.lead + SubsetRounder.latency
 
     def elaborate(self, platform):
@@ -127,7 +127,7 @@ class BlockFormer(wiring.Component):
         return m
 
     def _elaborate_input(self, m, write, peaks):
-        """Store beats; return for each half of the memory if it is full, its last term, and its block."""
+        """Store beats; return whether each half of the memory is full, its last term, and its block."""
         beat = self.i.payload
         size = self._form.block
         slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
@@ -182,7 +182,7 @@ class BlockFormer(wiring.Component):
         return filled, blocks
 
     def _elaborate_reading(self, m, read, peaks, rounders, filled, blocks):
-        """Read blocks again, and pass them to the rounders."""
+        """Read blocks and pass them to the rounders."""
         active, half = Signal(), Signal()
         size = self._form.block
         count = Signal(range(size * SLOTS))
@@ -201,11 +201,11 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # The last reads may wait for the scale, but the next beats are written to different addresses.
+        # The last reads may still wait for the scale, but the next beats are written to other addresses.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        # The keys of a slot's blocks are read as the slot begins, and its elements when the scales are known.
+        # The keys of a slot's blocks are read when the slot begins, and its elements once the scales are known.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
         spare = self._form.lead - 1
         m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]

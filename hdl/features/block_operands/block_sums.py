@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The latency of an adder is read even if nothing is elaborated.
-"""Sums of the dot products of blocks, in binary32, and the results of tiles."""
+# ``latency`` uses the adder's latency even without elaboration.
+"""Sums of dot products of blocks in binary32, and the results of tiles."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -20,19 +20,19 @@ from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 __all__ = ["BlockSums"]
 
 _UNIT_BITS = MAX_BLOCK_UNITS.bit_length() - 1
-#: Cycles of converting a dot product to binary32, and of adding the result to its sum.
+#: Number of cycles to convert a dot product to binary32, and to add the result to its sum.
 _CONVERT = 4
 _ADD = FloatAdder.latency
 
 
 class BlockSums(wiring.Component):
-    """Add up numbers given as integers with exponents, and output the sums of tiles.
+    """Accumulate dot products, given as integers with exponents, and output the sums of each tile.
 
-    From ``start`` on, a dot product arrives in each cycle, unit by unit, row by row, and slot by slot. A slot takes
+    From ``start`` on, one dot product arrives per cycle, unit by unit, then row by row and slot by slot. A slot takes
     one cycle per element of a block; cycles after the last unit have no dot product. Each dot product is converted to
     binary32 without rounding, or to a zero or infinity of its sign if it is too small to be normal or too large, and
-    is added to the sum of its slot and unit, which begins at +0.0 or at an initial value. The memory of sums has room
-    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can begin.
+    is added to the sum of its slot and unit, which starts at +0.0 or an initial value. The memory of sums has room
+    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can start.
 
     The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then one per
     cycle, as long as results are taken. All stages that wait for ``o.ready`` move together; a skid buffer follows.
@@ -47,15 +47,15 @@ class BlockSums(wiring.Component):
     start : In(1)
         The first dot product of a block arrives, in slot 0.
     block : In(block_layout())
-        The block; read with ``start``.
+        The block, read together with ``start``.
     total : In(signed)
         Dot product, as an integer computed from factors and scales.
     exponent : In(9)
         Sum of both exponents.
     nan : In(1)
-        One of the blocks has an infinity or a NaN.
+        Whether either block contains an infinity or a NaN.
     begins : In(1)
-        Factors of a tile begin to arrive; its ``start`` is later.
+        The factors of a tile begin to arrive; its ``start`` follows later.
     room : Out(1)
     opening : In(opening_layout(rows, columns))
     o : Out(stream of result_layout(rows, columns))
@@ -74,7 +74,7 @@ class BlockSums(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from ``start`` of the last block of a tile to the read of its first element."""
+        """Latency in cycles from ``start`` of a tile's last block to the read of its first element."""
         return self._cycles + _CONVERT + _ADD
 
     def elaborate(self, platform):
@@ -91,7 +91,7 @@ class BlockSums(wiring.Component):
         return m
 
     def _number(self, m):
-        """Convert the dot product to binary32, in four stages."""
+        """Convert the dot product to binary32 in four pipeline stages."""
         # Stage 1: take the magnitude.
         sign, magnitude = self.total[-1], Signal(len(self.total) - 1)
         width = len(magnitude)
@@ -101,7 +101,7 @@ class BlockSums(wiring.Component):
         amount, none = leading_zeros(m, split.magnitude)
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign,
                            exponent=split.exponent, nan=split.nan)
-        # Stage 3: normalise, and find the field of the exponent.
+        # Stage 3: normalise and compute the exponent field.
         offset = width - 1 - FP32.bias - 2 * self._form.places
         field = Signal(signed(len(counted.exponent) + 2))
         m.d.comb += field.eq(counted.exponent + offset - counted.amount)
@@ -120,7 +120,7 @@ class BlockSums(wiring.Component):
         return number
 
     def _positions(self, m, name, start):
-        """Return whether a dot product arrives, from the block's ``start`` on, and its position in the block."""
+        """Return whether a dot product arrives, and its position in the block, counted from ``start``."""
         following, running = Signal(range(self._cycles), name=f"{name}_following"), Signal(name=f"{name}_running")
         position, there = Signal(range(self._cycles), name=f"{name}_position"), Signal(name=f"{name}_there")
         m.d.comb += [position.eq(Mux(start, 0, following)), there.eq(start | running)]
@@ -128,19 +128,19 @@ class BlockSums(wiring.Component):
         return there, position
 
     def _split(self, position):
-        """Slot and unit of a dot product; there may be fewer units than cycles in a slot."""
+        """Split a position into slot and unit; there may be fewer units than cycles in a slot."""
         bits = self._form.block.bit_length() - 1
         return position[bits:], position[:bits]
 
     def _elaborate_sums(self, m, adder, sums, openings):
-        """Read the sums and write them back; return the shape of each tile, and whether a tile is complete."""
+        """Read the sums, write them back, and track the shape of each tile and whether it is complete."""
         starts = [self.start]
         for stage in range(_CONVERT + _ADD):
             later = Signal(name=f"start_{stage}")
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # Sums are read three cycles before the numbers are added to them.
+        # Sums are read three cycles ahead of the addition.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)
@@ -186,7 +186,7 @@ class BlockSums(wiring.Component):
         return tiles, complete
 
     def _elaborate_drain(self, m, sums, tiles, complete):
-        """Read the elements of complete tiles one by one, and join the elements of a row."""
+        """Read the elements of complete tiles one at a time and assemble them into rows."""
         m.submodules.results = results = SkidBuffer(shape=self.o.payload.shape())
         connect_stream(m, results.o, self.o)
         move = results.i.ready
@@ -204,7 +204,7 @@ class BlockSums(wiring.Component):
         with m.If(freed):
             m.d.sync += bank.eq(bank + 1)
 
-        # Parts of the number, from the lowest bit up: column of units, group of columns, row of units, group of rows.
+        # Fields of the number, lowest first: column of units, group of columns, row of units, group of rows.
         column, rest = number[:column_bits], number[column_bits:]
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         selected, slot = Signal(marks), Signal(range(SLOTS))

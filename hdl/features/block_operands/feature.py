@@ -1,4 +1,4 @@
-"""Products of operands in blocks, see docs/compute/formats.md."""
+"""Products of block-format operands; see docs/compute/formats.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "BlockOperandsFeature"]
 
 
 class BlockOperandsFeature(Feature):
-    """Feature of the compute engine: products of blocks with a shared exponent."""
+    """Feature of the compute engine: products of blocks that have a shared exponent."""
 
     requires = ("compute",)
 

@@ -12,7 +12,7 @@ __all__ = ["BlockOperands"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockOperands(Operands):
-    """Format of blocks of operands along k, in a :class:`~hdl.features.block_operands.block_array.BlockArray`.
+    """Operands in blocks along k, for a :class:`~hdl.features.block_operands.block_array.BlockArray`.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class BlockOperands(Operands):
 
     @property
     def terms(self):
-        """Number of terms that are added to a sum in one step."""
+        """Number of terms that a step adds to a sum."""
         return self.codec.block
 
     def make_array(self, name, *, rows, columns, dsps):

@@ -1,4 +1,4 @@
-"""Weights as indices of centroids, see docs/compression/centroid.md."""
+"""Weights as centroid indices; see docs/compression/centroid.md."""
 
 from hdl.compression.codec import Codebook, FixedCodec
 from hdl.feature import Feature
@@ -12,10 +12,10 @@ _CENTROIDS = {"centroid16": 16, "centroid64": 64}
 
 
 class CodebookFeature(Feature):
-    """Feature that adds centroid formats to nodes; the centroids are loaded into the nodes."""
+    """Feature that adds centroid formats to nodes, into which the host loads the centroids."""
 
     def codecs(self):
-        """Ring codecs of the centroid formats, by name."""
+        """Ring codecs of the centroid formats, keyed by name."""
         from hdl.features.codebook.format import CentroidTable, Decoder
         from hdl.features.codebook.search import CentroidEncoder
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
-"""Weights as indices into a table of centroids.
+"""Weight format: indices into a table of centroids.
 
 A packet contains the table, one word per centroid (omitted if the table is loaded into decoders), followed by the
 indices, packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with a
@@ -28,9 +28,9 @@ class CentroidTable:
     Parameters
     ----------
     centroids : int
-        Number of centroids of a table: 4, 8, 16, 32 or 64.
+        Number of centroids per table: 4, 8, 16, 32 or 64.
     loaded : bool
-        Whether the table is loaded into decoders, so that packets do not contain it.
+        Whether the table is loaded into decoders instead of being sent in every packet.
     """
 
     centroids: int = 16
@@ -49,11 +49,11 @@ class CentroidTable:
 
     @property
     def table_words(self):
-        """Number of words that the table takes in each packet."""
+        """Number of words of the table in each packet."""
         return 0 if self.loaded else self.centroids
 
     def bits(self, count):
-        """Number of bits of ``count`` weights and their table."""
+        """Number of bits for ``count`` weights and their table."""
         return count * self.index_bits + 32 * self.table_words
 
     def words(self, count):
@@ -68,23 +68,23 @@ def check_table(table):
 
 
 class Encoder(wiring.Component):
-    """Create packets of tables and indices.
+    """Create packets from tables and indices.
 
-    A word of the table or a beat of indices is taken per cycle; the last group is filled up with index 0, a beat per
-    cycle. ``table.ready`` and ``i.ready`` depend combinationally on ``o.ready``. The first beat of indices is
-    offered :attr:`latency` cycles after the beat that completes it was accepted.
+    One word of the table or one beat of indices is taken per cycle; the last group is filled up with index 0, one
+    beat per cycle. ``table.ready`` and ``i.ready`` depend combinationally on ``o.ready``. The first beat of indices
+    is offered :attr:`latency` cycles after the beat that completes it is accepted.
 
     Parameters
     ----------
     table : CentroidTable
     lanes : int
-        Indices per beat: 1, 2, 4 or 8.
+        Number of indices per beat: 1, 2, 4 or 8.
 
     Members
     -------
     table : In(stream of {data, last})
-        ``table.centroids`` words for each packet. Missing words are replaced by zeros, and excess words are
-        discarded. Absent if the table is loaded into decoders.
+        ``table.centroids`` words per packet. Missing words are replaced by zeros, and excess words are discarded.
+        Absent if the table is loaded into decoders.
     i : In(stream of beat_layout(lanes, table.index_bits))
     o : Out(stream of beat_layout(words))
     error : Out(1)
@@ -120,7 +120,7 @@ class Encoder(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight indices to the offer of the words that they complete."""
+        """Latency in cycles from the beat that completes eight indices until the completed words are offered."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._parameters.index_bits)
         return 1 + assembler.latency + BytePacker.latency
 
@@ -131,7 +131,7 @@ class Encoder(wiring.Component):
         m.submodules.packer = packer = BytePacker(words=self.words)
         connect_stream(m, packer.o, self.o)
 
-        # Hold one beat. The last beat of a packet is held, without indices, until its group is complete.
+        # Hold one beat. The last beat of a packet is held, without its indices, until its group is complete.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -192,21 +192,21 @@ class Encoder(wiring.Component):
 
 
 class Decoder(wiring.Component):
-    """Expand packets to the centroids that their indices stand for, in whole groups of 32 / lanes beats.
+    """Expand the indices in packets to centroids, in whole groups of 32 / lanes beats.
 
-    All elements are kept; ``o.last`` marks the last beat of the last group. A word of the table takes a cycle; then
-    one beat is offered per cycle, as long as words arrive. A table is read once all indices of the previous packet
-    have been taken for look-up. ``i.ready`` depends combinationally on ``o.ready``.
+    All elements are kept; ``o.last`` marks the last beat of the last group. Each word of the table takes one cycle;
+    then one beat is offered per cycle, as long as words arrive. A table is read once all indices of the previous
+    packet have been taken for look-up. ``i.ready`` depends combinationally on ``o.ready``.
 
     A packet that ends within its table or within a group raises ``error``, and the next packet is decoded correctly.
-    In the first case there is no output; in the second, output ends with the incomplete group of eight elements, and
-    the missing ones are unspecified.
+    In the first case, there is no output; in the second, the output ends with the incomplete group of eight elements,
+    where missing elements are unspecified.
 
     Parameters
     ----------
     table : CentroidTable
     lanes : int
-        Elements per beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     expand : bool
         If false, the indices are output unexpanded, and the centroids separately before them.
 
@@ -214,7 +214,7 @@ class Decoder(wiring.Component):
     -------
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
-        Only if loaded and expanded: ``table.centroids`` words. Accepted at any time, and effective immediately.
+        Only if loaded and expanded: ``table.centroids`` words, accepted at any time and effective immediately.
     o : Out(stream of beat_layout(lanes)), or of beat_layout(lanes, table.index_bits) if not expanded
     table : Out(stream of {data, last})
         Only if neither loaded nor expanded. A truncated table is output up to its last word.
@@ -222,7 +222,7 @@ class Decoder(wiring.Component):
         Pulse: this packet is malformed, or a wrong number of words was loaded.
     """
 
-    #: Cycles from the acceptance of the beat that completes eight indices to the offer of their first elements.
+    #: Latency in cycles from accepting a beat that completes eight indices until their first elements are offered.
     latency = ByteUnpacker.latency + GroupSplitter.latency + 2
 
     def __init__(self, *, table, lanes, expand=True):
@@ -297,7 +297,7 @@ class Decoder(wiring.Component):
             self._elaborate_packets(m, unpacker, splitter, position, room, error)
         m.d.comb += self.o.payload.keep.eq(~0)
 
-        # Look up the table entries, and output them.
+        # Look up the table entries and output them.
         looked = Signal(data.StructLayout({"last": 1, "valid": 1}))
         looking = Signal()
         giving = Signal()
@@ -340,7 +340,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_packets(self, m, unpacker, splitter, position, room, error):
-        """Split packets into the table and the indices."""
+        """Split packets into table and indices."""
         with m.FSM():
             with m.State("Table"):
                 m.d.comb += [

@@ -1,6 +1,6 @@
-"""Matrix-vector products with weights stored as indices of centroids, without expanding the weights.
+"""Matrix-vector products with weights stored as centroid indices, without expanding the weights.
 
-For each output, all inputs with the same centroid are added up first, and these few sums are then multiplied.
+For each output, inputs with the same centroid are first added up; only these few sums are then multiplied.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -16,18 +16,18 @@ __all__ = ["MatrixVector", "column_layout"]
 
 
 def column_layout(lanes, index_bits, input_width):
-    """Payload of one column of a matrix: an input, the index of its weight in each lane, and ``last``, which is set
-    on the last column."""
+    """Payload for one matrix column: an input, the index of its weight in each lane, and ``last``, which is set on
+    the last column."""
     return data.StructLayout({
         "input": signed(input_width), "indices": data.ArrayLayout(index_bits, lanes), "last": 1})
 
 
 class MatrixVector(wiring.Component):
-    """Multiply rows of centroid weights by a vector of integers, with one row in each lane.
+    """Multiply rows of centroid weights by a vector of integers, with one row per lane.
 
     Each lane adds the input to the sum selected by its index. After the last column, the sums are multiplied by the
     centroids, one per cycle in a multiplier for each lane, while the next rows are added to a second set of sums.
-    Results are exact if all sums fit into ``accumulator_width`` bits; otherwise, sums wrap.
+    Results are exact if sums fit in ``accumulator_width`` bits; otherwise, sums wrap.
 
     One column is taken per cycle, without bubbles between rows of at least ``table.centroids`` + :attr:`overhead`
     columns, if results are taken immediately. A result is offered :attr:`latency` cycles after the last column was
@@ -37,9 +37,9 @@ class MatrixVector(wiring.Component):
     ----------
     table : CentroidTable
     lanes : int
-        Outputs that are computed in parallel: 1, 2, 4 or 8.
+        Number of outputs computed in parallel: 1, 2, 4 or 8.
     input_width : int
-        Bits of an input, 2 to 18; all numbers are signed.
+        Number of bits of an input, 2 to 18; all numbers are signed.
     centroid_width : int
         Bits of a centroid, 2 to 18.
     accumulator_width : int
@@ -57,7 +57,7 @@ class MatrixVector(wiring.Component):
         Pulse: a table did not have ``table.centroids`` words.
     """
 
-    #: Number of columns that a row needs, in addition to the number of centroids, to avoid a bubble.
+    #: Number of columns beyond the number of centroids that a row needs to avoid a bubble.
     overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):
@@ -79,7 +79,7 @@ class MatrixVector(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last column to the result."""
+        """Latency in cycles from the last column to the result."""
         return self._parameters.centroids + 6
 
     def elaborate(self, platform):
@@ -87,16 +87,16 @@ class MatrixVector(wiring.Component):
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        # A column and its bank: in one register while its sums are read, and in the next while it is added to them.
+        # A column and its bank: in one register while its sums are read, in the next while it is added to them.
         stage = data.StructLayout({"valid": 1, "bank": 1, "input": self.i.payload.input.shape()})
         column, addend = Signal(stage), Signal(stage)
         ended = Signal()  # ``column`` is the last one of its rows
         filling = Signal()  # bank of the next column
         begun = Signal()  # the next column is not the first one of its rows
-        occupied = Signal(2)  # banks that hold all columns of their rows
+        occupied = Signal(2)  # banks that contain all columns of their rows
         clearing = Signal(init=1)
         draining = Signal()
-        drained = Signal()  # bank that is being drained, or will be next
+        drained = Signal()  # bank that is being drained, or will be drained next
         index = Signal(range(count))
         busy = Signal()  # a result is being computed or offered
         loading = Signal(range(count))
@@ -128,11 +128,11 @@ class MatrixVector(wiring.Component):
             m.d.sync += begun.eq(~self.i.payload.last)
             with m.If(self.i.payload.last):
                 m.d.sync += filling.eq(~filling)
-        # The last column is being added now: by the time the first sum is read, that column is included.
+        # The last column is being added now, and is included by the time the first sum is read.
         with m.If(ended):
             m.d.sync += occupied.bit_select(column.bank, 1).eq(1)
 
-        # All lanes drain the sum of the same centroid, so one table is sufficient for all lanes.
+        # All lanes drain the sum of the same centroid, so they can share one table.
         m.submodules.centroids = memory = Memory(shape=signed(centroid_width), depth=count, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
@@ -145,7 +145,7 @@ class MatrixVector(wiring.Component):
             with m.If(self.table.payload.last):
                 m.d.sync += loading.eq(0)
         centroid = register(m, "centroid", value=read.data).value
-        # Flags accompany the terms: whether there is a term, and whether it is a result's first or last term.
+        # Flags that accompany the terms: valid, first term of a result, last term of a result.
         marks = Signal(data.StructLayout({"term": 1, "first": 1, "last": 1}))
         m.d.comb += [marks.term.eq(draining), marks.first.eq(index == 0), marks.last.eq(draining & index.all())]
         for stage in range(3):
@@ -157,14 +157,14 @@ class MatrixVector(wiring.Component):
         with m.If(marks.last):
             m.d.sync += self.o.valid.eq(1)
 
-        # Rows of the sums are addressed by registers: the row of the column, or the row to be drained or cleared.
+        # Registers address the rows of sums: the row of the column, or the row to be drained or cleared.
         next_index = Signal.like(index)
         m.d.comb += next_index.eq(index + (clearing | draining))
         for lane in range(self._lanes):
             sums, rows = [], []
             before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
-            again = Signal(name=f"again_{lane}")  # adds to the previous column's sum, not yet in memory
+            again = Signal(name=f"again_{lane}")  # adds to the previous column's sum, which is not yet in memory
             target = Signal.like(index, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])
@@ -191,7 +191,7 @@ class MatrixVector(wiring.Component):
             ]
             m.d.comb += total.eq(before + addend.input)
 
-            # A sum is wider than a multiplier block: its lower and upper halves are multiplied separately.
+            # A sum is wider than a multiplier input: its lower and upper halves are multiplied separately.
             half = width // 2
             operand = register(m, f"sum_{lane}", value=Mux(drained, sums[1], sums[0])).value
             products = register(

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Search for the nearest centroid: in each lane, one level of a binary tree of bounds per cycle.
 
-Bound n, from 1 on, is the smallest number that belongs to centroid n and not to the centroid below it. The root of
-the tree is the bound in the middle.
+Bound n, starting from 1, is the smallest number that belongs to centroid n rather than the one below it. The root of
+the tree is the middle bound.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
@@ -14,12 +14,12 @@ from hdl.streams.stream import beat_layout, check_lanes, word_layout
 
 __all__ = ["Bounds", "NearestCentroid"]
 
-#: Up to this number, the bounds of a level are registers shared by all lanes, instead of a memory per lane.
+#: Levels with up to this many bounds use registers shared by all lanes instead of a memory per lane.
 SHARED = 4
 
 
 class Bounds(wiring.Component):
-    """One level of the search for the nearest centroid: whether a number is at or above the bound of its node.
+    """One level of the nearest-centroid search: compares numbers with the bounds of their nodes.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Bounds(wiring.Component):
     level : int
         The level has 2 ** level nodes.
     width : int
-        Bits of a bound.
+        Width of a bound in bits.
 
     Members
     -------
@@ -77,14 +77,14 @@ class Bounds(wiring.Component):
 
 
 def _ordered(bits):
-    """Bits of a binary32 number, mapped to an unsigned integer in the order of the numbers."""
+    """Map the bits of a binary32 number to an unsigned integer that preserves the order of numbers."""
     return Cat(bits[:31] ^ bits[31].replicate(31), ~bits[31])
 
 
 class NearestCentroid(wiring.Component):
     """Find the index of the nearest centroid of each binary32 number.
 
-    The index is the number of bounds that are not above the number. An infinity or a NaN therefore gets the highest
+    The index is the number of bounds that are not above the number. An infinity or NaN therefore gets the highest
     index, or the lowest if negative. Latency is :attr:`latency` cycles, one for each bit of an index; throughput is
     one beat per cycle. Every output is a register; ``i.ready`` depends combinationally on ``o.ready``.
 
@@ -93,13 +93,13 @@ class NearestCentroid(wiring.Component):
     centroids : int
         A power of two, at least 4.
     lanes : int
-        Numbers in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
     load : In(stream of {data, last})
-        ``centroids`` - 1 words: the bounds, binary32 numbers in ascending order, with zero as -0.0. Accepted at any
-        time, and effective immediately.
+        ``centroids`` - 1 words: the bounds as binary32 numbers in ascending order, with zero as -0.0. They are
+        accepted at any time and take effect immediately.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes, bits of an index))
     error : Out(1)
@@ -121,14 +121,14 @@ class NearestCentroid(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a beat to its nearest centroids at the output."""
+        """Latency in cycles from when a beat is accepted until its nearest centroids are output."""
         return self._centroids.bit_length() - 1
 
     def elaborate(self, platform):
         m = Module()
         lanes, levels = self._lanes, self.latency
 
-        # Number of the bound to be loaded next; 0 means that all further words are in excess.
+        # Index of the next bound to load; 0 means that further words are excess.
         number = Signal(range(self._centroids), init=1)
         loading = Signal()
         m.d.comb += [self.load.ready.eq(1), loading.eq(self.load.valid & (number != 0))]

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# An index encoder is created here only to read its width, even where nothing is elaborated.
-"""Conversion of elements to packets of indices: a search for the nearest centroid and an encoder."""
+# An index encoder is created here just to read its width, even without elaboration.
+"""Search for the nearest centroids and encoding of their indices as packets."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -14,7 +14,7 @@ __all__ = ["CentroidEncoder"]
 
 
 class CentroidEncoder(wiring.Component):
-    """Encode packets of elements as indices of the nearest centroids; ties go to the lower centroid.
+    """Encode elements as packets of nearest-centroid indices; ties go to the lower centroid.
 
     Latency is the sum of the latencies of the search and of :class:`hdl.features.codebook.format.Encoder`; throughput
     is one beat per cycle. ``i.ready`` depends combinationally on ``o.ready``.
@@ -24,12 +24,12 @@ class CentroidEncoder(wiring.Component):
     table : CentroidTable
         Table with ``loaded`` set.
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
     load : In(stream of {data, last})
-        The bounds between centroids, see :class:`~hdl.features.codebook.nearest.NearestCentroid`.
+        Bounds between centroids; see :class:`~hdl.features.codebook.nearest.NearestCentroid`.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(words))
     """

@@ -1,4 +1,4 @@
-"""Checks of the instruction CENTROID, a product with indices as weights: fields, operands and job."""
+"""Checks of the CENTROID instruction, a product with indices as weights: fields, operands and job."""
 
 from amaranth.hdl import Cat, Mux
 from amaranth.utils import bits_for, exact_log2
@@ -23,13 +23,13 @@ def centroid_sizes(instruction):
 
 
 def centroid_malformed(instruction, sizes, large):
-    """Whether an instruction has an error that does not depend on its operands.
+    """Whether an instruction is malformed, regardless of its operands.
 
     Parameters
     ----------
     instruction : centroid_layout()
     sizes, large : mapping of str to Value
-        Sizes of the instruction by name, and whether each size is too large.
+        Sizes of the instruction, and whether each size is too large, keyed by name.
     """
     names = centroid_sizes(instruction)
     reserved = Cat(instruction[name] for name in instruction.shape().members if name.startswith("reserved"))
@@ -39,19 +39,19 @@ def centroid_malformed(instruction, sizes, large):
 
 
 def centroid_operands(instruction, sizes, *, lanes, centroids):
-    """Return the operands in the order of :data:`CENTROID_OPERANDS`, in the form used for checking.
+    """Return the operands, in the order of :data:`CENTROID_OPERANDS` and in the form used for checking.
 
     Parameters
     ----------
     instruction, sizes
-        As for :func:`centroid_malformed`.
+        See :func:`centroid_malformed`.
     lanes, centroids : int
     """
     gradient, outputs, inputs = instruction.gradient, sizes["outputs"], sizes["inputs"]
     lane_bits = exact_log2(lanes)
     groups = (outputs + lanes - 1) >> lane_bits
     line = ((inputs + INDEXED_COLUMNS - 1) >> exact_log2(INDEXED_COLUMNS)) << lane_bits
-    # A table is one row, without a stride.
+    # A table is a single row, so it needs no stride.
     shapes = {"target": (Mux(gradient, 1, sizes["examples"]), Mux(gradient, centroids, outputs)),
               "x": (sizes["examples"], inputs), "indices": (groups, line), "table": (1, centroids)}
     strides = {name: instruction[f"stride_{name}"] for name in CENTROID_OPERANDS if name != "table"}
@@ -75,9 +75,9 @@ def centroid_job(m, job, instruction, sizes, bases, *, lanes):
     ----------
     job : centroid_job_layout(...)
     instruction, sizes
-        As for :func:`centroid_malformed`.
+        See :func:`centroid_malformed`.
     bases : sequence of Signal
-        Addresses of the operands, in the order of their checks.
+        Addresses of the operands, in the order in which they are checked.
     lanes : int
     """
     lane_bits = exact_log2(lanes)

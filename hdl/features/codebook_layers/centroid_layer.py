@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no Parts are created in the constructor, since their latencies are needed even without
+# elaboration.
 """Matrix products with centroid indices as weights, and centroid gradients, with operands in memory."""
 
 import enum
@@ -41,30 +41,30 @@ class _Row(enum.IntEnum):
 
 
 class CentroidLayer(wiring.Component):
-    """Multiply a matrix by centroid weights, or differentiate the centroids, with operands and results in memory.
+    """Multiply a matrix by centroid weights, or differentiate the centroids, with all operands in memory.
 
-    A layer is divided into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`, each of
-    eight rows of X by ``lanes`` outputs: all rows for a group of outputs, then the next group. Rows after the last
-    one are zeros, as are gradients of outputs after the last one; neither is read, and no results for them are
-    written. Indices of outputs after the last one are used as they are in memory.
+    A layer is divided into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`. Each
+    job has eight rows of X and ``lanes`` outputs; all rows for one group of outputs precede the next group. Rows past
+    the last one are zeros, as are gradients of outputs past the last one; neither is read, and no results are written
+    for them. Indices of outputs past the last one are used as stored in memory.
 
-    A job is accepted when none is running, and ends with a cycle of ``done`` when all results are in the memory.
-    Sizes and addresses are not checked. Rows are requested ahead, in the order of use, at most one per cycle.
-    Responses never wait. Requests and ``job.ready`` are functions of registers; writes and ``done`` come from
-    registers.
+    A job is accepted if none is running, and ends with a ``done`` pulse when all results are in memory. Sizes and
+    addresses are not checked. Rows are requested in advance, in the order in which they are used, at most one per
+    cycle. Responses never wait. Requests and ``job.ready`` depend only on registers; writes and ``done`` are
+    registered.
 
     Parameters
     ----------
     centroids : int
         Number of centroids of a table: 4, 8 or 16.
     lanes : int
-        Elements of a memory row, and outputs computed in parallel: 2, 4 or 8.
+        Number of elements per memory row, and of outputs computed in parallel: 2, 4 or 8.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        Number of DSP blocks that each multiplier may use: 4, 2 or 1.
     memory_rows : int
-        Rows of the largest memory, at least 2.
+        Number of rows of the largest memory; at least 2.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Number of bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -101,20 +101,20 @@ class CentroidLayer(wiring.Component):
         })
 
     def cycles(self, *, rows, columns, outputs, gradient=False, answer):
-        """Cycles from a job's acceptance to ``done``, if sums are cleared and memories never stall the unit.
+        """Number of cycles from accepting a job to ``done``, if sums are cleared and memories never stall.
 
         Parameters
         ----------
         rows, columns, outputs : int
         gradient : bool
         answer : int
-            Cycles from a request to its response.
+            Latency in cycles from a request to its response.
         """
         kind = Job.GRADIENT if gradient else Job.PRODUCT
         jobs = -(-rows // SLOTS) * -(-outputs // self._lanes) * self._product.cycles(kind, columns)
         if gradient:
             return jobs + self._product.cycles(Job.TOTAL) + answer + 14
-        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows still have to be written
+        tail = max(0, (rows - 1) % SLOTS - 5)  # cycles for writing the last rows
         return jobs + self._centroids + answer + 12 + tail
 
     def elaborate(self, platform):
@@ -218,8 +218,8 @@ class CentroidLayer(wiring.Component):
     def _elaborate_walk(self, m, step, job, begin, last):
         """Step through the rows of all operands.
 
-        For each group of outputs and each eight rows of X, inputs come first, block by block, with a row of indices
-        before each block that needs a new one; eight starts and eight gates follow.
+        For each group of outputs and every eight rows of X, inputs come first, block by block, with a row of indices
+        before each block that needs a new one, followed by eight starts and eight gates.
         """
         batch, group, block = (Signal.like(limit, name=name) for name, limit in (
             ("walk_batch", last.batch), ("walk_group", last.group), ("walk_block", last.block)))
@@ -229,7 +229,7 @@ class CentroidLayer(wiring.Component):
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
-        further = 3 - self._lane_bits  # number of bits of a block's number that select it in a row of indices
+        further = 3 - self._lane_bits  # number of bits of a block number that select it in a row of indices
         m.d.comb += [
             within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
             following.eq(block + 1), step.p.tag.edge.eq(group == last.group),
@@ -240,7 +240,7 @@ class CentroidLayer(wiring.Component):
                          step.p.row.eq(row), step.p.read.eq(read)]
 
         def advance():
-            """Continue with the next eight rows, or with the next group."""
+            """Continue with the next eight rows or the next group."""
             m.d.sync += [batch.eq(batch + 1), block.eq(0), at["indices"].eq(at["line"]),
                          *(at[name].eq(at["first"] + (job.x.stride << 3)) for name in ("first", "x"))]
             m.next = "Indices"
@@ -307,9 +307,9 @@ class CentroidLayer(wiring.Component):
                         advance()
 
     def _elaborate_inputs(self, m, job, fetched, indices):
-        """Store two blocks of eight rows of X, and output their elements column by column with the indices.
+        """Store two blocks of eight rows of X; output their elements column by column, with the indices.
 
-        Returns the handshake for storing a row.
+        Returns the handshake with which a row is stored.
         """
         product, lanes = self._product, self._lanes
         m.submodules.blocks = memory = Memory(
@@ -346,7 +346,7 @@ class CentroidLayer(wiring.Component):
         return kept
 
     def _elaborate_results(self, m, job, begin, last, gates):
-        """Write the results; return whether the last one is in the write register, or has left it."""
+        """Write the results; return whether the last one has reached or left the write register."""
         product = self._product
         m.submodules.assembler = assembler = RowAssembler(lanes=self._lanes)
         connect_stream(m, product.gradients, assembler.i)

@@ -1,8 +1,8 @@
-# amaranth: UnusedElaboratable=no
-# The constructor creates the arithmetic because its latencies are needed even if nothing is elaborated.
-"""Products in binary32 with centroid indices as weights, and gradients of the centroids.
+# amaranth: UnusedElaboratable=no Arithmetic units are created in the constructor, since their latencies are needed
+# even without elaboration.
+"""Binary32 products with centroid indices as weights, and gradients of the centroids.
 
-Inputs that share a centroid are added up first, and these few sums are multiplied; the matrix is never expanded.
+Inputs that share a centroid are summed first, and only these few sums are multiplied; the matrix is never expanded.
 :mod:`hdl.features.codebook.gather_reduce` does the same with integers.
 """
 
@@ -25,7 +25,7 @@ from hdl.streams.stream import Queue, check_lanes, connect_stream, word_layout
 
 __all__ = ["CentroidProduct", "Job", "column_layout"]
 
-#: Cycles from the address of a sum to the write of the sum plus its next term: memory, operands and adder.
+#: Latency in cycles from a sum's address to writing the sum with its next term: memory, operands and adder.
 _SUM = FloatAdder.latency + 2
 
 
@@ -41,41 +41,41 @@ class Job(enum.IntEnum):
 
 
 def column_layout(lanes, index_bits):
-    """Payload of an input: the index of its weight for each lane's output, and ``last``, set on the last column.
+    """Layout of an input: for each lane, the index of its weight; ``last`` marks the last column.
 
-    Inputs come in rounds of eight, one of each example; all inputs of a round have the same indices and ``last``.
+    Inputs come in rounds of eight, one per example; all inputs of a round have the same indices and ``last``.
     """
     return data.StructLayout({
         "input": FP32.width, "indices": data.ArrayLayout(index_bits, lanes), "last": 1})
 
 
 class CentroidProduct(wiring.Component):
-    """Multiply eight examples by rows of centroid weights, an output in each lane, or differentiate the centroids.
+    """Multiply eight examples by rows of centroid weights, or differentiate the centroids.
 
     Each lane has one adder, one multiplier, and a sum for each of eight examples and each centroid. An input is added
-    to the sum of its example and index. Once all columns are in, the sums are read, one per cycle, multiplied, and
-    added up: over the centroids in a PRODUCT, over examples in a GRADIENT. An output thus takes ``table.centroids``
-    multiplications for any number of columns. sim/golden/features/codebook_layers/centroid_product.py
-    states the order of sums.
+    to the sum of its example and index. After the last column, the sums are read, one per cycle, multiplied, and
+    added up: over the centroids in a PRODUCT, and over the examples in a GRADIENT. An output thus takes
+    ``table.centroids`` multiplications for any number of columns.
+    sim/golden/features/codebook_layers/centroid_product.py states the order of sums.
 
-    Eight sums share an adder with a latency of seven cycles and an operand register, so that an input is taken, or a
-    term added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first,
+    Eight sums share an adder with a latency of seven cycles and an operand register, so an input is taken, or a term
+    added, in every cycle. A job without pauses takes :meth:`cycles` cycles. After a reset all sums are cleared first,
     which takes eight cycles per centroid, and at least 64 cycles. ``job.ready`` depends combinationally on
-    ``table.valid``, so that no job begins with a partial table; every other ``ready`` is a function of registers.
+    ``table.valid``, so that no job starts with a partial table; every other ``ready`` depends only on registers.
 
     Parameters
     ----------
     table : CentroidTable
         Centroids are loaded separately from indices, even if packets contain the table.
     lanes : int
-        Outputs computed in parallel: 1, 2, 4 or 8.
+        Number of outputs computed in parallel: 1, 2, 4 or 8.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        Number of DSP blocks that each multiplier may use: 4, 2 or 1.
 
     Members
     -------
     table : In(stream of {data, last})
-        ``table.centroids`` centroids; taken between jobs.
+        The centroids, ``table.centroids`` of them; taken between jobs.
     job : In(stream of Job)
     i : In(stream of column_layout(lanes, table.index_bits))
         Input of a PRODUCT or GRADIENT.
@@ -111,22 +111,22 @@ class CentroidProduct(wiring.Component):
 
     @property
     def _product_latency(self):
-        """Cycles from the factors' arrival to their product."""
+        """Latency in cycles from the arrival of the factors to their product."""
         return 1 + self._multipliers[0].latency
 
     @property
     def _walk(self):
-        """Steps of a pass through the centroids; at least SLOTS, so that sums recur after an adder's latency."""
+        """Number of steps of a pass through the centroids; at least SLOTS, to cover an adder's latency."""
         return max(SLOTS, self._parameters.centroids)
 
     def cycles(self, job, columns=0):
-        """Cycles from the acceptance of a job to the acceptance of the next, if streams never pause.
+        """Number of cycles from accepting a job to accepting the next one, if streams never pause.
 
         Parameters
         ----------
         job : Job
         columns : int
-            Columns of a PRODUCT or GRADIENT, at least 1.
+            Number of columns of a PRODUCT or GRADIENT, at least 1.
         """
         latency = self._product_latency
         match job:
@@ -146,10 +146,10 @@ class CentroidProduct(wiring.Component):
         idle, clearing, combining, fetching, starting = (
             Signal(name=name) for name in ("idle", "clearing", "combining", "fetching", "starting"))
         used, is_gradient = Signal(), Signal()
-        m.d.comb += [used.eq(index < count),  # with few centroids, a pass has unused steps
+        m.d.comb += [used.eq(index < count),  # with few centroids, some steps of a pass are unused
                      is_gradient.eq(kind == Job.GRADIENT)]
 
-        # Shift registers for the valid bits of inputs and terms on their way to a sum; only these bits are reset.
+        # Shift registers for the valid bits of inputs and terms in the adder pipeline; only these bits are reset.
         gathers, terms = Signal(_SUM), Signal(latency + _SUM)
         gather, drain = Signal(), Signal()
         m.d.sync += [gathers.eq(Cat(gather, gathers)), terms.eq(Cat(drain, terms))]
@@ -157,7 +157,7 @@ class CentroidProduct(wiring.Component):
             m.d.sync += terms[latency].eq(1)
         coming = self._delayed(m, "indices", Cat(slot, self.i.p.indices), _SUM - 1)
         indices = register(m, "landing_indices", value=coming).value
-        # In the memory, sums of outputs follow sums of gradients.
+        # In the memory, the sums of outputs follow the sums of gradients.
         layout = data.StructLayout({"place": range(self._walk), "outputs": 1, "complete": 1})
         target, reading = Signal(layout), Signal(layout)
         m.d.comb += [
@@ -169,7 +169,7 @@ class CentroidProduct(wiring.Component):
         nearing, landing = Signal(layout), Signal(layout)
         m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
         m.d.sync += landing.eq(nearing)
-        # The signal for a job's last cycle is delayed like the terms, whether this cycle has a term or not.
+        # The signal for a job's last cycle has the same delay as the terms, even if that cycle has no term.
         ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
@@ -180,7 +180,7 @@ class CentroidProduct(wiring.Component):
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
-        # If a sum's next term follows after eight cycles, the sum is not yet written, and is forwarded to the adder.
+        # If a sum's next term follows eight cycles later, the sum is not written yet and is forwarded to the adder.
         again = register(m, "again", value=(
             terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
         lane_sums = []
@@ -190,7 +190,7 @@ class CentroidProduct(wiring.Component):
             sums = self._memory(m, f"sums_{number}", SLOTS * count)
             totals = self._memory(m, f"totals_{number}", 2 * self._walk)
 
-            # Sums of inputs: read for an input, written with it added, and zeroed when they have been drained.
+            # Sums of inputs: read and written back with each input added, and zeroed when they are drained.
             bits = self._parameters.index_bits
             drained = register(m, f"drained_{number}", address=sums.read.addr).address
             written, next_written = (places[len(slot) + number * bits:][:bits] for places in (indices, coming))
@@ -204,7 +204,7 @@ class CentroidProduct(wiring.Component):
                 sums.write.en.eq(gathers[-1] | clearing | terms[0]),
             ]
 
-            # Factors of each term: a sum, and either a centroid or the gradient of an output.
+            # Factors of each term: a sum, and a centroid or the gradient of an output.
             factor = register(m, f"factor_{number}", value=self.rows.payload[number]).value
             factors = register(m, f"factors_{number}", a=Mux(is_gradient, factor, centroid), b=sums.read.data)
             m.d.comb += [multiplier.a.eq(factors.a), multiplier.b.eq(factors.b)]
@@ -261,7 +261,7 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Start values are stored while the last inputs are added to their sums; both take equally long. After
+            # Start values are stored while the last inputs are added to their sums, which takes equally long. After
             # that, there is room for all results.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
@@ -317,7 +317,7 @@ class CentroidProduct(wiring.Component):
         return m
 
     def _elaborate_table(self, m, idle, index):
-        """Load centroids; return the centroid of ``index``, a cycle later, and whether loading is incomplete."""
+        """Load centroids; return the centroid of ``index`` one cycle later, and whether it is still loading."""
         count = self._parameters.centroids
         m.submodules.centroids = memory = Memory(shape=FP32.width, depth=count, init=[])
         write = memory.write_port()
@@ -344,13 +344,13 @@ class CentroidProduct(wiring.Component):
                              totals.write.data.eq(0), totals.write.en.eq(1)]
 
     def _delayed(self, m, name, value, cycles):
-        """Delay a value by some cycles, in parallel to the arithmetic."""
+        """Delay a value by a number of cycles, in parallel to the arithmetic."""
         m.submodules[name] = line = DelayLine(shape=value.shape(), cycles=cycles)
         m.d.comb += line.i.eq(value)
         return line.o
 
     def _memory(self, m, name, depth):
-        """Memory of sums; one is read and one written per cycle, and a written value can be read immediately."""
+        """Memory for sums: one read and one write per cycle; a written value can be read immediately."""
         m.submodules[name] = memory = Memory(shape=FP32.width, depth=depth, init=[])
         write = memory.write_port()
         return SimpleNamespace(write=write, read=memory.read_port(transparent_for=(write,)))

@@ -1,4 +1,4 @@
-"""Layers with centroid indices as weights, see docs/compute/centroids.md."""
+"""Layers with weights stored as centroid indices; see docs/compute/centroids.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "CodebookLayersFeature"]
 
 
 class CodebookLayersFeature(Feature):
-    """Feature that adds layers with centroid weights to the compute engine."""
+    """Feature that adds centroid-weight layers to the compute engine."""
 
     requires = ("compute", "codebook")
 

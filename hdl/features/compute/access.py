@@ -1,4 +1,4 @@
-"""Ports of the compute engine's units: for jobs, and for reading and writing memory rows."""
+"""Ports of the compute engine's units, for jobs and for reading and writing memory rows."""
 
 from amaranth.hdl import Cat, unsigned
 from amaranth.lib import data, stream
@@ -15,8 +15,8 @@ _MEMORY_BITS = 2
 
 
 def place_shape(owner_bits=0):
-    """Shape of a place: the number of a :class:`~hdl.features.compute.layer_list.Place` in the low bits, and above
-    it, in a node with buffer tags, the buffer number of the operand. Units pass places on unchanged."""
+    """Shape of a place: a :class:`~hdl.features.compute.layer_list.Place` in the low bits and, with buffer tags, the
+    operand's buffer number in the bits above. Units pass places through unchanged."""
     return unsigned(_MEMORY_BITS + owner_bits)
 
 
@@ -31,12 +31,12 @@ def owner_of(operand):
 
 
 def place_of(operand):
-    """Return the memory number and the buffer number of an operand in a checked list."""
+    """Return the place of an operand in a checked list: memory number and buffer number."""
     return Cat(memory_of(operand.place), operand.owner)
 
 
 def request_layout(rows, owner_bits=0):
-    """Payload of a read request: a place (:func:`place_shape`) and a row of its memory.
+    """Payload of a read request: a place (:func:`place_shape`) and a row in its memory.
 
     Parameters
     ----------
@@ -49,19 +49,19 @@ def request_layout(rows, owner_bits=0):
 
 
 def response_layout(lanes):
-    """Payload of a read response: the elements of the row. Responses come in the order of the reads."""
+    """Payload of a read response: the elements of a row. Responses arrive in request order."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), lanes)})
 
 
 def write_layout(rows, lanes, owner_bits=0):
-    """Payload of a write: a row, its elements, and a write enable for each element."""
+    """Payload of a write: a row, its elements, and a write enable per element."""
     return data.StructLayout({
         "place": place_shape(owner_bits), "row": range(rows),
         "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})
 
 
 def unit_members(job, *, lanes, memory_rows, owner_bits=0):
-    """Members of a unit that works on operands in memory, by name.
+    """Return the members of a unit that operates on operands in memory, keyed by name.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
 
 
 def place_operands(m, job, instruction, names, bases, *, lanes):
-    """Set the memories and the first rows of a job's operands.
+    """Assign memory and first row of each operand of a job.
 
     Parameters
     ----------
@@ -103,9 +103,9 @@ def place_operands(m, job, instruction, names, bases, *, lanes):
     job, instruction : View
         Job, and the fields of its instruction.
     names : sequence of str
-        Names of the operands in the order of their checks.
+        Operand names, in the order they are checked.
     bases : sequence of Value
-        Addresses of the operands; any further addresses are ignored.
+        Operand addresses; excess addresses are ignored.
     lanes : int
     """
     for name, base in zip(names, bases, strict=False):

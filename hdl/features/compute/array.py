@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the units, which check the number of DSP blocks.
-"""Array of multiply-accumulate units: an outer product of rows and columns in every cycle."""
+# The units are created in the constructor, which checks the number of DSP blocks.
+"""Array of multiply-accumulate units, which computes an outer product of a row and a column in every cycle."""
 
 import functools
 import operator
@@ -20,15 +20,15 @@ __all__ = ["ONE", "TILES", "MacArray", "check_units", "delays", "result_layout",
 #: Encoding of 1.0.
 ONE = FP32.bias << FP32.fraction_bits
 
-#: Number of forms that a register tile can have.
+#: Number of forms that a register tile can take.
 TILES = SLOTS.bit_length()
 
-#: Number of tiles for which results can be stored.
+#: Maximum number of tiles with stored results.
 _BANKS = 2
 
 
 def check_units(rows, columns):
-    """Raise ValueError unless an array can have ``rows`` rows and ``columns`` columns."""
+    """Raise ValueError unless an array may have ``rows`` rows and ``columns`` columns."""
     if not isinstance(rows, int) or rows not in (1, 2, 4):
         raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
     if not isinstance(columns, int) or columns not in (2, 4, 8):
@@ -38,8 +38,8 @@ def check_units(rows, columns):
 def term_layout(rows, columns):
     """Payload of the operands of one slot: ``a`` for each row and ``b`` for each column.
 
-    The eight beats of a round use the slots 0 to 7 in order, with the same ``first``, ``last`` and ``tile``. ``rows``
-    selects the active rows; all other rows add a bubble. In an ``initial`` beat the term is ``b`` itself instead of
+    The eight beats of a round use slots 0 to 7 in order, with the same ``first``, ``last`` and ``tile``. ``rows``
+    selects the active rows; all other rows add a bubble. In an ``initial`` beat, the term is ``b`` itself instead of
     the product. Sums begin in a round with ``first``, at -0.0 if it is also ``initial`` and otherwise at +0.0. They
     become results after a round with ``last``; its ``tile`` is the base-2 logarithm of the number of row groups. With
     n column groups, n = 8 >> ``tile``, slot s belongs to row group s // n and to column group s % n.
@@ -69,20 +69,20 @@ def delays(m, name, value, count, *, reset_less=True):
 class MacArray(wiring.Component):
     """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
 
-    Elements are binary32 numbers. With any other operand format they are rounded once, on entering the array, except
-    for the elements of an ``initial`` beat, which are added unrounded.
+    Elements are binary32 numbers. With any other operand format, they are rounded once as they enter the array,
+    except for the elements of an ``initial`` beat, which are added unrounded.
 
-    Operands pass from unit to unit, with a register in each: a row of A along its row of units, a column of B along
-    its column. No wire is therefore longer than the distance to the next unit. Results are read in the order of
-    arrival, and the last units of a tile have finished before their first result is read.
+    Operands pass from unit to unit through a register in each one: a row of A along its row of units, a column of B
+    along its column. No wire is therefore longer than the distance to the next unit. Results are read in arrival
+    order, and the last units of a tile have finished before their first result is read.
 
-    Terms are added in the order of arrival, with product and sum each rounded. A beat waits in the operand register
-    until the cycle of its slot: a source that pauses for one cycle loses :data:`SLOTS` cycles, unless it pauses
-    between a round with ``last`` and the next round. No pause changes a result.
+    Terms are added in arrival order, and every product and sum is rounded. A beat waits in the operand register until
+    the cycle of its slot: a source that pauses for one cycle loses :data:`SLOTS` cycles, unless it pauses between a
+    round with ``last`` and the next round. Pauses do not affect results.
 
-    Results leave row by row, and within each row by column group, in ascending order. The results of two tiles are
-    stored, and the last round of a third tile waits. A source that never pauses is never stalled if sums have at
-    least :attr:`shortest` rounds and the sink is always ready.
+    Results leave in ascending order of rows and, within each row, of column groups. The results of two tiles can be
+    stored; the last round of a third tile waits. A source that never pauses is never stalled if sums have at least
+    :attr:`shortest` rounds and the sink is always ready.
 
     ``i.ready`` is a function of registers. Results pass two stages, which move together, and a skid buffer: no path
     leads from ``o.ready`` to the units. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat
@@ -91,13 +91,13 @@ class MacArray(wiring.Component):
     Parameters
     ----------
     rows : int
-        Rows of units: 1, 2 or 4.
+        Number of rows of units: 1, 2 or 4.
     columns : int
-        Columns of units, the lanes of memory rows: 2, 4 or 8.
+        Number of columns of units, which is the number of lanes of a memory row: 2, 4 or 8.
     dsps : int
-        DSP blocks each unit may use: 4, 2 or 1.
+        Number of DSP blocks that each unit may use: 4, 2 or 1.
     operands : str
-        Format of the operands; they must be multiplied one by one, not in blocks.
+        Format of the operands; must not be a block format.
 
     Members
     -------
@@ -135,12 +135,12 @@ class MacArray(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of a tile to its first results."""
+        """Latency in cycles from the last beat of a tile to its first results."""
         return self._latencies[1] + 5
 
     @property
     def shortest(self):
-        """Minimum number of rounds per sum with which the array never stalls its source."""
+        """Minimum number of rounds per sum for which the array never stalls its source."""
         held = SLOTS - 1 + self._latencies[1] + 2 + SLOTS * self._rows
         return max(-(-held // (_BANKS * SLOTS)), self._rows)
 
@@ -159,14 +159,14 @@ class MacArray(wiring.Component):
         """Create the registers that hold a beat until its slot's cycle; return them and the ``issue`` signal."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this cycle belongs to it; any cycle does while no sum is in progress.
+        # The next slot, and whether this cycle belongs to it; while no sum is in progress, any cycle does.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)
         lag = Signal(range(SLOTS))
-        # The first beat of a last round reserves a bank for all beats of the round.
+        # The first beat of a last round reserves a bank for the whole round.
         banks = Signal(range(_BANKS + 1))
-        # Registers that indicate in advance that the next beat opens a round, and that no bank is free for it.
+        # Registers that predict that the next beat opens a round, and that no bank is free for it.
         opening = Signal(init=1)
         full = Signal()
         issue = Signal()
@@ -207,8 +207,8 @@ class MacArray(wiring.Component):
         Unit (row, column) receives each beat row + column cycles after unit (0, 0).
         """
         diagonals = self._rows + self._columns - 1
-        # These registers have a reset and the multipliers' factor registers have none, so that synthesis does not
-        # merge them and each unit keeps its own registers next to its multiplier.
+        # These registers have a reset, unlike the factor registers of the multipliers. This keeps synthesis from
+        # merging them, so that each unit keeps its own registers next to its multiplier.
         a = [delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
                      row + self._columns, reset_less=False) for row in range(self._rows)]
         b = [delays(m, f"b_{column}",
@@ -218,7 +218,7 @@ class MacArray(wiring.Component):
                   for row in range(self._rows)]
         first = delays(m, "first", issue & operands.first, self.product_latency + diagonals)
         negative = delays(m, "negative", operands.initial, self.product_latency + diagonals)
-        # Sums are stored in the order of their beats, so a counter addresses them.
+        # Sums are stored in beat order, so a counter addresses them.
         latency = self._latencies[1]
         stores = Signal(latency + diagonals - 1)
         address = Signal(range(PLACES))
@@ -240,7 +240,7 @@ class MacArray(wiring.Component):
         return complete
 
     def _factor(self, m, name, element, opens, *, exact):
-        """Convert an element to its factor, unless the format needs no rounding."""
+        """Convert an element to a factor, if the format requires rounding."""
         if self._form.rounder is None:
             return element
         m.submodules[f"rounder_{name}"] = rounder = self._form.rounder(exact=exact)
@@ -248,7 +248,7 @@ class MacArray(wiring.Component):
         return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Drain complete tiles through two stages, a row's address and its result, that advance together."""
+        """Drain complete tiles through two stages, for a row's address and its result, which advance together."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))
@@ -263,7 +263,7 @@ class MacArray(wiring.Component):
         with m.If(move & (waiting != 0)):
             m.d.sync += number.eq(number + 1)
 
-        # The number of a result row consists, from the lowest bit up, of column group, row of units and row group.
+        # From the lowest bit up, a result row's number consists of column group, row of units and row group.
         row_bits = self._rows.bit_length() - 1
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         chosen = Signal(marks, name="chosen")

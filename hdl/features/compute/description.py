@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    The list of LAYERS is at ``weight_base`` in the activation memory; the command's length is a number of examples.
+    LAYERS reads its list at ``weight_base`` in the activation memory; the command's length is the number of examples.
     """
     return EngineDescription(
         name="compute",
@@ -31,7 +31,7 @@ def describe(config):
 
 
 def _window(config):
-    """Input for the memory window of the executing tenant, in a node with tenants and buffer tags."""
+    """Input for the memory window of the executing tenant, in nodes with tenants and buffer tags."""
     if not (config.has("tenants") and config.compute.buffer_tags):
         return {}
     from hdl.features.tenants.sources import Window

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
-"""Drain of a matrix product: results of the array become rows of C."""
+# The constructor creates the parts because their layouts are needed even without elaboration.
+"""Drain of a matrix product: writes results of the array to rows of C."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,12 +18,12 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["Drain", "above_zero"]
 
-#: Capacity of the gate in rows: enough for one tile of four rows of units.
+#: Capacity of the gate buffer in rows: enough for one tile with four rows of units.
 _GATES = 33
 
 
 def above_zero(element):
-    """Whether an encoding represents a number above zero."""
+    """Whether an encoding represents a positive number."""
     magnitude = element[:FP32.width - 1]
     infinity = ((1 << FP32.exponent_bits) - 1) << FP32.fraction_bits
     return ~element[-1] & magnitude.any() & (magnitude <= infinity)
@@ -32,21 +32,21 @@ def above_zero(element):
 class Drain(wiring.Component):
     """Write results to their rows of C, with the epilogue of the product.
 
-    Results beyond the edge of C are dropped. The epilogue applies to final results: ``relu`` turns negative numbers
-    and -0.0 into +0.0; ``gated`` sets elements to +0.0 if the gate's element is not above zero. A NaN from the array
-    is canonical and is kept. Rows of the gate are read as soon as a tile is announced; only their flags are kept.
+    Results beyond the edge of C are dropped. Final results pass the epilogue: ``relu`` turns negative numbers and
+    -0.0 into +0.0; ``gated`` sets elements to +0.0 if the gate's is not positive. NaNs from the array are canonical
+    and kept. Rows of the gate are read as soon as a tile is announced; only their flags are kept.
 
-    A row of results is taken per cycle, if ``write`` is free and the gate has arrived. It is offered one cycle later.
+    One result row is taken per cycle if ``write`` is free and the gate has arrived; it is offered one cycle later.
     ``write`` is a register; ``i.ready`` depends combinationally on ``write.ready``. Responses never wait.
 
     Parameters
     ----------
     rows, lanes : int
-        Rows and columns of the array.
+        Number of rows and columns of the array.
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows of the largest memory.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
@@ -61,12 +61,12 @@ class Drain(wiring.Component):
     drained : Out(1)
         The last row of a tile has been accepted, or is beyond the edge.
     complete : Out(1)
-        High with ``drained`` if the row is also the last one of C.
+        High together with ``drained`` if the row is also the last row of C.
     """
 
-    #: Cycles from the offer of a tile to its first request.
+    #: Latency in cycles from when a tile is offered until its first request.
     planned = 3
-    #: Cycles from a row of results to its write.
+    #: Latency in cycles from when a result row is ready until it is written.
     latency = 1
 
     def __init__(self, *, rows, lanes, memory_rows, owner_bits=0):
@@ -107,7 +107,7 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan a tile's row sequences in C and, if final, in the gate, in three steps: multiply, add, offer."""
+        """Plan a tile's row sequences in C and, if final, in the gate: multiply, add, then offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
@@ -132,7 +132,7 @@ class Drain(wiring.Component):
                     planned.lines.eq(left["m"]), planned.edge.eq((left["n"] - 1) >> lane_bits),
                     *(planned.mask[lane].eq((left["n"] - 1)[:lane_bits] >= lane) for lane in range(self._lanes))]
                 if target is walk:
-                    # In every order, the last tile contains the last row and column of C, and no terms are left.
+                    # In any order, the last tile contains the last row and column of C, and no terms remain.
                     ends_m = left["m"] <= self._rows << tile.tile
                     ends_n = left["n"] <= (groups << lane_bits)
                     m.d.sync += [planned.tag.partial.eq(tile.partial),
@@ -143,7 +143,7 @@ class Drain(wiring.Component):
                 with m.If(self.tiles.valid):
                     m.next = "Add"
             with m.State("Add"):
-                # Only registers are used: otherwise a path would lead from the write port to the queue of tiles.
+                # Only registers are used, to avoid a path from the write port to the tile queue.
                 m.d.comb += starts.eq(~offered & ~gate_offered)
                 with m.If(starts):
                     m.d.comb += self.tiles.ready.eq(1)

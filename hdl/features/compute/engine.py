@@ -1,4 +1,4 @@
-"""Compute engine of a node: LAYERS, a list of matrix products and functions of rows."""
+"""Compute engine of a node, which executes LAYERS: a list of matrix products and row functions."""
 
 from amaranth.hdl import Cat, Const, EnableInserter, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -28,26 +28,26 @@ COLUMNS = 64
 
 
 def memory_words(config):
-    """Sizes, in elements, of the memories that can hold operands, in the order of
+    """Sizes in elements of the memories for operands, in the order of
     :class:`~hdl.features.compute.layer_list.Place`."""
     return config.memories.gradient, config.memories.weight, config.compute.activations
 
 
 def counts_layout():
-    """Per-cycle increments of the counters, by register name."""
+    """Layout of the per-cycle counter increments, keyed by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1, "gemm_cycles": 1, "vector_cycles": 1})
 
 
 class ComputeEngine(wiring.Component):
-    """Run LAYERS on the memories of a node, one command after the other.
+    """Run LAYERS commands on the memories of a node, one at a time.
 
-    The list is checked before anything is written. It is then executed by a unit for products and a unit for
-    functions of rows, one at a time. A node with centroids has another unit, for products with centroid indices, and
-    a node with functions of sequences has another unit, which executes ROWS. docs/protocol.md describes the list.
+    The list is checked before anything is written. It is then executed by a unit for products and a unit for row
+    functions, one at a time. A node with centroids has another unit for products with centroid indices, and a node
+    with sequence functions has another unit for ROWS. docs/protocol.md describes the list.
 
-    A label or row number that is too large is detected while its function runs; the instructions before it have been
-    executed by then. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
-    buffer is still executed; the list ends after it.
+    A label or row number that is too large is only detected while its function runs, after the preceding instructions
+    have been executed. In a node with buffer tags, an instruction that reads overwritten rows of a buffer is still
+    executed, but the list ends after it.
 
     Parameters
     ----------
@@ -57,25 +57,25 @@ class ComputeEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+        LAYERS commands that have already been checked; see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One event for each command. Its detail is the number of executed instructions, or the number of the
-        invalid instruction. From bit 8 up, it also contains the row, with READ_DEAD, or, for an executed list in a
-        node with centroids, the number of cycles when all lanes of the centroid unit multiply.
+        One event per command. Its detail is the number of executed instructions, or the number of the invalid
+        instruction. From bit 8 up, it contains the row for READ_DEAD or, for an executed list in a node with
+        centroids, the number of cycles with multiplications in all lanes of the centroid unit.
     link_reset : In(1)
-        Abort a command, possibly half-way through.
+        Abort the running command.
     weight_version : In(32)
         Weight version for the event.
     count : Out(counts_layout())
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     activation_written : In(written_signature(rows))
-        In a node with buffer tags: each row of the activation memory that is written.
+        In a node with buffer tags: each written row of the activation memory.
     window : In(window_layout(activation_words))
         In a node with buffer tags and tenants: the tenant's window in the activation memory.
     throttle : In(16)
-        In a node with throttles: number of cycles out of 65,536 when the list and all units advance; the
-        memories serve them in every cycle. The floating-point units of a native simulation cannot pause, so
-        such a node must be simulated as gateware.
+        In a node with throttles: number of cycles out of 65,536 when the list and all units advance; the memories
+        serve them in every cycle. Native floating-point units cannot pause, so such a node must be simulated as
+        gateware.
     """
 
     def __init__(self, *, config):
@@ -204,7 +204,7 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid & enable),
-                    # If a client's place has no buffer number, it may read rows of any buffer.
+                    # If a client's ``place`` has no buffer number, it may read the rows of any buffer.
                     *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
                     access.response.ready.eq(client.response.ready & enable),
                 ]
@@ -228,7 +228,7 @@ class ComputeEngine(wiring.Component):
         return throttle.enable
 
     def _held(self, m, runner, enable):
-        """Return the start of the list runner, extended until the throttled runner has seen it."""
+        """Return the list runner's start, extended until the throttled runner has seen it."""
         if not self._config.has("throttles"):
             return runner.start
         waits = Signal()
@@ -236,8 +236,8 @@ class ComputeEngine(wiring.Component):
         return runner.start | waits
 
     def _elaborate_owners(self, m, owners, access, lists, runner, done):
-        """Tag the rows that are written, and compare the tags of the rows that are read. An instruction that
-        has read dead rows is reported as invalid in its last cycle, so that the list ends with it."""
+        """Tag the written rows, and check the tags of the rows that are read. An instruction that has read dead rows
+        is reported as invalid in its last cycle, so the list ends with it."""
         wiring.connect(m, owners=owners.written, memory=wiring.flipped(self.activation_written))
         read, write = access.read_2, access.write_2
         m.d.comb += [

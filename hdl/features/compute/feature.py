@@ -15,7 +15,7 @@ FP32 = "fp32"
 
 
 class _OperandNames(Collection[str]):
-    """Names of formats, in the order of their codes; the registry may add more."""
+    """Format names in code order; the registry may add more."""
 
     def __contains__(self, name: object) -> bool:
         return any(name == other for other in self)
@@ -28,10 +28,10 @@ class _OperandNames(Collection[str]):
         return 1 + len(format_names("operands"))
 
 
-#: Names of the formats that operands of products can be rounded to.
+#: Names of the formats that product operands can be rounded to.
 OPERAND_NAMES = _OperandNames()
 
-#: Maximum number of units that multiply blocks: one adder serves them all.
+#: Maximum number of units that multiply blocks, as one adder serves them all.
 MAX_BLOCK_UNITS = 16
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts, since their latencies are needed even without elaboration.
 """Matrix products of operands in memory: C = epilogue(start + A · B)."""
 
 from amaranth.hdl import Cat, Module, Signal
@@ -19,41 +19,41 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Gemm"]
 
-#: Maximum number of tiles that are announced but not yet drained.
+#: Maximum number of tiles that have been announced but not yet drained.
 _TILES = 17
-#: Maximum number of rows that are requested but not yet received.
+#: Maximum number of rows that have been requested but not yet received.
 _REQUESTS = 33
 
 
 class Gemm(wiring.Component):
-    """Multiply matrices in memory, and write the product to memory.
+    """Multiply matrices in memory and write the product to memory.
 
-    A job is accepted when none is running, and ends with a cycle of ``done`` when all of C is in the memory. If its
-    panels do not fit, nothing is written, and it ends with a cycle of ``bad``, :attr:`checked` cycles after it was
-    accepted. Panels do not fit if one needs more than ``blocks`` blocks, or if there are several along a dimension
-    that memory rows run along, each shorter than a memory row. Bases and strides are not checked.
+    A job is accepted when none is running, and ends with a one-cycle ``done`` when all of C is in memory. If its
+    panels do not fit, nothing is written, and it ends with a one-cycle ``bad``, :attr:`checked` cycles after it was
+    accepted. Panels do not fit if one needs more than ``blocks`` blocks, or if several panels along the direction of
+    memory rows are shorter than a row. Bases and strides are not checked.
 
-    At most one row is requested per cycle, in this priority: initial values, the gate, operands. Responses come in
-    the order of the requests, at any time after them, and never wait.
+    At most one row is requested per cycle, in this priority: initial values, the gate, operands. Responses arrive in
+    the order of the requests, at any later time, and are always accepted.
 
     Parameters
     ----------
     rows : int
-        Rows of units: 1, 2 or 4.
+        Number of rows of units: 1, 2 or 4.
     lanes : int
-        Columns of units, and elements of a row of memory: 2, 4 or 8, and at least ``rows``.
+        Number of columns of units, and of elements in a memory row: 2, 4 or 8, and at least ``rows``.
     dsps : int
-        DSP blocks each unit may use: 4, 2 or 1.
+        Number of DSP blocks each unit may use: 4, 2 or 1.
     blocks : int
-        Blocks of ``lanes`` by ``lanes`` elements in a panel, a power of two between 2 and 512.
+        Number of ``lanes`` by ``lanes`` blocks in a panel: a power of two between 2 and 512.
     memory_rows : int
-        Rows of the largest memory, at least 2.
+        Number of rows in the largest memory, at least 2.
     scale_mask : bool
-        Whether results can be scaled and masked; otherwise, the job's ``scale_mask`` has no effect.
+        Whether results can be scaled and masked; if not, the job's ``scale_mask`` has no effect.
     operands : str
-        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a key of :data:`~hdl.features.compute.operands.OPERANDS`.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
@@ -62,14 +62,14 @@ class Gemm(wiring.Component):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        All writes accepted in earlier cycles are in the memory.
+        Whether all writes accepted in earlier cycles are in memory.
     done : Out(1)
-        C is in the memory.
+        C is in memory.
     bad : Out(1)
         The job is rejected.
     """
 
-    #: Cycles from the acceptance of a job to ``bad``.
+    #: Latency in cycles from the acceptance of a job to ``bad``.
     checked = 4
 
     def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False, operands=FP32,
@@ -110,7 +110,7 @@ class Gemm(wiring.Component):
         return m
 
     def _elaborate_job(self, m):
-        """Hold the job until its product is written."""
+        """Hold the job until its product has been written."""
         product, requested = self._product, self.job.payload
         job = Signal(self._job, reset_less=True)
         asked = product.job.payload
@@ -139,7 +139,7 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """When a tile's initial values are requested, announce it to the stages that handle its results."""
+        """When a tile's initial values are requested, announce it to the stages that process its results."""
         tiles = self._product.tiles
         m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
         sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]
@@ -150,7 +150,7 @@ class Gemm(wiring.Component):
         connect_stream(m, queue.o, self._drain.tiles)
 
     def _elaborate_requests(self, m, parts):
-        """Arbitrate the requests of the parts by priority, and route the responses."""
+        """Arbitrate the parts' requests by priority, and route the responses back."""
         m.submodules.owners = owners = Queue(shape=2, depth=_REQUESTS)
         request = Signal(self.request.payload.shape(), reset_less=True)
         free = Signal()

@@ -1,4 +1,4 @@
-"""Job of a matrix product with operands in memory."""
+"""Job of a matrix product with its operands in memory."""
 
 from amaranth.lib import data
 
@@ -10,26 +10,26 @@ __all__ = ["gemm_job_layout", "matrix_layout"]
 
 
 def matrix_layout(rows, owner_bits=0):
-    """Matrix in memory: its place (:func:`~hdl.features.compute.access.place_shape`), its first row, and its stride
-    in rows."""
+    """Layout of a matrix in memory: place (:func:`~hdl.features.compute.access.place_shape`), first row and stride in
+    rows."""
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "stride": range(rows)})
 
 
 def gemm_job_layout(rows, owner_bits=0):
-    """Payload of a resolved product C = A · B: sizes in elements, addresses in memory rows.
+    """Layout of a product C = A · B with resolved addresses: sizes in elements, addresses in memory rows.
 
-    Sizes, factors and ``order`` are as in :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
-    the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial``, sums begin
-    with the elements of ``start``; a stride of 0 uses one line for all rows. ``relu`` turns elements of zero or less
-    into +0.0; ``gated`` sets elements to +0.0 where the element of ``gate`` is not above zero; ``scale_mask`` is
-    applied before both. Place ONES, for A or B, needs no memory.
+    Sizes, factors and ``order`` are as in :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``,
+    the memory holds k lines of m elements; with ``transpose_b``, n lines of k elements. With ``initial``, sums start
+    from the elements of ``start``; a stride of 0 uses one line for all rows. ``relu`` turns elements that are not
+    positive into +0.0; ``gated`` sets elements to +0.0 where the element of ``gate`` is not positive; ``scale_mask``
+    is applied before both. Place ONES, for A or B, needs no memory.
 
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows of the largest memory.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
     """
     loops = job_layout().members
     names = ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")

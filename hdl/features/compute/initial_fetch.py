@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
-"""Fetch of initial values: elements of a matrix, or partial results, that the sums of a tile begin with."""
+# The constructor creates the submodules because their layouts are needed even without elaboration.
+"""Fetch the initial values of a tile's sums: matrix elements or partial results."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,14 +19,14 @@ __all__ = ["InitialFetch"]
 
 
 class InitialFetch(wiring.Component):
-    """Read the initial values of the tiles that request them, in the order of use by the array.
+    """Read the initial values of tiles that request them, in the order the array uses them.
 
-    Rows are ordered by row of units and then by slot; a row that is common to all rows, with a stride of 0, comes
-    once for each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
+    Rows are ordered by row of units, then by slot; a row that is common to all rows (stride 0) is repeated for each
+    slot. Beyond the edge of the matrix nothing is read, and the values are zero.
 
-    A repeated tile begins with its own earlier results in C. It is read when fewer tiles are unfinished than the
-    previous panel had, since its earlier results are then complete. A tile is finished when all its results are in
-    the memory.
+    A repeated tile starts from its own earlier results in C. It is read once fewer tiles are unfinished than the
+    previous panel had, because its earlier results are then complete. A tile is finished when all its results are in
+    memory.
 
     Tiles are taken before the array needs their values, as long as there is room for the values, and are passed to
     the drain at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is
@@ -35,7 +35,7 @@ class InitialFetch(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Rows of the array, and elements of a row of memory.
+        Number of rows of the array, and of elements per memory row.
     memory_rows : int
         Rows of the largest memory.
     ahead : int
@@ -58,7 +58,7 @@ class InitialFetch(wiring.Component):
     o : Out(stream of initial_layout(lanes))
     """
 
-    #: Cycles from the offer of a tile to its first request.
+    #: Latency in cycles from the offer of a tile to its first request.
     planned = 3
 
     def __init__(self, *, rows, lanes, memory_rows, ahead=31, owner_bits=0):
@@ -99,7 +99,7 @@ class InitialFetch(wiring.Component):
         tile = self.tiles.payload
         unfinished, drained = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         finished, taken = Signal(), Signal()
-        # Number of tiles of a panel; it saturates at the maximum number of unfinished tiles.
+        # Number of tiles per panel; saturates at the maximum number of unfinished tiles.
         count, before = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         most = Mux(tile.opens, count, before)
         m.d.comb += [finished.eq(self.settled & (drained != 0)), taken.eq(self.tiles.valid & self.tiles.ready)]
@@ -112,7 +112,7 @@ class InitialFetch(wiring.Component):
         return (unfinished != self._ahead) & (~tile.again | (unfinished < most))
 
     def _elaborate_plan(self, m, walk, safe):
-        """Plan the row sequences of a tile, one for each row of units, in three steps: wait, add, offer."""
+        """Plan the row sequences of a tile, one per row of units, in three steps: wait, add, offer."""
         job, tile = self.job, self.tiles.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         matrix = data.View(job.c.shape(), Mux(tile.again, job.c, job.start))

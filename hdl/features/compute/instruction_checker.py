@@ -1,4 +1,4 @@
-"""Check of the instructions of a list against a node's memories, and their translation into jobs."""
+"""Checks the instructions of a list against a node's memories, and translates them into jobs."""
 
 from amaranth.hdl import Array, C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -35,22 +35,22 @@ GEMM_OPERANDS = ("c", "a", "b", "start", "gate")
 VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 """Operands of a function of rows in the order of their checks: the targets first."""
 
-#: Number of bits of the sizes and strides of a list.
+#: Number of bits of sizes and strides in a list.
 _FIELD = 16
 
 
 def _codebook_layers():
-    """Module with the instructions of codebook layers, for an engine that has them."""
+    """Module with the instructions of codebook layers, for engines that have them."""
     from hdl.features.codebook_layers import centroid_instruction
 
     return centroid_instruction
 
 
 def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
-    """Payload of a checked instruction: its kind, validity, the number of the instruction at fault, and its job.
+    """Layout of a checked instruction: kind, validity, number of the instruction at fault, and job.
 
-    Only the job of the instruction's kind is valid, and only if the instruction is valid. The job for centroids
-    exists only in a node with centroids, and the job for ROWS only with ``sequences``.
+    Only the job for the instruction's kind is valid, and only if the instruction is valid. The job for centroids
+    exists only in nodes with centroids, and the job for ROWS only with ``sequences``.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MAX_INSTRUCTIONS),
@@ -68,7 +68,7 @@ def _chosen_layout(column_bits, *, sequences):
 
 
 class InstructionChecker(wiring.Component):
-    """Check whether each instruction of a list can be run, and create its job.
+    """Check whether each instruction of a list can be run, and create a job for it.
 
     An instruction is invalid
 
@@ -83,7 +83,7 @@ class InstructionChecker(wiring.Component):
       except for labels, loss and row numbers;
     - if a stride is less than a row of the matrix, except for the strides of labels and numbers, and for 0 as the
       stride of ``start``; tables of centroids and vectors have no stride;
-    - if an operand ends beyond its memory, is a target in the weights, or is ``ONES`` and neither A nor B;
+    - if an operand ends past its memory, is a target in the weights, or is ``ONES`` but neither A nor B;
     - if a target overlaps another operand of the instruction, except that ``start`` may be C itself, and ``x`` or
       ``start`` of ROWS may be the target or ``third``, unless it is a table;
     - if a target in the activation memory overlaps the list. This is detected at the END, and the number at fault is
@@ -92,31 +92,31 @@ class InstructionChecker(wiring.Component):
     Operands that an instruction does not use are ignored. A matrix covers all elements from the first of its first
     row to the last of its last row. Without ``check`` nothing is compared, and only the job is created.
 
-    An operand takes three cycles plus one for each bit of its number of rows less one (at least one), or a single
+    An operand takes three cycles, plus one for each bit of its number of rows minus one (at least one), or a single
     cycle if it is not compared. The first one starts one cycle after the instruction arrives, and the result is
-    offered one cycle after the last operand. An END takes two cycles in all. ``i`` and ``o`` are taken together:
+    offered one cycle after the last operand. An END takes two cycles in total. ``i`` and ``o`` are taken together:
     ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     words : tuple of int
-        Elements of the memories of gradients, of weights and of activations.
+        Number of elements in the gradient, weight and activation memories.
     lanes : int
-        Elements in a row.
+        Number of elements in a row.
     rows, blocks : int
-        Rows of the array, and blocks of its panels.
+        Number of rows of the array, and of blocks in its panels.
     columns : int
-        Maximum number of columns of a function of rows.
+        Maximum number of columns for a row function.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
-        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a name in :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Number of centroids of a table; 0 without products with centroid indices.
+        Number of centroids in a table; 0 without products with centroid indices.
     sequences : bool
-        Whether there are functions of sequences.
+        Whether there are sequence functions.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Number of bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -202,7 +202,7 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
-        written = Signal(len(ranges))  # whether each range is a target; only for functions of sequences
+        written = Signal(len(ranges))  # which ranges are targets; only for sequence functions
         bases = [Signal(address_bits, name=f"base_{location}") for location in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
@@ -265,7 +265,7 @@ class InstructionChecker(wiring.Component):
 
             with m.State("Compare"):
                 same = chosen.same & (address == ranges[0].start) & (location == ranges[0].place)
-                # Operand 0 is the first target; operand 1 of a function of rows is its second target.
+                # Operand 0 is the first target; operand 1 of a row function is its second target.
                 clashes = ((step != 0) & overlaps[0] & ~same) | (other & step[1:].any() & overlaps[1])
                 if self._sequences:
                     third = chosen.same_third & (address == ranges[2].start) & (location == ranges[2].place)
@@ -305,7 +305,7 @@ class InstructionChecker(wiring.Component):
         return m
 
     def _sizes(self, m, gemm, vector, centroid, row):
-        """Sizes of an instruction, with 0 replaced by the command's length, and whether each size is too large."""
+        """Sizes of an instruction, with 0 replaced by the command's length; whether each size is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         fields |= _codebook_layers().centroid_sizes(centroid) if self._centroids else {}
@@ -319,7 +319,7 @@ class InstructionChecker(wiring.Component):
         return sizes, large
 
     def _malformed(self, m, gemm, vector, centroid, row, sizes, large):
-        """Whether an instruction has an error that does not depend on its operands."""
+        """Whether an instruction is malformed, regardless of its operands."""
         job = Signal(job_layout())
         factors = ("tile", "row_tiles", "column_tiles", "rounds")
         m.d.comb += [
@@ -349,7 +349,7 @@ class InstructionChecker(wiring.Component):
         return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, rest))
 
     def _operands(self, gemm, vector, sizes):
-        """Operands of matrix products and of functions of rows, in the order of their checks."""
+        """Operands of matrix products and row functions, in checking order."""
         rows = {"c": sizes["m"], "a": Mux(gemm.transpose_a, sizes["k"], sizes["m"]),
                 "b": Mux(gemm.transpose_b, sizes["n"], sizes["k"]), "start": sizes["m"], "gate": sizes["m"]}
         columns = {"c": sizes["n"], "a": Mux(gemm.transpose_a, sizes["m"], sizes["k"]),
@@ -379,7 +379,7 @@ class InstructionChecker(wiring.Component):
                     m.d.comb += [chosen[name].eq(value) for name, value in operand.items()]
 
     def _jobs(self, m, gemm, vector, sizes, bases):
-        """Create the jobs for matrix products and functions of rows."""
+        """Create the jobs for matrix products and row functions."""
         lane_bits = exact_log2(self._lanes)
         job = self.o.payload.gemm
         m.d.comb += [

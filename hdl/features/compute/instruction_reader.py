@@ -11,42 +11,42 @@ __all__ = ["InstructionReader", "listed_layout"]
 
 
 def listed_layout():
-    """Payload of a listed instruction: its words and its number."""
+    """Payload with the words and the number of a listed instruction."""
     return data.StructLayout({"instruction": instruction_layout(), "number": range(MAX_INSTRUCTIONS)})
 
 
 class InstructionReader(wiring.Component):
-    """Read the instructions of a list one after the other, up to its END.
+    """Read the instructions of a list one by one, up to its END.
 
-    The next instruction is read when the previous one is accepted, so no response is pending while an instruction is
-    offered. A list with no END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or with none before
-    the end of the memory, is invalid: ``bad`` rises in the cycle that would read the missing instruction.
+    The next instruction is read once the previous one has been accepted, so no response is pending while an
+    instruction is offered. If :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS` or the end of
+    memory is reached without an END, ``bad`` rises in the cycle that would read the missing instruction.
 
-    The first request of an instruction is offered two cycles after ``start``, or after the previous instruction was
-    taken, and the instruction itself in the cycle after its last response. Outputs are functions of registers.
+    The first request for an instruction is offered two cycles after ``start`` or the previous instruction's
+    transfer; the instruction is offered in the cycle after its last response. Outputs are functions of registers.
 
     Parameters
     ----------
     rows : int
-        Rows of the activation memory, which holds the list.
+        Number of rows of the activation memory, which holds the list.
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows of the largest memory.
     lanes : int
-        Elements in a row: 2, 4 or 8.
+        Number of elements in a row: 2, 4 or 8.
 
     Members
     -------
     start : In(1)
-        Begin a list. Ignored between the first instruction of a list and its END.
+        Start a list. Ignored between the first instruction of a list and its END.
     row : In(range(rows + 1))
-        First row of the list, held from ``start`` on.
+        First row of the list; must be held from ``start`` on.
     request : Out(stream of request_layout(memory_rows))
     response : In(stream of response_layout(lanes))
     o : Out(stream of listed_layout())
     bad : Out(1)
-        An instruction is missing; held until the next reset.
+        High from the detection of a missing instruction until the next reset.
     number : Out(range(MAX_INSTRUCTIONS + 1))
-        Number of the instruction, or of the missing one.
+        Number of the current instruction, or of the missing one.
     """
 
     def __init__(self, *, rows, memory_rows, lanes):

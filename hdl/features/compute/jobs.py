@@ -1,4 +1,4 @@
-"""Jobs of units: resolved and checked instructions, with addresses in memory rows."""
+"""Jobs for the compute units: resolved and checked instructions, with addresses in memory rows."""
 
 from amaranth.lib import data
 
@@ -8,25 +8,25 @@ from hdl.features.compute.loop_nest import SIZE_BITS
 
 __all__ = ["centroid_job_layout", "place_layout", "row_job_layout", "vector_job_layout"]
 
-#: Number of bits of a stride in a list, in elements.
+#: Width of a stride in a list, in bits; strides are in elements.
 _STRIDE_BITS = 16
 
 
 def place_layout(rows, owner_bits=0):
-    """Start of a matrix: its place (:func:`~hdl.features.compute.access.place_shape`), and its first row there.
+    """Start of a matrix: its memory (:func:`~hdl.features.compute.access.place_shape`) and first row.
 
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
     """
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows)})
 
 
 def vector_job_layout(rows, lanes, owner_bits=0):
-    """Payload of a function of rows: its fields in :func:`~hdl.features.compute.layer_list.vector_layout`.
+    """Payload of a row function: :func:`~hdl.features.compute.layer_list.vector_layout` gives its fields.
 
     Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the lanes of the first label and of the
     loss in their rows. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in elements.
@@ -34,10 +34,10 @@ def vector_job_layout(rows, lanes, owner_bits=0):
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     lanes : int
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
     """
     stride = _STRIDE_BITS - (lanes.bit_length() - 1)
     lane = range(lanes)
@@ -50,17 +50,17 @@ def vector_job_layout(rows, lanes, owner_bits=0):
 
 
 def centroid_job_layout(rows, owner_bits=0):
-    """Payload of a product with centroids, or of their gradients: its fields in
+    """Payload of a product with centroids, or of the gradients of centroids, with the fields of
     :func:`~hdl.features.compute.layer_list.centroid_layout`.
 
-    Sizes are 1 to 4,095. Strides are in rows of memory; a stride of ``indices`` is from line to line.
+    Sizes are 1 to 4,095. Strides are in memory rows; the stride of ``indices`` is the distance between lines.
 
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
     """
     return data.StructLayout({
         **dict.fromkeys(("rows", "columns", "outputs"), SIZE_BITS),
@@ -69,7 +69,7 @@ def centroid_job_layout(rows, owner_bits=0):
 
 
 def row_job_layout(rows, lanes, owner_bits=0):
-    """Payload of a function of the rows of a sequence: its fields in
+    """Payload of a function of the rows of a sequence, with the fields of
     :func:`~hdl.features.compute.layer_list.row_layout`.
 
     Sizes are 1 to 4,095. ``y_lane`` is the lane of the first number of a table row. Strides are in rows of memory,
@@ -78,10 +78,10 @@ def row_job_layout(rows, lanes, owner_bits=0):
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     lanes : int
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
     """
     stride = _STRIDE_BITS - (lanes.bit_length() - 1)
     return data.StructLayout({

@@ -1,4 +1,4 @@
-"""Instruction list of LAYERS: memory layouts of its instructions, sixteen words each."""
+"""Instruction list of LAYERS: memory layouts of its instructions, with sixteen words each."""
 
 import enum
 
@@ -50,7 +50,7 @@ class Kind(enum.IntEnum):
 
 
 class Place(enum.IntEnum):
-    """Memory of an operand, or the constant 1.0 for each of its elements."""
+    """Memory of an operand, or the constant 1.0 for all of its elements."""
 
     GRADIENTS = 0
     WEIGHTS = 1
@@ -102,16 +102,16 @@ class RowFunction(enum.IntEnum):
 
 
 def operand_layout():
-    """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added.
+    """Layout of an operand: memory, address of the first element, whether to add ``state_base``, and owner.
 
-    ``owner`` is the number of its buffer; a node with buffer tags compares it with the tags of the rows that it
-    reads, and other nodes ignore it.
+    ``owner`` is its buffer number; a node with buffer tags compares it with the tags of the rows that it reads, and
+    other nodes ignore it.
     """
     return data.StructLayout({"base": BASE_BITS, "owner": OWNER_BITS, "place": 3, "relative": 1})
 
 
 def instruction_layout():
-    """Layout of any instruction: its kind, and the fields that depend on it."""
+    """Layout common to all instructions: the kind, and the fields that depend on it."""
     return data.StructLayout({"kind": 4, "rest": 508})
 
 
@@ -119,10 +119,10 @@ def gemm_layout():
     """Layout of a matrix product C = A · B, in sixteen words.
 
     A has ``m`` rows and ``k`` columns, B ``k`` rows and ``n`` columns; a size of 0 is the length of the command. With
-    ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are
-    elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` turns zero or less into +0.0; ``gated``
-    turns each element into +0.0 where the element of the gate, a matrix of the shape of C, is not above zero. The
-    factors and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
+    ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are in
+    elements. ``initial`` is one of :class:`Initial`. ``relu`` replaces zero or less with +0.0; ``gated`` replaces an
+    element with +0.0 where the gate, a matrix with the shape of C, is not greater than zero. The factors and
+    ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
     Before these two are applied, ``scaled`` multiplies each element by ``scale``, and ``masked`` replaces each
     element that a mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and
@@ -153,9 +153,9 @@ def gemm_layout():
 def vector_layout():
     """Layout of a function of rows, in sixteen words.
 
-    ``function`` is one of :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY reads
-    scores at ``source``, and one label per row at ``labels``, ``stride_labels`` elements apart and at any address. It
-    writes the gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
+    ``function`` is a :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY reads scores at
+    ``source``, and one label per row at ``labels``, ``stride_labels`` elements apart and at any address. It writes
+    the gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "reserved_0": 20,
@@ -175,13 +175,13 @@ def vector_layout():
 def centroid_layout():
     """Layout of a product with centroid indices as weights, or of centroid gradients, in sixteen words.
 
-    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are
-    ``outputs`` rows of ``columns`` columns, packed in lines by
+    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are ``outputs``
+    rows of ``columns`` columns, packed in lines by
     :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices`. Each line covers one memory row of
-    outputs. Strides are elements from row to row, or from line to line.
+    outputs. Strides are distances between rows or lines in elements.
 
     Without ``gradient`` the target is the product, of ``rows`` rows and ``outputs`` columns, with the centroids at
-    ``table``. If ``initial`` is set, sums begin with the elements of ``start``; a stride of 0 makes one row common to
+    ``table``. If ``initial`` is set, sums begin with the elements of ``start``; a stride of 0 uses the same row for
     all rows. ``relu`` and ``gated`` act as in a matrix product. With ``gradient`` the target receives the gradients
     of the centroids, one after the other, computed from the gradients of the product at ``start``.
     """
@@ -207,8 +207,8 @@ def row_layout():
 
     ``function`` is one of :class:`RowFunction`, numbered as in :mod:`sim.golden.features.compute.row_functions`. A
     size of 0 is the length of the command. Matrices have ``rows`` rows and ``columns`` columns, with strides in
-    elements from row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has one element per row, one
-    after the other. ``start`` is used if ``started`` is set; a stride of 0 makes one row common to all rows.
+    elements from row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has one element per row,
+    stored contiguously. ``start`` is used if ``started`` is set; a stride of 0 uses the same row for all rows.
 
     In GATHER, ``x`` is a table of ``count`` rows; in SCATTER, ``target`` is this table. ``y`` holds the number of a
     table row for each row, ``stride_y`` elements apart and at any address.

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their ports are needed even if nothing is elaborated.
-"""Runner of a list of LAYERS: a first pass checks it, and a second pass executes it."""
+# The parts are created in the constructor because their ports are needed even without elaboration.
+"""Runner for a list of LAYERS instructions: one pass checks the list, and a second executes it."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -20,11 +20,11 @@ __all__ = ["ListRunner"]
 
 
 class ListRunner(wiring.Component):
-    """Check all instructions of a list, and then make units execute them, one after the other.
+    """Check all instructions of a list, then execute them on the units, one at a time.
 
-    Each pass reads the list from memory. A job is offered when all writes of the previous job are in the memories,
-    and the next instruction is read when the unit is done. A list with an error therefore writes nothing; a list that
-    is changed while it runs fails at the first instruction that is no longer valid.
+    Each pass reads the list from memory. A job is offered once all writes of the previous job are in the memories,
+    and the next instruction is read when the unit is done. A list with an error therefore writes nothing, and a list
+    that is modified while it runs fails at the first instruction that is no longer valid.
 
     The offers of jobs and ``done`` depend combinationally on ``settled``, and ``passed`` on ``unit_done``; all other
     outputs are functions of registers.
@@ -32,50 +32,50 @@ class ListRunner(wiring.Component):
     Parameters
     ----------
     words : tuple of int
-        Elements of the memories of gradients, of weights and of activations.
+        Number of elements in the gradient, weight and activation memories.
     lanes : int
-        Elements in a row.
+        Number of elements in a row.
     rows, blocks : int
-        Rows of the array, and blocks of its panels.
+        Number of rows of the array, and number of blocks in its panels.
     columns : int
-        Maximum number of columns of a function of rows.
+        Maximum number of columns of a row function.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
-        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a key of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Number of centroids of a table; with 0 there are no ports for products with centroids.
+        Number of centroids in a table; 0 omits the ports for products with centroids.
     sequences : bool
-        Whether there are functions of sequences; without them, there are no ports for ROWS.
+        Whether sequence functions are supported; otherwise the ports for ROWS are omitted.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
     start : In(1)
-        Begin a list. After a reset, only the first start has an effect.
+        Start a list. Only the first start after a reset has an effect.
     list_base : In(range(elements of the activation memory + 1))
-        Held from ``start`` on, as are the next two inputs.
+        Must be held from ``start`` on, like the next two inputs.
     state_base, length : In(32)
         Fields of the command.
     settled : In(1)
-        All writes are in the memories.
+        High while no write to the memories is pending.
     request, response
-        Streams to the memories, for the list.
+        Streams for reading the list from memory.
     gemm : Out(stream of gemm_job_layout(most rows))
     vector : Out(stream of vector_job_layout(most rows, lanes))
     centroid : Out(stream of centroid_job_layout(most rows))
     rows : Out(stream of row_job_layout(most rows, lanes))
     unit_done, unit_bad : In(1)
-        The active unit has ended its job, or has found it to be invalid; the latter takes precedence.
+        The active unit has finished its job, or rejected it as invalid; ``unit_bad`` takes precedence.
     gemm_runs, vector_runs, centroid_runs, rows_runs : Out(1)
-        The unit has accepted a job and not ended it.
+        High while the unit has an accepted job.
     passed : Out(1)
-        High for a cycle when an instruction has been executed.
+        High for one cycle when an instruction has been executed.
     done : Out(1)
-        High for a cycle when all instructions have been executed.
+        High for one cycle when all instructions have been executed.
     bad : Out(1)
-        An instruction is invalid; held until the next reset.
+        High from the detection of an invalid instruction until the next reset.
     number : Out(range(MAX_INSTRUCTIONS + 1))
         Number of the invalid instruction.
     """

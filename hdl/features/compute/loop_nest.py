@@ -14,7 +14,7 @@ from hdl.streams.stream import Queue
 __all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "job_layout", "panel_layout",
            "tile_layout"]
 
-#: Number of bits of the sizes of a product.
+#: Width in bits of the sizes of a product.
 SIZE_BITS = 12
 
 _SLOT_BITS = SLOTS.bit_length() - 1
@@ -23,7 +23,7 @@ _MAX_ROUNDS = 15
 
 
 class Order(enum.Enum, shape=2):
-    """Order of the outer loops, from outermost to innermost."""
+    """Order of the outer loops, outermost first."""
 
     MNK = 0
     NMK = 1
@@ -31,12 +31,12 @@ class Order(enum.Enum, shape=2):
 
 
 def job_layout():
-    """Payload of a product of ``m`` by ``k`` and ``k`` by ``n`` matrices: sizes, loop factors and order.
+    """Layout of an ``m`` x ``k`` by ``k`` x ``n`` matrix product: sizes, loop factors and order.
 
     A panel has 2 ** ``row_tiles`` by 2 ** ``column_tiles`` register tiles of the form ``tile``, with 2 ** ``rounds``
-    terms of each sum. ``resume`` makes sums begin with the elements of C; if these are ``common`` to all rows, one
-    round initializes all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m
-    and along k, so that panels must begin there at multiples of the number of lanes.
+    terms per sum. ``resume`` makes sums start from the elements of C; if these are ``common`` to all rows, one round
+    initializes all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m or k,
+    where panels must then begin at multiples of the number of lanes.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MAX_TILES + 1),
@@ -45,12 +45,12 @@ def job_layout():
 
 
 def panel_layout():
-    """Payload of panels to load: first row, column and term, and which of A and B to load."""
+    """Layout of a load of panels: first row, column and term, and whether to load A, B or both."""
     return data.StructLayout({"m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "a": 1, "b": 1})
 
 
 def tile_layout():
-    """Payload of a tile: its first row and column, and its form.
+    """Layout of a tile: its first row and column, and its form.
 
     ``initial`` requests the tile's initial values. A ``partial`` result is the initial value of a later pass over the
     same tile, which is marked ``again``. ``opens`` marks the first tile of a panel.
@@ -60,10 +60,10 @@ def tile_layout():
 
 
 def beat_layout(rows, lanes, blocks):
-    """Payload of one cycle of the array: blocks of A and B to read, their column, and the array's marks.
+    """Layout of one cycle of the array: blocks of A and B to read, their column, and the array's marks.
 
-    In an ``initial`` beat nothing is read: the term of ``initial_row``, or of all rows if it is ``common``, is an
-    element of C. ``release_a`` and ``release_b`` end the use of a panel; ``final`` ends the product.
+    In an ``initial`` beat, nothing is read: the term of ``initial_row``, or of all rows if ``common``, is an element
+    of C. ``release_a`` and ``release_b`` end the use of a panel; ``final`` ends the product.
     """
     part = {"part": range(lanes // rows)} if rows < lanes else {}
     first = {"initial_row": range(rows), "common": 1} if rows > 1 else {}
@@ -73,14 +73,14 @@ def beat_layout(rows, lanes, blocks):
 
 
 def _step_layout():
-    """Payload of a step: a pair of panels, and the properties of their tiles."""
+    """Layout of a step: a pair of panels and the properties of their tiles."""
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "common": 1, "first": 1, "last": 1,
         "partial": 1, "again": 1, "release_a": 1, "release_b": 1, "final": 1})
 
 
 def extents(job, *, rows, lanes):
-    """Base-2 logarithms of the rows, columns and terms of a job's panel."""
+    """Base-2 logarithms of the number of rows, columns and terms in a job's panel."""
     row_bits, lane_bits = rows.bit_length() - 1, lanes.bit_length() - 1
     return {"m": job.tile + job.row_tiles + row_bits,
             "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
@@ -107,16 +107,16 @@ def fits(job, strides, *, lanes, blocks, terms=1):
 
 
 class LoopNest(wiring.Component):
-    """Step through the loops of a matrix product.
+    """Iterate over the loops of a matrix product.
 
-    Level 0 is the register tile, with one beat per slot and term. Level 1 is the panel: its tiles follow each other
-    row by row, each with all terms of the panel. Level 2 steps through panels in one of three orders. A panel of A or
-    B is loaded when its rows, columns or terms differ in the previous step, and released when they differ in the next
-    step. Tiles begin within m by n, and contain no term beyond k.
+    Level 0 is the register tile, with one beat per slot and term. Level 1 is the panel: its tiles are processed row
+    by row, each with all terms of the panel. Level 2 steps through panels in one of three orders. A panel of A or B
+    is loaded if its rows, columns or terms differ from the previous step, and released if they differ from the next
+    step. Tiles begin within m by n and contain no terms beyond k.
 
-    If a panel has one tile, and k is the innermost loop, sums stay in the array from panel to panel. Otherwise each
-    panel gives results, which become the initial values of the next panel with the same rows and columns, and each
-    tile takes ``rows`` additional rounds. In all cases terms are added in ascending order of k. Initial values that
+    If a panel has one tile and k is the innermost loop, sums stay in the array from panel to panel. Otherwise, each
+    panel outputs results, which become the initial values of the next panel with the same rows and columns, and each
+    tile takes ``rows`` additional rounds. In all cases, terms are added in ascending order of k. Initial values that
     are common to all rows take one round.
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
@@ -133,13 +133,13 @@ class LoopNest(wiring.Component):
     Parameters
     ----------
     rows : int
-        Rows of the array: 1, 2 or 4.
+        Number of rows of the array: 1, 2 or 4.
     lanes : int
-        Columns of the array, and elements of a memory row: 2, 4 or 8, and at least ``rows``.
+        Number of columns of the array and of elements in a memory row: 2, 4 or 8, at least ``rows``.
     blocks : int
-        Blocks of a panel, a power of two between 2 and 512.
+        Number of blocks in a panel, a power of two from 2 to 512.
     terms : int
-        Number of terms that are added in one step, always in the same panel: a power of two.
+        Number of terms added in one step, all from the same panel: a power of two.
 
     Members
     -------
@@ -150,7 +150,7 @@ class LoopNest(wiring.Component):
     bad : Out(1)
     """
 
-    #: Cycles from the acceptance of a job to ``bad``, and to its first beat.
+    #: Latency in cycles from when a job is accepted until ``bad``, and until its first beat.
     checked = 3
     latency = 9
 
@@ -192,7 +192,7 @@ class LoopNest(wiring.Component):
         return m
 
     def _elaborate_steps(self, m, job, step, beats, tiles, begun):
-        """Plan steps ahead of their beats; ``beats`` and ``tiles`` each contain two flags: offered, taken.
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` each contain two flags (offered, taken).
 
         ``begun`` is high when no step is waiting for its beats.
         """
@@ -288,7 +288,7 @@ class LoopNest(wiring.Component):
                     with m.If(final):
                         m.next = "Finish"
             with m.State("Finish"):
-                # The beats of the last step begin with the fields of the job, which must be held until then.
+                # The beats of the last step start with the job's fields, which must be held until then.
                 with m.If(begun):
                     m.next = "Idle"
 
@@ -343,7 +343,7 @@ class LoopNest(wiring.Component):
         active = Signal()
         slot = Signal(range(SLOTS))
         opening = Signal()  # a round of initial values
-        number = Signal(SIZE_BITS, reset_less=True)  # number of the term, or of the row that gets initial values
+        number = Signal(SIZE_BITS, reset_less=True)  # index of the term, or of the row that gets initial values
         left = Signal(SIZE_BITS, reset_less=True)
         now = Signal(_step_layout(), reset_less=True)
         form = Signal(range(TILES), reset_less=True)
@@ -357,7 +357,7 @@ class LoopNest(wiring.Component):
         extent = {"m": Signal(SIZE_BITS, name="tile_rows", reset_less=True),
                   "n": Signal(SIZE_BITS, name="tile_columns", reset_less=True)}
         for name in ("m", "n"):
-            # A tile has eight beats or more: these registers are settled before its last beat.
+            # A tile has at least eight beats, so these registers are settled before its last beat.
             m.d.sync += beyond[name].eq(at[name] + extent[name])
             m.d.sync += edge[name].eq((beyond[name] >= size[name]) | (tile_number[name] == most[name]))
 
@@ -394,7 +394,7 @@ class LoopNest(wiring.Component):
                 size["m"].eq(job.m), size["n"].eq(job.n), tile_number["m"].eq(0), tile_number["n"].eq(0),
                 extent["m"].eq(rows << job.tile), extent["n"].eq((SLOTS * lanes) >> job.tile)]
 
-        # Row and column groups of the array: number of the tile, and position of the slot in it.
+        # Row and column groups of the array: tile number, and position of the slot in the tile.
         group = {name: Signal(_MAX_TILES + _SLOT_BITS, name=f"group_{name}") for name in ("m", "n")}
         with m.Switch(form):
             for value in range(TILES):

@@ -1,4 +1,4 @@
-"""Access of the units of the compute engine to the memories of a node."""
+"""Access of the compute engine's units to a node's memories."""
 
 from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
@@ -21,22 +21,22 @@ WRITABLE = (Place.GRADIENTS, Place.ACTIVATIONS)
 class MemoryAccess(wiring.Component):
     """Read and write rows of three memories through one stream in each direction.
 
-    A request waits until its memory grants it, and all later requests wait with it, so responses come in the order of
-    the requests. A response is offered :attr:`latency` cycles after the request, if its memory grants it immediately;
-    throughput is a row per cycle. Responses wait in a queue, and no request is made unless there is room in it. A
-    write is sent to the memory in the cycle after it is accepted; a write to the weights is discarded.
+    A request waits until its memory grants it and blocks all later requests, so responses arrive in request order. A
+    response is offered :attr:`latency` cycles after the request, if its memory grants it immediately; throughput is a
+    row per cycle. Responses wait in a queue, and requests are made only if there is room in it. A write is sent to
+    the memory in the cycle after it is accepted; writes to weights are discarded.
 
-    A request accepted while ``settled`` is high sees all writes accepted earlier. All ``ready`` signals are
-    functions of registers.
+    A request accepted while ``settled`` is high sees all writes accepted before it. All ``ready`` signals depend on
+    registers only.
 
     Parameters
     ----------
     rows : tuple of int
-        Rows of the memories of gradients, of weights and of activations.
+        Number of rows in the gradient, weight and activation memories.
     lanes : int
-        Elements in a row: 1, 2, 4 or 8.
+        Number of elements per row: 1, 2, 4 or 8.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
@@ -46,16 +46,16 @@ class MemoryAccess(wiring.Component):
     settled : Out(1)
         All accepted writes are in their memories.
     waits : Out(1)
-        A memory makes a port wait.
+        A port is waiting for its memory.
     read_0, read_1, read_2 : Out(read_signature(rows, lanes))
-        Ports at the memories of gradients, of weights and of activations.
+        Ports to the gradient, weight and activation memories.
     write_0, write_2 : Out(write_signature(rows, lanes))
-        Ports at the memories of gradients and of activations.
+        Ports to the gradient and activation memories.
     read_owner, write_owner : Out(owner_bits)
-        Buffer numbers of the read and the write that are requested from a memory; only with ``owner_bits``.
+        Buffer numbers of the requested read and write; only with ``owner_bits``.
     """
 
-    #: Maximum number of responses that wait or are pending.
+    #: Maximum number of responses pending or waiting.
     depth = 9
     latency = SkidBuffer.latency + READ_LATENCY + 1
 
@@ -85,7 +85,7 @@ class MemoryAccess(wiring.Component):
         return m
 
     def _elaborate_reads(self, m):
-        """Connect requests and responses; return, for each port, whether it waits."""
+        """Connect requests and responses; return whether each port waits."""
         m.submodules.asked = asked = SkidBuffer(shape=self.request.payload.shape())
         m.submodules.answers = answers = Queue(shape=self.response.payload.shape(), depth=self.depth, block=False)
         connect_stream(m, self.request, asked.i)
@@ -102,7 +102,7 @@ class MemoryAccess(wiring.Component):
         ]
         step_count(m, room, up=departs, down=granted)
         for memory, port in ports.items():
-            # All memories respond after the same time, so at most one of them responds in a cycle.
+            # All memories have the same read latency, so at most one responds in a cycle.
             with m.If(port.response):
                 m.d.comb += answers.i.payload.elements.eq(port.elements)
             m.d.comb += [
@@ -116,7 +116,7 @@ class MemoryAccess(wiring.Component):
         return [port.valid & ~port.ready for port in ports.values()]
 
     def _elaborate_writes(self, m):
-        """Connect the writes; return, for each port, whether it waits."""
+        """Connect writes; return whether each port waits."""
         m.submodules.written = written = SkidBuffer(shape=self.write.payload.shape())
         connect_stream(m, self.write, written.i)
         row_write = written.o.payload
@@ -124,7 +124,7 @@ class MemoryAccess(wiring.Component):
         chosen = {memory: memory_of(row_write.place) == memory.value for memory in WRITABLE}
         m.d.comb += [
             self.settled.eq(~written.o.valid),
-            # A write to a memory that is not in WRITABLE is discarded.
+            # Writes to a memory that is not in WRITABLE are discarded.
             written.o.ready.eq(Const(1)),
         ]
         if self._owner_bits:

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no A multiplier is created to read its latency, even where it is not elaborated.
-"""Multiplier and adder with eight sums held in the adder's own pipeline."""
+"""Multiplier and adder, with eight sums held in the pipeline of the adder."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -13,56 +13,56 @@ from hdl.floating.format import FP32
 
 __all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_latency"]
 
-#: Number of sums in flight: one per stage of the adder, and one in its operand register.
+#: Number of sums in flight: one per adder stage, and one in its operand register.
 SLOTS = FloatAdder.latency + 1
 
-#: Stored results: one complete and one incomplete result for each slot.
+#: Number of stored results: a complete and an incomplete one for each slot.
 PLACES = 2 * SLOTS
 
 
 def product_latency(dsps, operands=BINARY32):
-    """Cycles from the elements to the flags ``bubble``, ``first`` and ``negative`` of their term."""
+    """Latency in cycles from the elements to the flags ``bubble``, ``first`` and ``negative`` of their term."""
     return scalar_of(operands).product_latency(dsps)
 
 
 def sum_latency(dsps, operands=BINARY32):
-    """Cycles from the elements to the signals ``store`` and ``place`` of their sum."""
+    """Latency in cycles from the elements to the signals ``store`` and ``place`` of their sum."""
     return product_latency(dsps, operands) + SLOTS
 
 
 class MultiplyAccumulate(wiring.Component):
     """Add a product to one of eight sums in every cycle; the sums are held only in the adder's stages.
 
-    The adder's result returns as its operand :data:`SLOTS` cycles after the previous operand, so each cycle modulo
-    :data:`SLOTS` has its own sum. Product and sum are each rounded to nearest even. A bubble adds -0.0, which changes
-    no sum, not even +0.0. A sum that begins at +0.0 never becomes -0.0. Any initial value, as a product with 1.0, is
+    The adder's result returns as an operand :data:`SLOTS` cycles after the previous operand, so each cycle modulo
+    :data:`SLOTS` has its own sum. Products and sums are rounded to nearest even. A bubble adds -0.0, which changes no
+    sum, not even +0.0. A sum that begins at +0.0 never becomes -0.0. Any initial value, as a product with 1.0, is
     added exactly to a sum that begins at -0.0.
 
     A complete sum is stored in a memory with :data:`PLACES` entries; half of them can be fetched while the other half
     is written. An entry stored in one cycle can be fetched from the next cycle on.
 
-    There are no handshakes: one product is taken per cycle. Controls arrive later than their factors, by
-    :attr:`product_latency` and :attr:`sum_latency`. ``o`` is valid one cycle after ``fetch``. No register is reset.
+    There are no handshakes: one product is accepted per cycle. Controls follow their factors after
+    :attr:`product_latency` or :attr:`sum_latency` cycles. ``o`` is valid one cycle after ``fetch``. Nothing is reset.
 
     Parameters
     ----------
     dsps : int
-        DSP blocks the multiplier may use: 4, 2 or 1.
+        Number of DSP blocks that the multiplier may use: 4, 2 or 1.
     operands : str
-        Format of the factors, which are multiplied one by one.
+        Format of the factors; must be one that is multiplied element by element.
 
     Members
     -------
     a, b : In
-        Factors, in the shapes of their format.
+        Factors, with the shapes of the format.
     bubble : In(1)
-        The product is not added. Valid :attr:`product_latency` cycles after the factors, as are the next two.
+        The product is not added. Sampled :attr:`product_latency` cycles after the factors, like the next two inputs.
     first : In(1)
         The sum begins with this term.
     negative : In(1)
         The sum begins at -0.0 instead of +0.0.
     store : In(1)
-        The sum is stored, including this term. Valid :attr:`sum_latency` cycles after the factors.
+        The sum including this term is stored. Sampled :attr:`sum_latency` cycles after the factors.
     place : In(range(PLACES))
     fetch : In(range(PLACES))
         Entry of the next result on ``o``.
@@ -90,7 +90,7 @@ class MultiplyAccumulate(wiring.Component):
 
     @property
     def product_latency(self):
-        """Cycles from the factors of a product to the controls of its term."""
+        """Latency in cycles from the factors of a product to the controls of its term."""
         return self._multiplier.latency
 
     @property
@@ -102,13 +102,13 @@ class MultiplyAccumulate(wiring.Component):
         m = Module()
         m.submodules.multiplier = multiplier = self._multiplier
         m.submodules.adder = adder = FloatAdder()
-        # No entry is fetched before it has been stored, unless its result is unused.
+        # No entry is fetched before it has been stored, unless the result is unused.
         m.submodules.results = results = Memory(
             shape=FP32.width, depth=PLACES, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
         write = results.write_port()
         read = results.read_port(domain="comb")
 
-        # Operands of the adder: these registers are set or reset instead of being loaded, which needs no LUT.
+        # Adder operands: these registers are set or reset rather than loaded, which needs no LUT.
         term = Signal(FP32.width, reset_less=True)
         total = Signal(FP32.width, reset_less=True)
         sign = FP32.width - 1

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
-"""Fetch of operands: panels that the loop nest announces are read into the panel buffers."""
+# The constructor creates the parts, since their layouts are needed even without elaboration.
+"""Fetch operands: read the panels announced by the loop nest into the panel buffers."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -21,33 +21,33 @@ __all__ = ["OperandFetch"]
 
 
 class OperandFetch(wiring.Component):
-    """Read the announced panels of A and B, and fill the panel buffers with them.
+    """Read the announced panels of A and B into the panel buffers.
 
-    For each announcement A is read first, then B. A panel is read line by line, and each line from left to right, as
-    far as rows, columns and terms exist; a memory row is a row of a block if lines run along k, and otherwise a
-    column. For an operand of ONES, the same rows are output, filled with 1.0 and without reads.
+    For each announcement, A is read before B. Panels are read line by line, and lines from left to right, as far as
+    rows, columns and terms exist. A memory row is a row of a block if lines run along k, otherwise a column. For an
+    ONES operand, the same rows are output, filled with 1.0, without reading memory.
 
-    The first row of a panel is requested :attr:`planned` cycles after the panel is announced, and then one per cycle;
-    the next panel is planned meanwhile. A row is sent to its buffer in the cycle after its response. Responses never
-    wait.
+    Latency is :attr:`planned` cycles from announcing a panel to requesting its first row; then one row is requested
+    per cycle while the next panel is planned. A row is sent to its buffer in the cycle after its response. Responses
+    never wait.
 
     Parameters
     ----------
     rows : int
-        Rows of the array: 1, 2 or 4.
+        Number of rows in the array: 1, 2 or 4.
     lanes : int
-        Elements of a row of memory: 2, 4 or 8.
+        Number of elements per memory row: 2, 4 or 8.
     blocks : int
-        Blocks of a panel.
+        Number of blocks per panel.
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Held while panels arrive.
+        Must be held while panels arrive.
     panels : In(stream of panel_layout())
     request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
@@ -55,7 +55,7 @@ class OperandFetch(wiring.Component):
     fill_a, fill_b : Out(stream of fill_layout(lanes, blocks))
     """
 
-    #: Cycles from the offer of a panel to its first request.
+    #: Latency in cycles from offering a panel to its first request.
     planned = 4
 
     def __init__(self, *, rows, lanes, blocks, memory_rows, owner_bits=0):
@@ -86,11 +86,11 @@ class OperandFetch(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk):
-        """Plan the row sequence of each panel, in four steps: choose, multiply, add, offer."""
+        """Plan each panel's row sequence in four steps: choose, multiply, add, offer."""
         job, panel = self.job, self.panels.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         slot_bits = SLOTS.bit_length() - 1
-        # Rows, columns and terms of a panel; they are settled long before a job's first panel arrives.
+        # Number of rows, columns and terms of a panel. They are stable long before a job's first panel arrives.
         logs = {"m": job.tile + job.row_tiles + row_bits,
                 "n": slot_bits - job.tile + job.column_tiles + lane_bits, "k": job.rounds}
         sizes = {name: Signal(SIZE_BITS + 1, name=f"size_{name}", reset_less=True) for name in logs}
@@ -149,7 +149,7 @@ class OperandFetch(wiring.Component):
                     m.d.comb += self.panels.ready.eq(side | ~panel.b)
 
     def _elaborate_requests(self, m, walk, fetch):
-        """Request the rows of a sequence, with their positions in the panel."""
+        """Request a sequence's rows, with their positions in the panel."""
         job, step = self.job, walk.o.payload
         lane_bits, block_bits = self._lanes.bit_length() - 1, self._blocks.bit_length() - 1
         matrix = Mux(step.tag, job.b.place, job.a.place)
@@ -166,7 +166,7 @@ class OperandFetch(wiring.Component):
         ]
 
     def _elaborate_fills(self, m, fetch):
-        """Pass the rows to the buffers of both panels."""
+        """Forward the rows to the buffers of both panels."""
         connect_stream(m, self.response, fetch.response)
         connect_stream(m, fetch.request, self.request)
         fetched, tag = fetch.o.payload, fetch.o.p.tag

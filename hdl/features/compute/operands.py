@@ -19,7 +19,7 @@ __all__ = ["OPERANDS", "Operands", "ScalarOperands",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operands:
-    """Format of operands.
+    """An operand format.
 
     Parameters
     ----------
@@ -31,26 +31,26 @@ class Operands:
 
     @property
     def terms(self):
-        """Number of terms that are added to a sum in one step."""
+        """Number of terms added to a sum in one step."""
         return 1
 
     def make_array(self, name, *, rows, columns, dsps):
-        """Create the array of ``rows`` by ``columns`` units of ``dsps`` DSP blocks, for format ``name``."""
+        """Create an array of ``rows`` x ``columns`` units with ``dsps`` DSP blocks each, for format ``name``."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScalarOperands(Operands):
-    """Format of operands that are multiplied one by one, in a :class:`~hdl.features.compute.array.MacArray`.
+    """Format for operands that are multiplied one by one, in a :class:`~hdl.features.compute.array.MacArray`.
 
     Parameters
     ----------
     a, b : shape
-        Shapes of the factors in the array. Columns may also take exact numbers, as initial values of sums.
+        Shapes of the factors in the array. Columns also accept unrounded numbers as initial values of sums.
     rounder : callable, optional
-        Creates a unit that converts elements to factors, with ``exact`` set for columns; by default, none is needed.
+        Creates a unit that converts elements to factors, with ``exact`` set for columns; by default, no conversion.
     multiplier : callable
-        Creates a unit that multiplies factors, with the product in binary32, for a number of DSP blocks.
+        Creates a unit that multiplies factors using a given number of DSP blocks; the product is in binary32.
     """
 
     a: Any
@@ -79,7 +79,7 @@ def _operands_of(owner):
 
 
 class _Operands(Mapping):
-    """Formats by name, in the order of their codes; formats of features are imported on first use."""
+    """Formats keyed by name, in order of code; formats of features are imported on first use."""
 
     def __getitem__(self, name):
         if name == FP32:
@@ -103,14 +103,14 @@ OPERANDS = _Operands()
 
 
 def operands_of(name):
-    """Return the format called ``name``; raise ValueError if there is none."""
+    """Return the format called ``name``; raise ValueError if there is no such format."""
     if name not in OPERAND_NAMES:
         raise ValueError(f"Operands must be one of {', '.join(OPERAND_NAMES)}, not {name!r}")
     return OPERANDS[name]
 
 
 def scalar_of(name):
-    """Return the scalar format called ``name``; raise ValueError if there is none."""
+    """Return the scalar format called ``name``; raise ValueError if there is no such format."""
     names = [candidate for candidate in OPERAND_NAMES if candidate == FP32 or not codes(candidate).blocks]
     if name not in names:
         raise ValueError(f"Operands must be one of {', '.join(names)}, not {name!r}")

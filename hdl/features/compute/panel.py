@@ -1,4 +1,4 @@
-"""Operand buffer that transposes blocks of a matrix on their way from memory rows to the array."""
+"""Operand buffer that transposes blocks of a matrix between memory rows and the array."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout"]
 
 
 def fill_layout(lanes, blocks):
-    """Payload of a memory row, which is column ``row`` of a block or, if ``transposed``, row ``row``.
+    """Payload for a memory row: column ``row`` of a block or, if ``transposed``, row ``row``.
 
     ``last`` ends the panel.
     """
@@ -21,7 +21,7 @@ def fill_layout(lanes, blocks):
 
 
 def read_layout(lanes, blocks, width):
-    """Payload of a request for ``width`` elements of column ``row`` of a block; ``last`` releases the panel.
+    """Request for ``width`` elements of column ``row`` of a block; ``last`` releases the panel.
 
     ``part`` selects these elements, and exists only if a column has more than one part.
     """
@@ -30,15 +30,15 @@ def read_layout(lanes, blocks, width):
 
 
 def operand_layout(width):
-    """Payload of operands: ``width`` neighbouring elements of a column."""
+    """Operand payload: ``width`` adjacent elements of a column."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), width)})
 
 
 def _rotate(m, name, values, amount, bits):
-    """Rotate values to higher lanes, by an amount that consists of some bits of ``amount``.
+    """Rotate values to higher lanes by an amount given by some bits of ``amount``.
 
-    The value of lane n goes to lane n + ``amount``, modulo the number of lanes. With a register between two bits of
-    an amount, each bit takes one LUT per bit of a value; without a register, both together take four.
+    The value of lane n moves to lane n + ``amount``, modulo the number of lanes. With a register between two bits of
+    the amount, each bit takes one LUT per bit of a value; without a register, both together take four.
     """
     for bit in bits:
         step = 1 << bit
@@ -116,7 +116,7 @@ class PanelBuffer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A panel is not read while it is filled.
+        # A panel is never read while it is being filled.
         banks = [Memory(shape=FP32.width, depth=2 * self._blocks * self._lanes, init=[], attrs={"no_rw_check": 1})
                  for _ in range(self._lanes)]
         for number, bank in enumerate(banks):
@@ -132,7 +132,7 @@ class PanelBuffer(wiring.Component):
         return m
 
     def _elaborate_fill(self, m, ports, full):
-        """Rotate a row and write it one cycle later; for each half, return whether its last row is written."""
+        """Rotate a row and write it one cycle later; return, for each half, whether its last row is written."""
         fill = self.fill.payload
         half = Signal()
         taken = Signal()
@@ -155,14 +155,14 @@ class PanelBuffer(wiring.Component):
         m.d.sync += [row.eq(fill.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
         turned = _rotate(m, "placed", elements, row, range(1, len(row)))
         for number, (port, value) in enumerate(zip(ports, turned, strict=True)):
-            # Column of the element in this bank: the column of the row, or the element's own position in the row.
+            # Column of the element in this bank: the column of the row, or the element's own index in the row.
             column = Signal(range(self._lanes), name=f"column_{number}", reset_less=True)
             m.d.sync += column.eq(Mux(fill.transposed, number - fill.row, fill.row))
             m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, block)), port.data.eq(value)]
         return ending
 
     def _elaborate_read(self, m, ports, full):
-        """Read a column and rotate it back; return one bit per half of the buffer, set when it is released."""
+        """Read a column and rotate it back; return one bit per buffer half, set when the half is released."""
         asked = self.read.payload
         half = Signal()
         move = Signal()
@@ -181,7 +181,7 @@ class PanelBuffer(wiring.Component):
         amount = asked.row
         if self._width < self._lanes:
             amount = (asked.row + asked.part * self._width)[:len(asked.row)]
-        # Number of banks to rotate the elements back by.
+        # Number of banks by which to rotate the elements back.
         amounts = [Signal(range(self._lanes), name=f"amount_{stage}", reset_less=True) for stage in range(3)]
         valid = [Signal(name=f"valid_{stage}") for stage in range(3)]
         fetched, turned = (

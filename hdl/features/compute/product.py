@@ -1,6 +1,6 @@
-# amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Matrix product: loop nest, panel buffers and MAC array as one unit."""
+# amaranth: UnusedElaboratable=no The constructor creates the parts because their latencies are needed even without
+# elaboration.
+"""Matrix product unit, made of loop nest, panel buffers and MAC array."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -17,39 +17,39 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["MatrixProduct", "initial_layout"]
 
-#: Capacity in beats between the loop nest and the array: more than the stages of a panel buffer.
+#: Queue capacity in beats between loop nest and array; must exceed the stages of a panel buffer.
 _BEATS = 17
 
 
 def initial_layout(columns):
-    """Payload of initial values: one element of C per column, for the next row and slot."""
+    """Payload of initial values: one element of C per column, for one row and slot."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), columns)})
 
 
 class MatrixProduct(wiring.Component):
-    """Multiply matrices that are read and written as memory rows.
+    """Multiply matrices that are transferred as memory rows.
 
-    A :class:`~hdl.features.compute.loop_nest.LoopNest` steps through a job. It announces the panels to load and the
-    tiles that begin. Operands arrive through ``fill_a`` and ``fill_b``, and initial values through ``initial``, for
-    the tiles that request them; results of the tiles leave in the order of announcement. Initial values are ordered
-    by row of units and then by slot, so that row r of a tile's row group g is row g · ``rows`` + r of the tile;
-    values common to all rows come once for each slot.
+    A :class:`~hdl.features.compute.loop_nest.LoopNest` steps through a job and announces the panels to load and the
+    tiles that begin. Operands arrive through ``fill_a`` and ``fill_b``, and initial values, for tiles that request
+    them, through ``initial``. Results leave in the order in which tiles were announced. Initial values are ordered by
+    row of units and then by slot, so that row r of a tile's row group g is row g · ``rows`` + r of the tile; values
+    common to all rows are sent once per slot.
 
-    Beats wait for panels, initial values and room for results, without changing a result. If operands arrive in time
-    and sums have at least :attr:`shortest` terms, the units are busy in every cycle. Outputs ``panels``, ``tiles``
-    and ``o`` come directly from the parts. ``fill_a.ready``, ``fill_b.ready`` and ``initial.ready`` are functions of
-    registers.
+    Beats wait for panels, initial values and space for results; waiting does not affect results. If operands arrive
+    in time and sums have at least :attr:`shortest` terms, the units are busy in every cycle. Outputs ``panels``,
+    ``tiles`` and ``o`` come directly from the parts. ``fill_a.ready``, ``fill_b.ready`` and ``initial.ready`` depend
+    on registers only.
 
     Parameters
     ----------
     rows : int
-        Rows of units: 1, 2 or 4.
+        Number of rows of units: 1, 2 or 4.
     columns : int
-        Columns of units, and elements of a memory row: 2, 4 or 8, and at least ``rows``.
+        Number of columns of units, and of elements per memory row: 2, 4 or 8, and at least ``rows``.
     dsps : int
-        DSP blocks each unit may use: 4, 2 or 1.
+        DSP blocks per unit: 4, 2 or 1.
     blocks : int
-        Blocks of ``columns`` by ``columns`` elements in a panel, a power of two between 2 and 512.
+        Number of blocks of ``columns`` by ``columns`` elements in a panel: a power of two from 2 to 512.
     operands : str
         Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
 
@@ -83,12 +83,12 @@ class MatrixProduct(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum number of terms per sum with which the units are busy in every cycle."""
+        """Minimum number of terms per sum that keeps the units busy in every cycle."""
         return self._array.shortest
 
     @property
     def latency(self):
-        """Cycles from the first read of a product to its first results, not counting the cycles of its beats."""
+        """Latency in cycles from the first read of a product to its first results, excluding its beats."""
         return PanelBuffer.latency + self._array.latency - 1
 
     def elaborate(self, platform):
@@ -100,7 +100,7 @@ class MatrixProduct(wiring.Component):
         marks = data.StructLayout({
             "rows": array.rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
         m.submodules.beats = beats = Queue(shape=marks, depth=_BEATS)
-        # Registered: otherwise a path would lead from the array, through the panels, to the loop nest's next step.
+        # A register here breaks the path from the array through the panels to the loop nest's next step.
         m.submodules.held = held = SkidBuffer(shape=self._beat)
         for source, sink in ((self.job, loops.job), (loops.panels, self.panels), (loops.tiles, self.tiles),
                              (loops.o, held.i), (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill),
@@ -108,7 +108,7 @@ class MatrixProduct(wiring.Component):
             connect_stream(m, source, sink)
         m.d.comb += self.bad.eq(loops.bad)
 
-        # A beat is sent to both panel buffers, or to neither, and to the queue of marks.
+        # A beat goes to the queue of marks and either to both panel buffers or to neither.
         beat = held.o.payload
         free = Signal()
         asks = Signal()
@@ -131,7 +131,7 @@ class MatrixProduct(wiring.Component):
             with m.If(beat.initial & ~beat.common):
                 m.d.comb += beats.i.p.rows.eq(1 << beat.initial_row)
 
-        # Marks and operands are joined again before the array.
+        # Rejoin marks and operands before the array.
         marked = beats.o.payload
         there = Signal()
         moves = Signal()

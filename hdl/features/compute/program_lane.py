@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the arithmetic because its latency is needed even if nothing is elaborated.
-"""Lane of the vector unit: the registers of sixteen threads around a multiply-add pipeline."""
+# The constructor creates the arithmetic because its latency is needed even without elaboration.
+"""Lane of the vector unit: registers of sixteen threads around a multiply-add pipeline."""
 
 from types import SimpleNamespace
 
@@ -21,18 +21,18 @@ _COUNT_BITS = 8
 
 
 def step_layout():
-    """Control of a frame: a :class:`~hdl.features.compute.vector_program.Step`.
+    """Layout of a frame's control: a :class:`~hdl.features.compute.vector_program.Step`.
 
-    ``kept`` selects the second factor: if set, the number that the thread has kept; otherwise the constant ``b``.
+    ``kept`` selects the second factor: if set, the thread's kept number; otherwise, the constant ``b``.
     """
     return data.StructLayout({
         "a": 3, "b": FP32.width, "kept": 1, "c": 3, "constant": FP32.width, "keep": 1, "count": 2, "take": 3})
 
 
 def control_layout():
-    """Layout of the control inputs of a cycle: a step, the thread that runs it, and row numbers.
+    """Layout of the control inputs in a cycle: a step, the thread that runs it, and row numbers.
 
-    The largest element and the total of row ``group`` are read, or its total is written; the difference or loss of
+    The largest element and the total of row ``group`` are read, or the total is written; the difference or loss of
     row ``chosen`` is written or read.
     """
     return data.StructLayout({
@@ -40,16 +40,16 @@ def control_layout():
 
 
 def row_values_layout():
-    """Payload of a row to store: its largest element, negated."""
+    """Layout of a row's value to store: its largest element, negated."""
     return data.StructLayout({"group": range(THREADS), "largest": FP32.width, "enable": 1})
 
 
 class ProgramLane(wiring.Component):
-    """Run the steps of a program for sixteen threads, one of them in each cycle.
+    """Run the steps of a program for sixteen threads, one thread per cycle.
 
-    A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous step, when the result
-    of that step arrives, so the result needs no register. Each thread has a kept number and a count. Each of sixteen
-    rows has a largest element, a total, and a difference at its label, which is later replaced by its loss.
+    A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous one, when the
+    previous result arrives, so the result needs no register. Each thread has a kept number and a count. Each of
+    sixteen rows has a largest element, a total, and a difference at its label, which is later replaced by its loss.
     ``control`` selects the row of a thread.
 
     There is no handshake, and no register is reset. ``total`` and ``chosen`` depend combinationally on ``control``.
@@ -57,7 +57,7 @@ class ProgramLane(wiring.Component):
     Parameters
     ----------
     dsps : int
-        DSP blocks the multiplier may use: 4, 2 or 1.
+        Number of DSP blocks the multiplier may use: 4, 2 or 1.
 
     Members
     -------
@@ -89,7 +89,7 @@ class ProgramLane(wiring.Component):
         control = self.control
         spare = THREADS - 1 - lane.latency
 
-        # Functions that depend only on the result are computed before its register, if there is a register.
+        # Functions of only the result are computed before its register, if there is one.
         raw = data.View(FP32.layout, lane.o)
         nan = raw.exponent.all() & raw.fraction.any()
         upper = raw.fraction >= ROOT_HALF_FRACTION
@@ -153,7 +153,7 @@ class ProgramLane(wiring.Component):
         return m
 
     def _elaborate_first_factor(self, m, a, result, known, count):
-        """Choose the fraction, the exponent and the sign of the first factor."""
+        """Select the fraction, exponent and sign of the first factor."""
         control = self.control
         element = data.View(FP32.layout, self.element)
         zeros, none = leading_zeros(m, count)
@@ -179,7 +179,7 @@ class ProgramLane(wiring.Component):
                 m.d.sync += a.eq(element)
 
     def _memory(self, m, name, width=FP32.width):
-        """Registers of sixteen threads or rows; one is written and one read in each cycle."""
+        """Registers of sixteen threads or rows, with one write and one read per cycle."""
         memory = Memory(shape=width, depth=THREADS, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
         m.submodules[name] = memory
         return SimpleNamespace(write=memory.write_port(), read=memory.read_port(domain="comb"))

@@ -1,4 +1,4 @@
-"""Sequencer of the vector unit's program: the step of each frame, and the element of each thread."""
+"""Sequencer of the vector unit's program, which selects each frame's step and each thread's element."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -10,41 +10,41 @@ __all__ = ["ProgramSequencer"]
 
 
 def _mask(condition):
-    """Return the steps that meet a condition, one bit per step."""
+    """Mask with one bit per step that meets the condition."""
     return C(sum(bool(condition(step)) << number for number, step in enumerate(STEPS)), len(STEPS))
 
 
 class ProgramSequencer(wiring.Component):
     """Sequence the steps of :data:`~hdl.features.compute.vector_program.STEPS` for a block of rows.
 
-    A frame has a cycle for each thread, with the thread's number on ``slot``. Frames run continuously, and restart
-    with the first step in the cycle after ``start``. In a loop over elements each thread has one element, in
-    ascending order within a frame; in a loop over columns, and in all other steps, each has one row. The last step
-    is endless, and is active when no program runs.
+    A frame has one cycle per thread, with the thread's number on ``slot``. Frames run continuously, and restart with
+    the first step in the cycle after ``start``. In a loop over elements each thread has one element, in ascending
+    order within a frame; in a loop over columns and in all other steps, each has one row. The last step repeats while
+    no program runs.
 
     Parameters
     ----------
     columns : int
         Maximum number of columns.
     sequences : bool
-        Whether a program can end with the totals of rows.
+        Whether a program can end with the row totals.
 
     Members
     -------
     start : In(1)
     brief : In(1)
-        The program ends with the frame that takes the totals. Only with ``sequences``.
+        Whether the program ends with the frame that takes the totals. Only with ``sequences``.
     columns, size : In
-        Columns, from the cycle of ``start`` on, and number of elements of all rows, from the next cycle on.
+        Number of columns, valid from the cycle of ``start`` on, and of elements in all rows, from the next cycle on.
     slot, step : Out
     group, column, address : Out
         Row, column and address of the thread's element.
     opens : Out(1)
-        The step is the first one of a loop over columns.
+        Whether this is the first step of a loop over columns.
     again : Out(1)
-        The loop over elements has been completed once.
+        Whether the loop over elements has been completed once.
     done : Out(1)
-        The last cycle of the program.
+        Last cycle of the program.
     """
 
     def __init__(self, *, columns, sequences=False):
@@ -60,7 +60,7 @@ class ProgramSequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Position and address of the next element (loop over elements) and of the current one (loop over columns).
+        # Position and address of the next element (loop over elements) or of the current one (loop over columns).
         element = Signal(self.size.shape())
         group, column = Signal.like(self.group), Signal.like(self.column)
         address, turn = Signal.like(self.address), Signal.like(self.column)

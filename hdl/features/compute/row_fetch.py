@@ -1,6 +1,6 @@
-# amaranth: UnusedElaboratable=no
-# The constructor creates the queues because their latencies are needed even if nothing is elaborated.
-"""Reads of memory rows ahead of their use."""
+# amaranth: UnusedElaboratable=no Queues are created in the constructor because their latencies are needed even
+# without elaboration.
+"""Prefetch of memory rows."""
 
 from amaranth.hdl import Module, Mux, Value
 from amaranth.lib import data, stream, wiring
@@ -14,27 +14,27 @@ __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
 def fetch_layout(rows, tag, owner_bits=0):
-    """Payload of a row to fetch: its memory and number, whether to ``read`` it at all, and a tag."""
+    """Layout of a fetch request: memory and row number, whether to ``read`` the row at all, and a tag."""
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "read": 1, **tagged(tag)})
 
 
 def fetched_layout(answer, tag):
-    """Payload of a fetched row: its tag, and the response, which is zero if it was not ``read``."""
+    """Layout of a fetched row: tag and response; the response is zero if the row was not ``read``."""
     return data.StructLayout({"answer": answer, "read": 1, **tagged(tag)})
 
 
 class RowFetch(wiring.Component):
-    """Request rows ahead, and output the responses with the tags of their rows, in order.
+    """Request memory rows in advance, and output the responses in order, each with the tag of its row.
 
-    A row is taken only if there is room for its response, so responses never wait, and other units may share the
-    port. Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the cycle
-    when it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read also needs
-    room. ``o`` is a function of registers.
+    A row is accepted only if there is room for its response, so responses never wait and the port can be shared.
+    Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the cycle in
+    which it is accepted; ``i.ready`` depends combinationally on ``request.ready``. Rows that are not read also need
+    room. ``o`` depends only on registers.
 
     Parameters
     ----------
     rows : int
-        Rows of the largest memory.
+        Number of rows of the largest memory.
     answer : ShapeLike
         Shape of the responses.
     tag : ShapeLike or None
@@ -42,7 +42,7 @@ class RowFetch(wiring.Component):
     depth : int
         Capacity in rows.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Number of bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -53,7 +53,7 @@ class RowFetch(wiring.Component):
     o : Out(stream of fetched_layout(answer, tag))
     """
 
-    #: Cycles from a response, or from accepting a row that needs no read, to the output.
+    #: Latency in cycles from a response, or from accepting a row that needs no read, to the output.
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):

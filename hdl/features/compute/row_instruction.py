@@ -1,4 +1,4 @@
-"""Checks of the instruction ROWS, a function of the rows of a sequence: fields, operands and job."""
+"""Checks of the ROWS instruction, a function of a sequence's rows: fields, operands and job."""
 
 from amaranth.hdl import Const, Mux
 from amaranth.utils import exact_log2
@@ -30,24 +30,24 @@ ROW_USES = {
 }
 """Functions that use an operand; ``third`` is used only if there is a start; the target is always used."""
 
-#: Number of bits that encode the functions; the bits above them must be 0.
+#: Number of bits that encode functions; all higher bits must be 0.
 _FUNCTION_BITS = exact_log2(len(RowFunction))
 
 
 def _among(instruction, functions):
-    """Whether the function of ``instruction`` is one of ``functions``."""
+    """Return whether the function of ``instruction`` is one of ``functions``."""
     mask = Const(sum(1 << function for function in functions), len(RowFunction))
     return mask.bit_select(instruction.function[:_FUNCTION_BITS], 1)
 
 
 def row_malformed(instruction, sizes, large, *, columns):
-    """Whether an instruction has an error that does not depend on its operands.
+    """Return whether an instruction has an error that does not depend on its operands.
 
     Parameters
     ----------
     instruction : row_layout()
     sizes, large : mapping of str to Value
-        Sizes, and whether each is too large.
+        Sizes, and flags for sizes that are too large.
     columns : int
         Maximum number of columns.
     """
@@ -59,7 +59,7 @@ def row_malformed(instruction, sizes, large, *, columns):
 
 
 def row_operands(instruction, sizes):
-    """Return the operands in the order of :data:`ROW_OPERANDS`, in the form used for checking.
+    """Return the operands to check, in the order of :data:`ROW_OPERANDS`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def row_operands(instruction, sizes):
     checks = []
     for name in ROW_OPERANDS:
         stride = 0 if name in vectors else instruction[f"stride_{name}"]
-        # `x` and `start` may share the rows of results, except for a table, which is read in any order.
+        # `x` and `start` may share the rows of results, unless they are tables, which are read in any order.
         same, third = ((instruction[f"stride_{name}"] == instruction[f"stride_{target}"])
                        if name in ("x", "start") else 0
                        for target in ("target", "third"))
@@ -90,7 +90,7 @@ def row_operands(instruction, sizes):
 
 
 def row_job(m, job, instruction, sizes, bases, *, lanes):
-    """Create the job of an instruction.
+    """Assign the job for an instruction.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def row_job(m, job, instruction, sizes, bases, *, lanes):
     instruction, sizes
         As for :func:`row_malformed`.
     bases : sequence of Signal
-        Addresses of the operands, in the order of their checks.
+        Operand addresses, in the order they are checked.
     lanes : int
     """
     lane_bits = exact_log2(lanes)

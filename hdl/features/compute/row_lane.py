@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the multiplier because its latency is needed even if nothing is elaborated.
-"""Lane of the row unit: the elements of every lanes-th column, and the arithmetic of passes over them."""
+# The constructor creates the multiplier, since ``latency`` needs it even without elaboration.
+"""Lane of the row unit: stores every lanes-th column, and performs the arithmetic of each pass over it."""
 
 from types import SimpleNamespace
 
@@ -20,18 +20,18 @@ __all__ = ["RowLane", "control_layout", "loaded_layout"]
 
 _ONE = FP32.bias << FP32.fraction_bits
 _NEGATIVE_ZERO = 1 << (FP32.width - 1)
-#: Cycles from the control signals of an element to its operands.
+#: Latency in cycles from the control word of an element to its operands.
 _FETCH = 2
 
 
 def loaded_layout(rows, groups):
-    """Layout of a loaded element: whether it is valid, its operand, and its row and group."""
+    """Layout of a loaded element: a valid flag, the operand it is loaded into, its row and its column group."""
     return data.StructLayout({"valid": 1, "load": Load, "row": range(rows), "group": range(groups),
                               "element": FP32.width})
 
 
 def control_layout(rows, groups):
-    """Control of an element: its position, its operands, and the use of its result.
+    """Control word of one element: its position, its operands, and the use of its result.
 
     ``half`` selects the second of two sums. ``edge`` marks the last column block. ``kept``, ``stored``, ``scalar``
     and ``root`` are uses of the result.
@@ -49,12 +49,12 @@ class RowLane(wiring.Component):
     are delayed by :attr:`step` cycles from lane to lane. A column ``outside`` leaves the sum unchanged.
 
     The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. In the work buffer
-    it can be used by controls that come at least :attr:`latency` + 1 cycles later. No register is reset.
+    it can be used by controls that arrive at least :attr:`latency` + 1 cycles later. No register is reset.
 
     Parameters
     ----------
     rows, groups : int
-        Rows of a block, and column blocks of a row.
+        Number of rows in a block, and of column blocks in a row.
     dsps : int
         DSP blocks the multiplier may use: 4, 2 or 1.
 
@@ -71,7 +71,7 @@ class RowLane(wiring.Component):
     partial : In(32)
         Sum of the previous columns, :attr:`latency` - 7 cycles after the control.
     live : In(1)
-        The result of this cycle belongs to an element.
+        Whether this cycle's result belongs to an element.
     middle : Out(control_layout(rows, groups))
         Control, :attr:`latency` - 8 cycles later.
     late : Out(control_layout(rows, groups))
@@ -82,7 +82,7 @@ class RowLane(wiring.Component):
         Result; the product, if the pass is ``summed``.
     """
 
-    #: Latency of a sum from one lane to the next one, in cycles.
+    #: Number of cycles by which each lane's sum follows the previous lane's.
     step = FloatAdder.latency
 
     def __init__(self, *, rows, groups, dsps=4):
@@ -98,7 +98,7 @@ class RowLane(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the control of an element to its result."""
+        """Latency in cycles from an element's control word to its result."""
         return _FETCH + FloatAdder.latency + self._multiplier.latency + 1 + FloatAdder.latency
 
     def elaborate(self, platform):

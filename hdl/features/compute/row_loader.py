@@ -1,4 +1,4 @@
-"""Reader of labelled rows: one element after another, with the largest element of each row."""
+"""Reader of labelled rows, which outputs one element at a time with the largest element of its row."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,10 +14,10 @@ __all__ = ["RowLoader", "loaded_layout"]
 
 
 def loaded_layout():
-    """Payload of an element, in order of columns.
+    """Payload of an element, in column order.
 
-    The ``last`` element of a row comes with the row's ``label`` and its ``largest`` element, the first of several
-    equal ones. A NaN is the largest element only if it is the first element of its row.
+    The ``last`` element of a row carries the row's ``label`` and its ``largest`` element, the first one if several
+    are equal. A NaN is the largest element only if it is the first element of its row.
     """
     return data.StructLayout({"element": FP32.width, "largest": FP32.width, "label": 32, "last": 1})
 
@@ -26,21 +26,21 @@ class RowLoader(wiring.Component):
     """Read the rows of a job, each with its label.
 
     Requests are made row by row, one per cycle: the label, then the elements. Responses come in this order. A row
-    takes a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken.
-    A SOFTMAX has no labels; its first response is accepted one cycle later than in other jobs, or at any time after
-    that. The three stages after the responses move together when the output is free, so ``response.ready`` depends
-    combinationally on ``o.ready``. ``job.ready`` is a function of registers.
+    takes one cycle for its label and one per element; each element is offered :attr:`latency` cycles after it was
+    taken. A SOFTMAX has no labels; its first response is accepted one cycle later than in other jobs, or at any time
+    after that. The three stages after the responses move together when the output is free, so ``response.ready``
+    depends combinationally on ``o.ready``. ``job.ready`` is a function of registers.
 
     Parameters
     ----------
     lanes : int
-        Elements of a memory row: 2, 4 or 8.
+        Number of elements in a memory row: 2, 4 or 8.
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     sequences : bool
         Whether a job can be a SOFTMAX.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
@@ -82,7 +82,7 @@ class RowLoader(wiring.Component):
         return m
 
     def _elaborate_requests(self, m, job, begin, asking):
-        """Request the memory rows of all rows of the matrix."""
+        """Request the memory rows for all rows of the matrix."""
         lane_bits = self._lanes.bit_length() - 1
         job_in = self.job.payload
         source_row = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements
@@ -121,7 +121,7 @@ class RowLoader(wiring.Component):
                     m.d.sync += [labels.eq(0), source_row.eq(job_in.source.row), columns.eq(job_in.columns)]
 
     def _elaborate_elements(self, m, job, begin, answering):
-        """Take the label and the elements of each row, find the largest element, and output them."""
+        """Take each row's label and elements, find the largest element, and output them."""
         lane_bits = self._lanes.bit_length() - 1
         elements = self.response.p.elements
         labels = Signal()
@@ -144,7 +144,7 @@ class RowLoader(wiring.Component):
             self.response.ready.eq(move & answering & ~begins & (labels | full | last)),
         ]
 
-        # One element or the label is taken from each response.
+        # Each response provides either one element or the label.
         fetched = data.StructLayout({"element": FP32.width, "label": 32, "first": 1, "last": 1})
         taken = Signal(fetched, reset_less=True)
         taken_valid = Signal()
@@ -171,7 +171,7 @@ class RowLoader(wiring.Component):
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
-        # Keys are ordered like the numbers; both zeros have the same key. A NaN is neither above nor below a number.
+        # Keys sort like the numbers; both zeros have the same key. A NaN is neither above nor below a number.
         element = data.View(FP32.layout, taken.element)
         key = Signal(FP32.width)
         nan = Signal()
@@ -188,7 +188,7 @@ class RowLoader(wiring.Component):
         keyed_nan = Signal(reset_less=True)
         largest = Signal(FP32.width, reset_less=True)
         largest_key = Signal(FP32.width, reset_less=True)
-        # With the last element of a row, the largest element so far is the row's largest.
+        # At the last element of a row, the largest element so far is the row's largest.
         offered = Signal(fetched, reset_less=True)
         m.d.comb += [self.o.p.element.eq(offered.element), self.o.p.largest.eq(largest),
                      self.o.p.label.eq(offered.label), self.o.p.last.eq(offered.last)]

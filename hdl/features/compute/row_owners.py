@@ -1,4 +1,4 @@
-"""Buffer tags of the rows of the activation memory: they detect reads of rows overwritten by another buffer."""
+"""Buffer tags for activation memory rows: they detect reads of rows overwritten by another buffer."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -13,15 +13,15 @@ __all__ = ["RowOwners", "access_layout"]
 
 
 def access_layout(rows):
-    """Row of a read that is granted in this cycle, and the number of the buffer that is read."""
+    """Row of a read granted in this cycle, and the number of the buffer that the read expects."""
     return data.StructLayout({"valid": 1, "row": range(rows), "owner": OWNER_BITS})
 
 
 class RowOwners(wiring.Component):
-    """Store the number of the buffer that wrote each row, and compare it with the buffer number of each read.
+    """Store the number of the buffer that wrote each row, and check the buffer number of each read.
 
     Number 0 stands for any buffer: a row tagged 0 may be read for any buffer, and a read with number 0 is not
-    compared. Configuration tags all rows 0; a reset changes neither tags nor elements of the memory.
+    checked. All rows are tagged 0 when the FPGA is configured; a reset changes neither tags nor memory contents.
 
     A write of the engine is reported in the cycle when the memory takes it, and tags its row in the next cycle,
     when the memory writes. A row written by the host is tagged 0. A read is reported in the cycle
@@ -31,10 +31,10 @@ class RowOwners(wiring.Component):
     Parameters
     ----------
     rows : int
-        Rows of the memory; at least 2.
+        Number of rows in the memory; at least 2.
     lanes : int, optional
-        Elements in a row of a memory with a guard. A read then names a row of the tenant's window, and a row outside
-        is not compared.
+        Number of elements in a row, for a memory with a guard. A read then gives a row relative to the tenant's
+        window, and rows outside the window are not checked.
 
     Members
     -------
@@ -72,11 +72,11 @@ class RowOwners(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # No row is read while it is written; the output after a cycle without a read is not used.
+        # A row is never read while being written; the output after a cycle without a read is not used.
         m.submodules.memory = memory = Memory(
             shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
         stamp, look = memory.write_port(), memory.read_port(transparent_for=())
-        # A write that was accepted before a reset still sets the owner of its row.
+        # A write accepted before a reset still sets the tag of its row.
         took, owner = Signal(reset_less=True), Signal(OWNER_BITS, reset_less=True)
         m.d.sync += [took.eq(self.write), owner.eq(self.owner)]
         m.d.comb += [
@@ -92,7 +92,7 @@ class RowOwners(wiring.Component):
                 read.eq(self.read), read.valid.eq(self.read.valid & guard.allowed),
             ]
 
-        # The number is registered after the memory, as elements are.
+        # The number has an extra register after the memory, as elements do.
         asked, compared = Signal(access_layout(self._rows)), Signal(access_layout(self._rows))
         tag = Signal(OWNER_BITS, reset_less=True)
         m.d.sync += [asked.eq(read), compared.eq(asked), tag.eq(look.data)]

@@ -1,4 +1,4 @@
-"""Program of the row unit: each function's operands, the passes over its rows, and its results."""
+"""Program of the row unit: for each function, its operands, its passes over the rows and its results."""
 
 import dataclasses
 import enum
@@ -10,7 +10,7 @@ __all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B
 
 
 class Load(enum.IntEnum):
-    """Operands that are read for a block of rows; the value of a matrix operand is its buffer number."""
+    """Operands read for a block of rows; for a matrix operand, the value is its buffer number."""
 
     X = 0
     Y = 1
@@ -93,7 +93,7 @@ class D(enum.IntEnum):
 
 
 class After(enum.IntEnum):
-    """Event that a pass waits for, so that the operands of all its rows are ready."""
+    """Event that a pass waits for, which ensures that the operands of all its rows are ready."""
 
     NOTHING = 0
     RESULTS = 1
@@ -119,20 +119,20 @@ class Result(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """Pass over the elements of a block, column blocks one after another: (a + b) · c + d.
+    """Pass over the elements of a block, one column block at a time: (a + b) · c + d.
 
     Members
     -------
     a, b, c, d : A, B, C, D
     needs : int or Load
-        Operand that must be loaded, along with all operands before it.
+        Last operand that must have been loaded before the pass.
     after : After
     summed : bool
-        Add (a + b) · c to the sum of its row.
+        Accumulate (a + b) · c in the sum of the row.
     twice : bool
-        There are two sums, or scalars: each column block handles all rows for the first one, then for the second.
+        There are two sums or scalars: each column block processes all rows with the first, then with the second.
     kept : bool
-        Store the results in the work buffer. For a ``summed`` pass, these are the products.
+        Store the results in the work buffer; for a ``summed`` pass, these are the products.
     result : Result
     """
 

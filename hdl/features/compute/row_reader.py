@@ -1,4 +1,4 @@
-"""Reader of the row unit: the operands of a block of rows, and the numbers of rows of a table."""
+"""Reader of the row unit: fetches the operands of a block of rows and the row indices into a table."""
 
 from types import SimpleNamespace
 
@@ -25,34 +25,34 @@ _STEPS = range(max(map(len, LOADS.values())) + 1)
 
 
 def block_members(job, groups):
-    """Shared members of units that work on blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and
+    """Members shared by units that process blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and
     ``starts`` of :class:`RowReader`.
 
     Parameters
     ----------
     job : StructLayout
     groups : int
-        Column blocks of a row.
+        Number of column blocks per row.
     """
     return {"job": In(job), "opens": In(1), "started": In(1), "last_group": In(range(groups)), "starts": In(1)}
 
 
 class RowReader(wiring.Component):
-    """Read the operands of a block in order, each of them column block by column block.
+    """Read the operands of a block one after the other, column block by column block.
 
-    A block of SCATTER ends before a row number that it already contains, so no row of the table occurs twice in a
-    block. Requests are functions of registers. There is one per cycle, except for one or two cycles before each
-    operand and a wait for all row numbers before the rows of the table are read. ``response`` is always ready.
+    A block of SCATTER ends before a row number that it already contains, so no table row occurs twice in a block.
+    Requests depend only on registers. One request is issued per cycle, except for one or two cycles before each
+    operand and a wait for all row numbers before the table rows are read. ``response`` is always ready.
 
     Parameters
     ----------
     lanes : int
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows of the largest memory.
     rows, groups : int
-        Rows of a block, and column blocks of a row.
+        Number of rows per block, and of column blocks per row.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Number of bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -133,7 +133,7 @@ class RowReader(wiring.Component):
                 for load in (Load.X, Load.Y, Load.START, Load.DEVIATION, Load.NUMBERS)}
         line = Signal(address, reset_less=True)
         following, further = Signal(address), Signal(address)
-        # The operand being read, and the other operand if two operands are read alternately.
+        # The operand being read, and the other one if two operands are read alternately.
         walk = data.StructLayout({"first": address, "stride": address, "place": place_shape(self._owner_bits),
                                   "load": Load, "step": _STEPS})
         now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
@@ -237,7 +237,7 @@ class RowReader(wiring.Component):
                                 m.next = "Next"
 
     def _elaborate_answers(self, m, fetched):
-        """Pass received rows to the lanes or, if they are rows of a table, to the output ``copied``."""
+        """Pass received rows to the lanes or, if they are table rows, to the output ``copied``."""
         tag, elements = fetched.p.tag, fetched.p.answer
         copies, moves = Signal(), Signal()
         m.d.comb += [
@@ -263,7 +263,7 @@ class RowReader(wiring.Component):
             m.d.sync += [self.step.eq(0), self.words.eq(0)]
 
     def _elaborate_numbers(self, m, fetched, numbers):
-        """Compute the memory rows of table rows, and the end of a block of SCATTER."""
+        """Compute the memory rows of table rows, and where a block of SCATTER ends."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         tag = fetched.p.tag
@@ -275,7 +275,7 @@ class RowReader(wiring.Component):
             row=taken.row, last=taken.last), Signal()
         m.d.sync += [taken_valid.eq(fetched.valid & (tag.load == Load.NUMBERS)), known_valid.eq(taken_valid)]
 
-        # Row numbers of the block, which are all different: the block ends before a repeated one.
+        # Row numbers of the block, all different: the block ends before a repeated one.
         entry = Cat(taken.number, taken.right)
         entries = [Signal(len(entry), name=f"entry_{index}") for index in range(min(SCATTERED, self._rows))]
         cut, limit = Signal(), Signal.like(self.rows)

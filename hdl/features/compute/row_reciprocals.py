@@ -1,4 +1,4 @@
-"""Reciprocals of row totals, by which a softmax multiplies its elements."""
+"""Reciprocals of row totals, with which a softmax multiplies its elements."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -11,7 +11,7 @@ __all__ = ["RowReciprocals"]
 
 
 class RowReciprocals(wiring.Component):
-    """Count the rows of a block while 1.0 is divided by their totals, and store the quotients.
+    """Count the rows of a block as 1.0 is divided by their totals, and store the quotients.
 
     ``row`` and ``stored`` are functions of registers; ``ends`` and ``ready`` depend combinationally on ``rows`` and
     ``wanted``. ``factor`` is a register.
@@ -19,28 +19,28 @@ class RowReciprocals(wiring.Component):
     Parameters
     ----------
     depth : int
-        Rows of a block: a power of two.
+        Maximum number of rows in a block, a power of two.
     latency : int
-        Cycles from ``divide`` to ``quotient``.
+        Latency in cycles from ``divide`` to ``quotient``.
 
     Members
     -------
     clear : In(1)
-        Begin the next block.
+        Start the next block.
     divide : In(1)
-        The total of ``row`` is divided, and ``row`` advances to the next one.
+        Divide the total of ``row`` and advance ``row`` to the next row.
     rows : In(range(depth + 1))
-        Rows of the block.
+        Number of rows in the block.
     row : Out(range(depth))
     ends : Out(1)
-        ``row`` is the last one.
+        Whether ``row`` is the last row.
     quotient : In(32)
     wanted : In(range(depth))
-        Row of an element.
+        Row of an element to check.
     ready : Out(1)
-        The reciprocal of ``wanted`` is stored.
+        Whether the reciprocal of ``wanted`` has been stored.
     chosen : In(range(depth))
-        Row of another element.
+        Row of the element to look up.
     factor : Out(32)
         Reciprocal of ``chosen``, one cycle later.
     """

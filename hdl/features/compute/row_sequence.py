@@ -1,4 +1,4 @@
-"""Sequence of the memory rows of a submatrix."""
+"""Generates the sequence of memory rows of a submatrix."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,16 +10,16 @@ __all__ = ["RowSequence", "row_sequence_layout", "step_layout", "tagged"]
 
 
 def tagged(tag):
-    """Layout members for a tag, if there is one."""
+    """Layout member for a tag, if there is one."""
     return {} if tag is None else {"tag": tag}
 
 
 def row_sequence_layout(rows, most, lanes, tag):
-    """Payload of a sequence: its first memory row, and the ``pitch`` in rows from line to line.
+    """Layout of a sequence: the first memory row, and the ``pitch`` between lines in rows.
 
-    ``line`` and ``group`` are the numbers of its last line and group, counted from 0. Lines from ``lines`` on and
-    groups after ``edge`` are outside; ``mask`` selects the elements inside group ``edge``. The ``tag``, if there is
-    one, is returned with every step.
+    ``line`` and ``group`` are the numbers of the last line and the last group, starting at 0. Lines from ``lines`` on
+    and groups after ``edge`` are outside the submatrix; ``mask`` selects the elements inside group ``edge``. The
+    ``tag``, if any, is returned with every step.
     """
     return data.StructLayout({
         "row": range(rows), "pitch": range(rows), "line": range(most), "group": range(most),
@@ -27,7 +27,7 @@ def row_sequence_layout(rows, most, lanes, tag):
 
 
 def step_layout(rows, most, lanes, tag):
-    """Payload of a step: the memory row, which of its elements are inside, and whether it is the ``last`` row."""
+    """Layout of a step: memory row, which of its elements are inside, and whether it is the ``last`` row."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
         **tagged(tag)})
@@ -36,18 +36,18 @@ def step_layout(rows, most, lanes, tag):
 class RowSequence(wiring.Component):
     """Output the memory rows of a submatrix, line by line and group by group.
 
-    A line consists of groups of ``lanes`` neighbours, each in one memory row. The first step is offered in the cycle
-    after the sequence is accepted, and one per cycle from then on, also across sequences. ``o`` is a function of
+    A line consists of groups of ``lanes`` adjacent elements, each in one memory row. The first step is offered in the
+    cycle after the sequence is accepted, followed by one step per cycle, even across sequences. ``o`` depends only on
     registers; ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     rows : int
-        Rows of the memory.
+        Number of rows of the memory.
     most : int
-        Maximum number of lines, and of groups of a line.
+        Maximum number of lines, and of groups per line.
     lanes : int
-        Elements of a row.
+        Number of elements per row.
     tag : ShapeLike or None
         Shape of the tag.
 

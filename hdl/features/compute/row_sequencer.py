@@ -1,4 +1,4 @@
-"""Sequencer of the row unit: the passes of a function over a block of rows, element by element."""
+"""Sequencer of the row unit: runs a function's passes over a block of rows, element by element."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -15,22 +15,22 @@ _STEPS = range(max(map(len, LOADS.values())) + 1)
 
 
 class RowSequencer(wiring.Component):
-    """Output the control of each element of each pass, at most one per cycle.
+    """Output the control inputs of all elements in all passes, at most one element per cycle.
 
-    The first control comes :attr:`latency` cycles after ``starts``, if nothing makes it wait. Sums of a row are
-    at least ``frame`` cycles apart. A pass begins when each operand will be stored by the time it is read;
-    between two passes there is one cycle without an element. All outputs come from registers.
+    Latency from ``starts`` to the first output is :attr:`latency` cycles if there is nothing to wait for. Sums of a
+    row are at least ``frame`` cycles apart. A pass starts as soon as every operand will be stored before it is read;
+    between two passes there is one cycle without an element. All outputs are registered.
 
     Parameters
     ----------
     rows, groups : int
-        Rows of a block, and column blocks of a row.
+        Number of rows in a block, and of column blocks in a row.
     latency : int
-        Cycles from the control of an element to its result.
+        Latency in cycles from an element's control inputs to its result.
     sums : int
-        Cycles from the result of an element to the sum of its row.
+        Latency in cycles from an element's result to the sum of its row.
     frame : int
-        Cycles from a sum to the next one of the same row.
+        Number of cycles from one sum to the next one of the same row.
 
     Members
     -------
@@ -83,7 +83,7 @@ class RowSequencer(wiring.Component):
             last_group.eq(edge | now.scalar | now.root), self.asks.eq(go & now.stored),
         ]
 
-        # Cycles since the last element, and since the last summed element; number of elements of the last pass.
+        # Cycles since the last element, cycles since the last summed element, and elements in the last pass.
         after = self._latency + 1
         total = self._latency + self._sums + 1
         longest = max(after, self._frame)
@@ -96,7 +96,7 @@ class RowSequencer(wiring.Component):
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
 
-        # A column block may begin if its first sum will be ready in time, since all other sums follow in time.
+        # A column block may start if its first sum will be ready in time, since its other sums then will be, too.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
         turns = Signal(range(2 * self._most + 1))
         m.d.comb += [

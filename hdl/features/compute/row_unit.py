@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding."""
+# The constructor creates the parts, since their latencies are needed even without elaboration.
+"""Row functions of a sequence: layer norm, softmax gradient, and embedding."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -28,25 +28,25 @@ __all__ = ["ROOT_INTERVAL", "RowUnit"]
 ROOT_INTERVAL = 2
 """Cycles from one square root to the next."""
 
-#: Maximum number of results waiting to be written.
+#: Maximum number of results that wait to be written.
 _RESULTS = 128
 
 
 class RowUnit(wiring.Component):
-    """Compute functions of the rows of matrices in memory, see :class:`~hdl.features.compute.layer_list.RowFunction`.
+    """Compute functions of matrix rows in memory (:class:`~hdl.features.compute.layer_list.RowFunction`).
 
-    Rows are processed in blocks of up to ``8 · lanes``, one block after another: operands are read, the :mod:`passes
-    <hdl.features.compute.row_pass>` of the function run over the elements, a memory row per cycle, and results are
-    written. The last adders of the lanes form a chain, so the sums of many rows are in progress at the same time. A
-    pass begins while its operands are still being read. A row is written after it was read, so a target may have the
-    address of x or start.
+    Rows are processed in blocks of up to ``8 · lanes``, one block after another: operands are read, the function's
+    :mod:`passes <hdl.features.compute.row_pass>` process the elements at one memory row per cycle, and results are
+    written. The last adders of the lanes form a chain, so that the sums of many rows can be in progress at the same
+    time. A pass starts while its operands are still being read. Rows are read before they are written, so the target
+    may have the same address as x or start.
 
-    If a number is invalid, the row of GATHER is +0.0, and the row of SCATTER is skipped; ``bad`` is high in the cycle
-    of ``done``. A job with no rows, with no columns or too many of them, or with an unknown function, is rejected:
-    ``bad`` and ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
+    If a row number is invalid, GATHER writes a row of +0.0 and SCATTER skips the row; ``bad`` is high in the cycle of
+    ``done``. A job with no rows, no columns, too many columns or an unknown function is rejected: ``bad`` and
+    ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
 
-    Requests and ``job.ready`` are functions of registers; writes and ``done`` come from registers. ``response`` is
-    always ready.
+    Requests and ``job.ready`` depend only on registers; writes and ``done`` are registered. ``response`` is always
+    ready.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ class RowUnit(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles in a lane from the control inputs of an element to its result."""
+        """Latency of a lane in cycles, from an element's control inputs to its result."""
         return self._lanes[0].latency
 
     @property
     def root_latency(self):
-        """Cycles from the square of a deviation to the reciprocal of the deviation."""
+        """Latency in cycles from the square of a deviation to the reciprocal of the deviation."""
         return self._root.latency + self._divider.latency
 
     def elaborate(self, platform):
@@ -143,7 +143,7 @@ class RowUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, started, left, opens, begin):
-        """Reject an invalid job, or process one block after another."""
+        """Reject invalid jobs, and process one block after another."""
         reader, writer = self._reader, self._writer
         refused = Signal()
         m.d.comb += refused.eq((job.function > max(RowFunction)) | (job.rows == 0) | (job.columns == 0)
@@ -176,7 +176,7 @@ class RowUnit(wiring.Component):
                         m.next = "Idle"
 
     def _elaborate_lanes(self, m, job, started, keep):
-        """Chain the lanes, each with the previous lane's delayed control; return the results' valid flags."""
+        """Chain the lanes by delaying each one's control for the next, and return the results' valid flags."""
         reader, lanes = self._reader, self._lanes
         control, latency = self._sequencer.control, lanes[0].latency
         live = Signal(latency + RowLane.step * (len(lanes) - 1))
@@ -202,7 +202,7 @@ class RowUnit(wiring.Component):
         return live
 
     def _elaborate_sums(self, m, begin, live):
-        """Store sums and scalars of rows, and reciprocals of deviations."""
+        """Store the rows' sums and scalars, and the reciprocals of deviations."""
         lanes, reader, sequencer = self._lanes, self._reader, self._sequencer
         control, first, last = sequencer.control, lanes[0], lanes[-1]
         row_halves = self._rows * 2
@@ -234,7 +234,7 @@ class RowUnit(wiring.Component):
         m.d.comb += [first.scalar.eq(fetched.scalar), first.deviation.eq(fetched.deviation),
                      first.partial.eq(fetched.partial)]
 
-        # Every ROOT_INTERVAL cycles, one squared deviation enters the square root, followed by the division.
+        # One squared deviation enters the square root, and then the division, every ROOT_INTERVAL cycles.
         m.submodules.root = root = self._root
         m.submodules.divider = divider = self._divider
         turn = Signal(range(ROOT_INTERVAL))
@@ -263,7 +263,7 @@ class RowUnit(wiring.Component):
         connect_stream(m, assembler.o, self._writer.deviations)
 
     def _elaborate_results(self, m, live):
-        """Collect memory rows of results, in a queue with room for all results in flight."""
+        """Collect result rows in a queue that has room for all results in flight."""
         lanes, reader = self._lanes, self._reader
         vector = reader.elements.shape()
         m.submodules.results = queue = Queue(shape=vector, depth=_RESULTS, block=True)

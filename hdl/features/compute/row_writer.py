@@ -1,4 +1,4 @@
-"""Writer of the row unit: the results of a block of rows."""
+"""Writer of the row unit's results, one block of rows at a time."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,11 +18,11 @@ _STEPS = range(max(map(len, STORES.values())) + 1)
 
 
 class RowWriter(wiring.Component):
-    """Write the results of a block of rows in order, each result one column block at a time.
+    """Write the results of a block of rows in order, one column block of a result at a time.
 
-    Writes come from registers, one per cycle, except for one cycle before each result. Results and deviations are
-    taken one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend
-    combinationally on ``write.ready``. Results for invalid row numbers are taken but not written.
+    Writes come from registers, at one per cycle except for an idle cycle before each result. Results and deviations
+    are accepted one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend
+    combinationally on ``write.ready``. Results for invalid row numbers are accepted but not written.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RowWriter(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     rows, groups : int
-        Rows of a block, and column blocks of a row.
+        Number of rows per block, and of column blocks per row.
     owner_bits : int
         Bits of a buffer number; 0 without buffer tags.
 
@@ -39,15 +39,15 @@ class RowWriter(wiring.Component):
     job, opens, started, last_group, starts
         As in :class:`~hdl.features.compute.row_reader.RowReader`.
     rows : In(range(rows + 1))
-        Rows of the block, valid when its first result comes.
+        Number of rows in the block; must be valid when its first result is offered.
     keep : In(lanes)
         Elements to keep in the last column block.
     results : In(stream of elements)
     deviations : In(stream of beat_layout(lanes))
     name : Out(range(rows))
-        Row of the block.
+        Row number within the block.
     named, right : In
-        First memory row of the table row named by ``name``, and whether it exists.
+        First memory row of the table row selected by ``name``, and whether that row exists.
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     finished : Out(1)
         The last result of the block is in the write register, or has left it.

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Epilogue of a matrix product: results are scaled, and masked-out results are replaced."""
+# The constructor creates the submodules because their latencies are needed even without elaboration.
+"""Matrix product epilogue that scales results and replaces masked results."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,16 +18,16 @@ from hdl.streams.stream import Queue, connect_stream, step_count
 
 __all__ = ["ScaleMask", "scale_mask_layout"]
 
-#: Capacity in rows of results in flight: more than the cycles from entry to departure of a row.
+#: Maximum number of result rows in flight; exceeds the number of cycles that a row takes from entry to departure.
 _ROWS = 17
-#: Capacity in announced tiles: more than the maximum number of unfinished tiles of the drain.
+#: Maximum number of announced tiles; exceeds the maximum number of unfinished tiles of the drain.
 _TILES = 33
 
 
 def scale_mask_layout():
-    """Payload of the epilogue: whether results are ``scaled`` and ``masked``, with the parameters.
+    """Epilogue parameters: whether results are ``scaled`` and ``masked``, and with which values.
 
-    ``scale`` and ``alternative`` are encodings of binary32. The mask's external kind has no effect.
+    ``scale`` and ``alternative`` are binary32 encodings. The mask's external kind has no effect.
     """
     return data.StructLayout({
         "scaled": 1, "masked": 1, "scale": FP32.width, "alternative": FP32.width, "mask": mask_layout(INDEX_BITS)})
@@ -36,21 +36,21 @@ def scale_mask_layout():
 class ScaleMask(wiring.Component):
     """Multiply final results by a constant, and replace masked results with an alternative.
 
-    The product is rounded to nearest even, and a NaN is canonical, except that a NaN given as the alternative is
-    not changed. A result is masked by its row and column of C. Partial results pass unchanged, and so do all results
-    of a job that is neither scaled nor masked: they are multiplied by 1.0.
+    The product is rounded to nearest even and NaNs are canonical, except that a NaN alternative is not changed.
+    Whether a result is masked depends on its row and column of C. Partial results pass unchanged, as do all results
+    of a job that is neither scaled nor masked (they are multiplied by 1.0).
 
-    Latency is :attr:`latency` cycles, throughput a row of results per cycle. ``i.ready`` is a function of registers.
+    Latency is :attr:`latency` cycles, throughput a row of results per cycle. ``i.ready`` depends only on registers.
     Results of a tile wait until it has been announced.
 
     Parameters
     ----------
     rows : int
-        Rows of the array: 1, 2 or 4.
+        Number of rows of the array: 1, 2 or 4.
     lanes : int
-        Columns of the array: 2, 4 or 8.
+        Number of columns of the array: 2, 4 or 8.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        Number of DSP blocks each multiplier may use: 4, 2 or 1.
 
     Members
     -------
@@ -75,7 +75,7 @@ class ScaleMask(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the arrival of a result row to its offer: a register, the multiplier and a queue."""
+        """Latency in cycles from a result row's arrival to its offer: a register, the multiplier and a queue."""
         return self._multipliers[0].latency + 2
 
     def elaborate(self, platform):
@@ -100,7 +100,7 @@ class ScaleMask(wiring.Component):
         ]
         step_count(m, under_way, up=take, down=self.o.valid & self.o.ready)
 
-        # A register for the operands and the position in C.
+        # Register for the operands and the position in C.
         delay = self._multipliers[0].latency
         final = ~tile.partial
         taken = register(
@@ -115,7 +115,7 @@ class ScaleMask(wiring.Component):
             comparator.mask.eq(epilogue.mask), comparator.i.valid.eq(1), comparator.o.ready.eq(1),
             position.row.eq(taken.row), position.beat.eq(taken.beat), position.keep.eq(~0)]
 
-        # Product and mask bits are aligned for the queue.
+        # Align the product and the mask bits for the queue.
         masked = wait(m, "masked", taken.masked, comparator.latency)
         keep = wait(m, "keep", comparator.o.p.mask | (~masked).replicate(self._lanes), delay - comparator.latency)
         marks = wait(m, "marks", taken.marks, delay)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Functions of rows: softmax and cross-entropy of a matrix of scores."""
+# The parts are created in the constructor because their latencies are needed even without elaboration.
+"""Row functions: softmax and cross-entropy of a matrix of scores."""
 
 from types import SimpleNamespace
 
@@ -27,49 +27,49 @@ from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["VectorUnit"]
 
-#: Cycles from the address of an element to its first operation, and from its address to the divider.
+#: Latency in cycles from the address of an element to its first operation, and to the divider.
 _FETCH = 2
 _DIVIDE = _FETCH + 1
 _QUEUE = 33
 
 
 class VectorUnit(wiring.Component):
-    """Compute functions of the rows of a matrix in memory: cross-entropy and its gradient, and softmax.
+    """Compute a function of each row of a matrix in memory: softmax, or cross-entropy and its gradient.
 
     Rows are processed in blocks of up to ``16 · units``, in three phases. First the elements are read. Then a
     :mod:`program <hdl.features.compute.vector_program>` computes their exponentials, and the total and the loss of
-    each row. Finally the gradient is computed as one quotient after another, minus one at the label, while the losses
-    are summed in row order. A block is processed once the last write of the previous block has been sent; reading
-    begins earlier.
+    each row. Finally the gradient is computed one quotient at a time, minus one at the label, while the losses are
+    summed in row order. A block is processed once the last write of the previous block has been sent; reading begins
+    earlier.
 
-    A SOFTMAX has no labels and no loss. The totals of its rows pass through the divider, and then the elements, one
-    per cycle, are multiplied by the reciprocals of their rows.
+    A SOFTMAX has no labels and no loss. The row totals pass through the divider; then each element is multiplied by
+    the reciprocal of its row's total, one element per cycle.
 
-    For a label that is not below the number of columns, nothing is subtracted from its row of the gradient and
-    nothing is added to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
+    If a label is out of range, nothing is subtracted from its row of the gradient and nothing is added to the loss;
+    ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
     :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is not an error. A job with no rows,
-    no columns or too many, or an unknown function, is rejected: ``bad`` and ``done`` are high :attr:`checked` cycles
-    after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers;
+    no columns, too many columns, or an unknown function is rejected: ``bad`` and ``done`` are high :attr:`checked`
+    cycles after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers;
     ``job.ready`` and ``response.ready`` are functions of registers.
 
     Parameters
     ----------
     lanes : int
-        Elements of a memory row: 2, 4 or 8.
+        Number of elements in a memory row: 2, 4 or 8.
     memory_rows : int
-        Rows of the largest memory.
+        Number of rows in the largest memory.
     units : int
-        Multiply-add pipelines: 2 or 4.
+        Number of multiply-add pipelines: 2 or 4.
     columns : int
         Maximum number of columns: a power of two of at least 2.
     dsps : int
-        DSP blocks each pipeline may use: 4, 2 or 1.
+        Number of DSP blocks that each pipeline may use: 4, 2 or 1.
     interval : int
-        Cycles per quotient: 2, 4 or 8.
+        Number of cycles per quotient: 2, 4 or 8.
     sequences : bool
         Whether SOFTMAX and padding labels are supported.
     owner_bits : int
-        Bits of a buffer number; 0 without buffer tags.
+        Width of a buffer number in bits; 0 without buffer tags.
 
     Members
     -------
@@ -86,7 +86,7 @@ class VectorUnit(wiring.Component):
     """
 
     checked = 2
-    #: Cycles from the address of an element to its product with a reciprocal.
+    #: Latency in cycles from the address of an element to its product with the reciprocal.
     product_latency = _DIVIDE + 1 + THREADS
 
     def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2, sequences=False, owner_bits=0):
@@ -108,7 +108,7 @@ class VectorUnit(wiring.Component):
 
     @property
     def quotient_latency(self):
-        """Cycles from the address of an element to its gradient."""
+        """Latency in cycles from the address of an element to its gradient."""
         return _DIVIDE + self._divider.latency + 1 + THREADS
 
     def elaborate(self, platform):
@@ -144,7 +144,7 @@ class VectorUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, phase, wrong):
-        """Reject an invalid job, or process each block: load, run the program, divide; then write the loss."""
+        """Reject an invalid job; otherwise load, compute and divide each block, then write the loss."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
@@ -211,7 +211,7 @@ class VectorUnit(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_memory(self, m, job, phase, wrong):
-        """Create the memories of elements and labels; return the signals that the other parts need."""
+        """Create the memories for elements and labels, and return the signals that the other parts need."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         loaded = loader.o.payload
         beyond, padding, back = Signal(), Signal(), Signal(range(THREADS * self._columns))
@@ -225,7 +225,7 @@ class VectorUnit(wiring.Component):
             m.d.sync += wrong.eq(0)
         with m.If(phase.loads & loader.o.valid & loaded.last & beyond & ~padding & ~phase.softmax):
             m.d.sync += wrong.eq(1)
-        # Exponentials return in the order of their elements.
+        # Exponentials return in element order.
         takes = Signal()
         with m.If(sequencer.start):
             m.d.sync += back.eq(0)
@@ -270,9 +270,9 @@ class VectorUnit(wiring.Component):
             elements=elements, matches=matches, paddings=paddings, group=group, takes=takes, beyond=beyond)
 
     def _elaborate_control(self, m, phase, memory):
-        """Control the units in two stages after the sequencer, while the memory is read.
+        """Control the units, two stages after the sequencer, while the memory read is in progress.
 
-        In the quotient phase slot 0 carries a loss, and each other slot may carry a quotient.
+        In the quotient phase, slot 0 carries a loss and every other slot can carry a quotient.
         """
         sequencer = self._sequencer
         staged = Signal(step_layout(), reset_less=True)
@@ -288,7 +288,7 @@ class VectorUnit(wiring.Component):
             m.d.sync += staged.take.eq(Take.NOTHING)
         aligned = register(m, "beside", slot=sequencer.slot, group=memory.group, divides=phase.divides)
 
-        # A result is taken by the next step, so its row, and whether its element is at the label, are delayed.
+        # The next step consumes the result, so its row and its label match are delayed to arrive with it.
         later = data.StructLayout({"group": range(THREADS), "matches": len(self._units)})
         m.submodules.before = before = DelayLine(shape=later, cycles=THREADS)
         m.d.comb += [before.i.group.eq(aligned.group), before.i.matches.eq(Cat(memory.matches))]
@@ -307,7 +307,7 @@ class VectorUnit(wiring.Component):
             now=control, divides=register(m, "now", divides=aligned.divides).divides, staged=aligned)
 
     def _elaborate_losses(self, m, phase, memory, control):
-        """Sum the losses in row order, with one addition per frame, in the unit of row 0."""
+        """Sum the losses in row order in the unit of row 0, one addition per frame."""
         units, walk = self._units, self._walk
         total = Signal(FP32.width, reset_less=True)
         left = Signal.like(walk.rows)
@@ -315,7 +315,7 @@ class VectorUnit(wiring.Component):
         linked, first, pending = Signal(), Signal(), Signal()
         row = Signal(range(THREADS * len(units)))
 
-        # A row with an invalid label adds nothing.
+        # Rows with an invalid label do not contribute to the loss.
         m.submodules.wrong = wrong = Memory(shape=1, depth=THREADS * len(units), init=[],
                                             attrs={"no_rw_check": 1, "ram_style": "distributed"})
         write, read = wrong.write_port(), wrong.read_port(domain="comb")
@@ -343,7 +343,7 @@ class VectorUnit(wiring.Component):
         return SimpleNamespace(value=loss, total=total, first=first)
 
     def _elaborate_quotients(self, m, phase, memory, control, losses):
-        """Send quotients and losses, or elements of a softmax, to the first unit; return the results that arrive."""
+        """Send quotients and losses, or softmax elements, to the first unit; return the results as they arrive."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
         turn, room, issue, ready, softmax = Signal(), Signal(), Signal(), Signal(init=1), phase.softmax
@@ -365,7 +365,7 @@ class VectorUnit(wiring.Component):
             m, "operands", a=Array(memory.elements)[unit], b=Array(lane.total for lane in self._units)[unit])
         m.d.comb += [divider.a.eq(operands.a), divider.b.eq(operands.b)]
 
-        # A quotient arrives in a slot other than 0, since its delay is odd. It is multiplied by 1.0.
+        # The delay is odd, so a quotient never arrives in slot 0. It is multiplied by 1.0.
         m.submodules.label = marked = DelayLine(shape=1 + self._sequences, cycles=_DIVIDE + divider.latency - 1)
         m.d.comb += marked.i.eq(Cat(label, padding))
         begins = (control.staged.slot == 0) & ~softmax
@@ -376,7 +376,7 @@ class VectorUnit(wiring.Component):
                 m.d.sync += dividend_in.eq(operands.a)
             with m.Elif(~begins & marked.o[1]):
                 m.d.sync += dividend_in.eq(0)
-            # A softmax divides 1.0 by the totals; then each element is multiplied by the reciprocal of its row.
+            # Softmax divides 1.0 by each row total, then multiplies each element by the reciprocal of its row.
             rows = self._reciprocals
             m.d.comb += [
                 rows.clear.eq(phase.plans), rows.divide.eq(phase.inverts & turn), rows.rows.eq(walk.rows),
@@ -411,10 +411,10 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Write the gradient's rows, and the loss in its lane; lanes before the loss are not written."""
+        """Write the gradient rows and then the loss in its lane; the lanes below the loss are not written."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
-        rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not yet written
+        rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block still to be written
         row = Signal.like(job.target.row, reset_less=True)
         start = Signal.like(row, reset_less=True)
         following = Signal.like(row)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor creates the multiplier because its latency is needed even if nothing is elaborated.
-"""Multiply-add pipeline of a lane of the vector unit."""
+# The constructor creates the multiplier, since its latency is needed even without elaboration.
+"""Multiply-add pipeline in a lane of the vector unit."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -16,15 +16,15 @@ __all__ = ["VectorLane"]
 
 
 class VectorLane(wiring.Component):
-    """Compute ``a * b + c`` in every cycle, product and sum each rounded to nearest even.
+    """Compute ``a * b + c`` in every cycle, rounding both the product and the sum to nearest even.
 
-    An addend of -0.0 leaves every product unchanged, and a factor of 1.0 every number. The result of the operands of
-    one cycle is on ``o`` :attr:`latency` cycles later. There is no handshake, and no register is reset.
+    Adding -0.0 leaves any product unchanged, and so does multiplying by 1.0 for any number. Latency is
+    :attr:`latency` cycles. There is no handshake, and no register is reset.
 
     Parameters
     ----------
     dsps : int
-        DSP blocks the multiplier may use: 4, 2 or 1.
+        Number of DSP blocks for the multiplier: 4, 2 or 1.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Program of the vector unit: a table of multiply-adds; each of them runs for all threads of a lane."""
+"""Program of the vector unit: a table of multiply-add steps that each run for all threads of a lane."""
 
 import dataclasses
 import enum
@@ -8,24 +8,24 @@ from hdl.floating.format import FP32
 __all__ = ["EXPONENTIAL", "LOGARITHM", "QUOTIENT", "ROOT_HALF_FRACTION", "SCALE", "STEPS", "SUM", "THREADS", "Addend",
            "Count", "Factor", "Loop", "Step", "Take"]
 
-#: Number of threads of a lane, and cycles of a step: the multiply-add's latency plus two registers.
+#: Number of threads per lane, and of cycles per step: the multiply-add's latency plus two registers.
 THREADS = 16
 
 ONE = FP32.bias << FP32.fraction_bits
 NEGATIVE_ZERO = 1 << (FP32.width - 1)
 
-#: Coefficients as in docs/numbers.md: 1 / ln 2, 1.5 * 2^23, two parts of ln 2; polynomials, lowest power first.
+#: Constants of docs/numbers.md: 1 / ln 2, 1.5 * 2^23, ln 2 in two parts; polynomials, lowest power first.
 _LOG2_E, _MAGIC = 0x3FB8_AA3B, 0x4B40_0000
 _LN2_HIGH, _LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
 _EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 _LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
         0xBDA1_1BFE)
 
-#: Smallest number for which the exponential is computed: -104.
+#: Smallest argument for which the exponential is computed: -104.
 LEAST = 0xC2D0_0000
-#: Fraction of the square root of 1/2; from this fraction on, the logarithm halves the significand.
+#: Fraction bits of sqrt(1/2); for fractions from here on, the logarithm halves the significand.
 ROOT_HALF_FRACTION = 0x35_04F3
-#: An exponential is scaled up by this power of two, so that only the last product can round.
+#: Power of two that scales up an exponential, so that only the last product can round.
 SCALE = 64
 
 
@@ -62,7 +62,7 @@ class Addend(enum.IntEnum):
 
 
 class Count(enum.IntEnum):
-    """Integer that a step extracts from the previous result, and keeps for later."""
+    """Integer that a step extracts from the previous result and keeps for later steps."""
 
     NONE = 0
     POWER = 1
@@ -72,7 +72,7 @@ class Count(enum.IntEnum):
 
 
 class Take(enum.IntEnum):
-    """Destination of the result of the previous step."""
+    """Destination of the previous step's result."""
 
     NOTHING = 0
     ELEMENT = 1
@@ -99,17 +99,17 @@ class Loop(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of a program: each thread computes ``a · b + c``.
+    """One step of a program: every thread computes ``a · b + c``.
 
     Members
     -------
     a : Factor
     b : int or None
-        Constant; by default the kept number.
+        Constant, or None for the kept number.
     c : Addend
     constant : int
     keep : bool
-        Keep the first factor.
+        Whether to keep the first factor for later steps.
     count : Count
     take : Take
     loop : Loop
@@ -126,7 +126,7 @@ class Step:
 
 
 def _polynomial(coefficients):
-    """Steps of Horner's rule for the previous result, which is kept; coefficients start at power zero."""
+    """Steps of Horner's rule for the previous result, with coefficients from the lowest power up."""
     *rest, second, first = coefficients
     return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
 
@@ -145,13 +145,13 @@ EXPONENTIAL = (
     Step(a=Factor.SCALED, b=(FP32.bias - SCALE) << FP32.fraction_bits, loop=Loop.ELEMENTS),
 )
 
-#: Sum of the exponentials of each row, after a step that stores the last exponentials.
+#: Sum of each row's exponentials, after one step that stores the last exponentials.
 SUM = (
     Step(b=ONE, take=Take.ELEMENT),
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.RESULT, constant=0, loop=Loop.COLUMNS),
 )
 
-#: Logarithm of the sum, less the difference at the label: m - 1; polynomial; (((p m) m + n l) + m) + n h.
+#: Logarithm of the sum minus the difference at the label: m - 1; polynomial; (((p m) m + n l) + m) + n h.
 LOGARITHM = (
     Step(a=Factor.SIGNIFICAND, b=ONE, constant=NEGATIVE_ZERO | ONE, count=Count.EXPONENT, take=Take.TOTAL),
     *_polynomial(_LOG),
@@ -164,7 +164,7 @@ LOGARITHM = (
     Step(b=ONE, take=Take.LOSS, loop=Loop.END),
 )
 
-#: One step for quotients and losses: its addend is -1.0 at the label, or the sum of the losses so far.
+#: Single step for quotients and losses; the addend is -1.0 at the label, or the sum of the losses so far.
 QUOTIENT = (Step(a=Factor.ELEMENT, b=ONE),)
 
 STEPS = (*EXPONENTIAL, *SUM, *LOGARITHM, *QUOTIENT)

@@ -1,4 +1,4 @@
-"""Sequence in which the elements of a block of rows are visited: row by row."""
+"""Order of visiting the elements of a block of rows: row by row."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -10,7 +10,7 @@ __all__ = ["VectorSequence"]
 
 
 class VectorSequence(wiring.Component):
-    """Step through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
+    """Step through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit.
 
     The position of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
     cycle after ``start``, it is the position of the first element; each cycle of ``step`` advances it to the next.
@@ -19,7 +19,7 @@ class VectorSequence(wiring.Component):
     Parameters
     ----------
     units : int
-        Memories: 2 or 4.
+        Number of memories, 2 or 4.
     columns : int
         Maximum number of columns.
 

@@ -1,4 +1,4 @@
-"""Stub of a compute engine: gradients staged in memory appear at the pace of a computation."""
+"""Stub of a compute engine: gradients staged in memory appear at the rate of a real computation."""
 
 from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -14,34 +14,34 @@ from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["ComputeModel", "compute_cycles", "counts_layout"]
 
-#: Cycles from a command to its first row, in addition to one for each row.
+#: Latency in cycles from a command to its first row; each row then takes one more cycle.
 _WAY = 1 + RowReader.latency + 1 + RowWriter.latency
 
-#: Cycles from the first step of the pace to the last row's earliest output, less the number of steps.
+#: Latency in cycles from the first step of the pace to the last row's earliest output, minus the number of steps.
 _AHEAD = 4
 
 
 def compute_cycles(length, duration, *, lanes):
-    """Cycles of a COMPUTE, if nothing makes its memory ports wait."""
+    """Number of cycles of a COMPUTE if its memory ports never wait."""
     rows = -(-length // lanes)
     return max(duration, rows + _WAY if rows else _AHEAD + 1)
 
 
 def counts_layout():
-    """Per-cycle increments of the counters, by register name."""
+    """Per-cycle increments of the counters, keyed by register."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
 class ComputeModel(wiring.Component):
-    """Run COMPUTE: copy staged gradients to their address, in the time that their computation would take.
+    """Run COMPUTE: copy staged gradients to their address in the time that the computation would take.
 
     ``length`` elements at ``state_base`` in the gradient memory are copied to ``gradient_base``. Rows are spread
-    evenly: row n of N, counted from 1, leaves no earlier than 2 + ⌈n · (``duration`` - 4) / N⌉ cycles after the
-    command was taken, so that the last one ends the command after ``duration`` cycles, or after
-    :func:`compute_cycles` if that is later. A row delayed by a memory port does not delay the pace: the rows
-    after it catch up. With length 0 the command waits for ``duration`` cycles.
+    evenly: row n of N, counting from 1, is sent no earlier than 2 + ⌈n · (``duration`` - 4) / N⌉ cycles after the
+    command was accepted, so that the last row ends the command after ``duration`` cycles, or after
+    :func:`compute_cycles` if that is later. If a memory port delays a row, the rows after it catch up. With length 0
+    the command waits for ``duration`` cycles.
 
-    Rows are read up to nine ahead of the pace, so the two regions must not overlap.
+    Up to nine rows are read ahead of the pace, so the two regions must not overlap.
 
     Parameters
     ----------
@@ -53,15 +53,15 @@ class ComputeModel(wiring.Component):
     command : In(stream of command_layout())
         COMPUTE; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One event for each command. The detail is the number of elements written.
+        One event per command, with the number of elements written as its detail.
     link_reset : In(1)
-        Abort a command, possibly half-way through.
+        Abort the command, possibly halfway through.
     weight_version : In(32)
         Weight version for the event.
     count : Out(counts_layout())
     gradient_read, gradient_write : memory ports
     throttle : In(16)
-        In a node with throttles: number of cycles out of 65,536 when the pace advances.
+        Number of cycles out of 65,536 when the pace advances; present in a node with throttles.
     """
 
     def __init__(self, *, config):
@@ -100,8 +100,8 @@ class ComputeModel(wiring.Component):
         length = Signal(range(elements + 1))
         empty = Signal()
         count = Signal(range(rows + 1))  # number of rows; one if length is 0
-        steps = Signal(signed(34))  # number of steps of the pace until the last row is due
-        # Each step adds `count` to a sum; if the sum is not negative, a row is due, and `steps` is subtracted.
+        steps = Signal(signed(34))  # number of pace steps until the last row is due
+        # Each step adds `count` to a sum; while the sum is not negative, a row is due and `steps` is subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()
         now_due, moves = Signal(), Signal()
@@ -143,7 +143,7 @@ class ComputeModel(wiring.Component):
             writer.job.valid.eq(runner.start),
             writer.job.payload.row.eq(target),
             writer.job.payload.count.eq(length),
-            # If length is 0, one beat that keeps nothing ends the command.
+            # If length is 0, the command ends with one beat that keeps no element.
             writer.i.valid.eq(may & (reader.o.valid | empty)),
             writer.i.payload.elements.eq(reader.o.payload.elements),
             writer.i.payload.keep.eq(reader.o.payload.keep),

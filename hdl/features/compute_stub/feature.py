@@ -1,4 +1,4 @@
-"""The operation COMPUTE, which simulates the duration of a computation, see docs/compute/stub.md."""
+"""The COMPUTE operation, which simulates the duration of a computation; see docs/compute/stub.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ __all__ = ["FEATURE", "ComputeStub", "ComputeStubFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeStub(Section):
-    """The operation COMPUTE, which only simulates the duration of a computation, see docs/compute/stub.md.
+    """The COMPUTE operation, which only simulates the duration of a computation.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ComputeStub(Section):
 
 
 class ComputeStubFeature(Feature):
-    """Feature that adds the operation COMPUTE to a node."""
+    """Feature that adds the COMPUTE operation to a node."""
 
     def engines(self, config):
         from hdl.features.compute_stub import description

@@ -1,4 +1,4 @@
-"""Description of the engine that moves activations to a far memory and back."""
+"""Description of the engine that moves activations to and from a far memory."""
 
 from hdl.control.engine import FAR, EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation
@@ -11,8 +11,8 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    MOVE_OUT and MOVE_IN have the address of activations in ``weight_base``, and the address in the far memory in
-    ``state_base``.
+    MOVE_OUT and MOVE_IN take the address of the activations from ``weight_base``, and the address in the far memory
+    from ``state_base``.
     """
     extents = Extent(base="weight_base", memory="activations"), Extent(base="state_base", memory=FAR)
     return EngineDescription(

@@ -1,4 +1,4 @@
-"""A port to a memory that is larger and slower than the node's memories, see docs/far.md."""
+"""A port to a memory that is larger and slower than the node's memories; see docs/far.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Feature with a far memory, which holds activations that a compute node moves out and back in."""
+    """Feature that adds a far memory, where a compute node stores activations until it needs them again."""
 
     def engines(self, config):
         from hdl.features.far import description

@@ -1,4 +1,4 @@
-"""Guard at a far port: it restricts requests of an engine to the tenant's window of the far memory."""
+"""Guard of a far port, which restricts an engine's requests to the tenant's window of the far memory."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -11,22 +11,21 @@ __all__ = ["FarGuard"]
 
 
 class FarGuard(wiring.Component):
-    """Translate the rows of an engine's requests to rows of the tenant's window, and block all other requests
-    to the far memory.
+    """Map the rows of an engine's requests to the tenant's window of the far memory, and block requests outside it.
 
-    Requests pass in the same cycle as without a guard, and answers pass :attr:`latency` cycle later. A write of a row
-    outside the window is accepted immediately and dropped; a read of one is accepted when no answer is pending, and
-    is answered with zeros in the next cycle.
+    The guard does not delay requests, and delays answers by :attr:`latency` cycle. Writes outside the window are
+    accepted immediately and dropped; reads outside it are accepted when no answer is pending, and answered with zeros
+    in the next cycle.
 
     Answers to requests made before a link reset are dropped, and reads wait until all of them have arrived: the far
-    memory is not aware of tenants, so no row requested by one tenant may reach the next one.
+    memory does not distinguish tenants, and a row requested by one tenant must not reach the next one.
 
     Parameters
     ----------
     rows, lanes : int
-        Rows of the far memory, and elements in each.
+        Number of rows of the far memory, and of elements in a row.
     outstanding : int
-        Maximum number of rows that the engine requests ahead.
+        Maximum number of row requests that the engine has outstanding.
 
     Members
     -------
@@ -35,9 +34,9 @@ class FarGuard(wiring.Component):
     far : Out(far_signature(rows, lanes))
     link_reset : In(1)
     stray : Out(1)
-        One cycle ago, a row outside the window was to be read or written.
+        In the previous cycle, the engine tried to access a row outside the window.
     owes : Out(1)
-        Answers of the far memory are pending.
+        High while answers of the far memory are pending.
     """
 
     latency = 1
@@ -46,7 +45,7 @@ class FarGuard(wiring.Component):
         if not isinstance(outstanding, int) or outstanding < 1:
             raise ValueError(f"Outstanding rows must be a positive integer, not {outstanding!r}")
         self._rows, self._lanes = rows, lanes
-        #: For formal specifications: number of pending rows, and whether they were requested before a link reset.
+        #: For formal verification: number of pending rows, and whether they were requested before a link reset.
         self.owed, self.old = Signal(range(outstanding + 1)), Signal()
         super().__init__({
             "window": In(window_layout(rows * lanes)),
@@ -61,7 +60,7 @@ class FarGuard(wiring.Component):
         owed, old, following = self.owed, self.old, Signal.like(self.owed)
         was_reset = Signal()  # links were reset while rows were pending
         may, asked, outside, zeros = Signal(), Signal(), Signal(), Signal()
-        answer = Signal(32 * self._lanes)  # a register; it is reset for zeros, which saves logic
+        answer = Signal(32 * self._lanes)  # register, which is reset to answer with zeros; this saves logic
         m.d.comb += [
             guard.window.eq(self.window), guard.row.eq(engine.row),
             self.owes.eq(owed != 0), old.eq(was_reset & self.owes), may.eq(engine.write | ~old),

@@ -1,4 +1,4 @@
-"""Server memories that are parts of the far memory: their ports, connected to one far port."""
+"""Server memories stored in the far memory, with their ports connected to one far port."""
 
 import functools
 from types import SimpleNamespace
@@ -20,46 +20,46 @@ OUTSTANDING = 65
 
 
 class FarMemories(wiring.Component):
-    """Connect the ports of several memories to one far memory, which contains them one after the other.
+    """Connect the ports of several memories to one far memory that contains them consecutively.
 
-    Read ports take turns, and write ports are served in order of priority; if both request, a read and a write
-    alternate. The far memory takes requests in the order of their grants, so a read that is granted after a write
-    sees it. A read is answered :attr:`latency` cycles later than the far memory answers, in order, so readers must
-    accept late answers (:class:`~hdl.row_transfer.RowReader`). At most :data:`OUTSTANDING` rows are pending.
-    ``ready`` depends combinationally on ``valid`` of other ports, and on ``far.ready``.
+    Read ports are served round-robin and write ports by priority; if both request, reads and writes alternate. The
+    far memory takes requests in the order of their grants, so a read granted after a write sees its data. A read is
+    answered :attr:`latency` cycles later than the far memory answers, in order, so readers must accept late answers
+    (:class:`~hdl.row_transfer.RowReader`). At most :data:`OUTSTANDING` rows are pending. ``ready`` depends
+    combinationally on ``valid`` of other ports, and on ``far.ready``.
 
-    Readers form groups, one for each engine. An answer that a group has requested before a cycle with its bit of
-    ``abandon`` is dropped when it arrives, and the group's next read waits for that: no reader gets an answer that it
-    requested before it was reset.
+    Readers form groups, one per engine. If a group's bit of ``abandon`` is high, answers it has requested before are
+    dropped on arrival, and its next read waits for this: no reader gets an answer that it requested before it was
+    reset.
 
-    The far memory counts as silent when, for ``timeout`` cycles, it has not accepted a waiting request or given a
-    pending answer, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order,
-    and its writes are dropped. Engines wait, and have their own time-outs. During silence ``link_reset`` drops the
-    pending rows, and withdraws a read; a granted write remains.
+    The far memory is considered silent after it has not accepted a waiting request or given a pending answer for
+    ``timeout`` cycles, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in
+    order, and its writes are dropped. Engines wait, and have their own time-outs. During silence, ``link_reset``
+    drops the pending rows and withdraws a read; a granted write remains.
 
     With ``owners`` the memories are guarded: an engine's row is relative to the window of its memory. A row outside
     reads as zeros, once no answer of the far memory is pending, and is never written. Pending rows are then never
-    dropped: the far memory is not aware of tenants, and rows requested by one must not reach the next.
+    dropped: the far memory is not aware of tenants, and rows requested by one tenant must not reach the next.
 
     Parameters
     ----------
     config : NodeConfig
-        Configuration of a server: its far spaces are the memories.
+        Configuration of a server, which defines the memories as its far spaces.
     readers : mapping of str to tuple of int
-        Group of each read port of engines, by memory name; groups are counted from 0.
+        Group of each of the engines' read ports, keyed by memory name; groups are counted from 0.
     writers : mapping of str to int
-        Number of write ports of engines, by memory name.
+        Number of engine write ports, keyed by memory name.
     owners : mapping of str to pair of tuples of int, optional
-        Queue served by each read port, and by each write port, of engines, by memory name.
+        Queue served by each of the engines' read ports and write ports, keyed by memory name.
 
     Members
     -------
     <memory>_read : array of In(read_signature(rows, lanes))
-        Ports of engines, followed by the port of the host, which reads one memory at a time.
+        The engines' ports, followed by the host's port, which reads one memory at a time.
     <memory>_write : array of In(write_signature(rows, lanes))
         Likewise; the host's ports have the lowest priority, after engines' ports at all memories.
     far : Out(far_signature(rows, lanes))
-        ``valid`` and the signals of its request are registers.
+        ``valid`` and the request signals are registers.
     abandon : In(groups)
     link_reset : In(1)
     timeout : In(32)
@@ -113,7 +113,7 @@ class FarMemories(wiring.Component):
         answers, guarded, outside = far.response, self._owners is not None, Signal()
         if guarded:
             self._outside = [[] for _ in range(len(self.strays))]
-            # The answer for a row outside the window is the only pending answer, and comes one cycle after the grant.
+            # The answer for a row outside the window is the only pending one, and comes one cycle after the grant.
             answers |= outside
         m.submodules.owners = owners = ResetInserter(forget)(
             Queue(shape=range(len(readers)), depth=OUTSTANDING, block=False))
@@ -124,11 +124,11 @@ class FarMemories(wiring.Component):
         ]
         self._watch(m, speaks, far.valid | owners.o.valid)
 
-        # For each group of readers: whether it is blocked, its pending answers, and grants and answers of reads.
+        # For each group of readers: whether it is blocked, and its pending answers, granted reads and answered reads.
         away = [*self.abandon, self.silent]
         stale = [Signal(range(OUTSTANDING + 1), name=f"stale_{n}") for n in range(groups)]
         owed = [Signal.like(stale[0], name=f"owed_{n}") for n in range(groups)]
-        zeros = Signal.like(stale[0])  # number of answers of zero that must still be sent to the host
+        zeros = Signal.like(stale[0])  # number of zero answers still to be sent to the host
         asking = Signal(len(readers))
         for n, reader in enumerate(readers):
             waits = away[reader.group] | (stale[reader.group] != 0)
@@ -164,7 +164,7 @@ class FarMemories(wiring.Component):
 
         elements = Signal(len(Cat(far.answer)))
         m.d.sync += elements.eq(Mux(far.response & ~outside if guarded else far.response, Cat(far.answer), 0))
-        of_host, zero = Signal.like(owners.o.payload), Signal()  # the host's port that was granted last
+        of_host, zero = Signal.like(owners.o.payload), Signal()  # the host port that was granted last
         m.d.comb += zero.eq((zeros != 0) & ~far.response)
         asks = []
         for n, reader in enumerate(readers):
@@ -189,7 +189,7 @@ class FarMemories(wiring.Component):
         return m
 
     def _bases(self):
-        """Names of memories, and their first rows in the far memory."""
+        """Return the memories' names and first rows in the far memory."""
         return [(name, base // self._config.lanes) for name, base in self._config.far_bases.items()]
 
     def _watch(self, m, speaks, waits):
@@ -202,8 +202,8 @@ class FarMemories(wiring.Component):
         ]
 
     def _tenancy(self, name, kind, engines):
-        """For each port at a memory: its window in the far memory, its queue, and the code of its requests; the host,
-        after the engines, has the whole memory, and no queue. Empty if the memories are not guarded."""
+        """For each port at a memory: its window in the far memory, its queue, and the code of its requests. The host
+        comes last, with the whole memory and no queue. Empty if unguarded."""
         if self._owners is None:
             return [{}] * (engines + 1)
         config, layout, ours = self._config, window_layout(self._config.far_words), getattr(self, f"{name}_window")
@@ -229,8 +229,8 @@ class FarMemories(wiring.Component):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
-        """Make the next request, which writes a row or reads one; return whether it is a read. In guarded memories, a
-        row that is not ``inside`` is not requested."""
+        """Make the next request, a row write or read; return whether it is a read. In guarded memories, only rows
+        that are ``inside`` are requested."""
         far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
         writers = []
         for name, base in self._bases():
@@ -275,7 +275,7 @@ class FarMemories(wiring.Component):
 
 
 def _first(valids, values):
-    """Value of the first port that is valid, or zero."""
+    """Return the value of the first valid port, or zero."""
     result = 0
     for valid, value in reversed(list(zip(valids, values, strict=True))):
         result = Mux(valid, value, result)

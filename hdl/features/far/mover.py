@@ -21,22 +21,22 @@ OUTSTANDING = 32
 
 
 def counts_layout():
-    """Per-cycle increments of the counters, by register name."""
+    """Return the per-cycle increments of the counters, keyed by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
 class Mover(wiring.Component):
-    """Run MOVE_OUT and MOVE_IN: copy ``length`` elements between the activation memory, from ``weight_base`` on, and
-    the far memory, from ``state_base`` on.
+    """Run MOVE_OUT and MOVE_IN: copy ``length`` elements between the activation memory, starting at ``weight_base``,
+    and the far memory, starting at ``state_base``.
 
-    A row takes a cycle in either direction, if neither memory makes it wait and the far memory answers within about
-    :data:`OUTSTANDING` cycles: this is the maximum number of pending rows. A MOVE_OUT has ended when the far memory
-    has taken its last row, and a MOVE_IN when the near memory has taken it.
+    A row takes one cycle in either direction if neither memory stalls and the far memory answers within about
+    :data:`OUTSTANDING` cycles, since this is the maximum number of pending rows. A MOVE_OUT ends when the far memory
+    has taken its last row, and a MOVE_IN when the near memory has.
 
-    Cycles of waiting for the far memory to accept a request or to answer are counted. After ``timeout`` of them the
-    command ends with FAR_TIMEOUT, and the detail is the number of elements moved until then. Answers that arrive
-    after the end of their command are dropped, and the next MOVE_IN waits for them; ``link_reset`` clears the record
-    of them.
+    Cycles spent waiting for the far memory to accept a request or to answer are counted. When the count reaches
+    ``timeout``, the command ends with FAR_TIMEOUT, and the detail is the number of elements moved by then. Answers
+    that arrive after the end of their command are dropped, and the next MOVE_IN waits for them; ``link_reset`` clears
+    the record of them.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Mover(wiring.Component):
         return m
 
     def _answers(self, m, job, runner, writer, taken):
-        """Write answers to the near memory; return the pending rows, and the room for more."""
+        """Write far-memory answers to the near memory; return the pending rows and the room for more."""
         lanes, far = self._config.lanes, self.far
         m.submodules.queue = queue = ResetInserter(runner.reset)(
             Queue(shape=data.ArrayLayout(32, lanes), depth=OUTSTANDING, block=False))
@@ -154,7 +154,7 @@ class Mover(wiring.Component):
         return SimpleNamespace(rows=rows, stale=stale, places=places, leaves=beat.valid & beat.ready)
 
     def _requests(self, m, job, runner, beat, owed):
-        """Offer rows of the near memory, or request rows; return whether the last row of a MOVE_OUT is taken."""
+        """Offer rows of the near memory, or request rows; return whether a MOVE_OUT's last row is taken."""
         lanes, far = self._config.lanes, self.far
         row, left = Signal.like(far.row), Signal.like(job.length)
         free, asks, goes, ending, ended = Signal(), Signal(), Signal(), Signal(), Signal()

@@ -1,4 +1,4 @@
-"""Members that a far memory adds to a node: its port, and the server memories or the move engine."""
+"""Node members for a far memory: its port, and either the server memories or the move engine."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
@@ -14,7 +14,7 @@ __all__ = ["FarNode"]
 
 
 class FarNode(NodeExtension):
-    """Port of the far memory; with tenants a guard is between it and the engine."""
+    """Port of the far memory; in a node with tenants, a guard sits between the port and the engine."""
 
     _port = None
 
@@ -41,7 +41,7 @@ class FarNode(NodeExtension):
         return self._port if port == FAR else None
 
     def _memories(self, m, units):
-        """Create the memories that are in the far memory, with ports in the same order as other memories' ports."""
+        """Create the memories that reside in the far memory, with ports in the usual order."""
         config, registers = self._config, units.registers
         spaces = [config.memory_map[name] for name in config.far_bases]
         reading = [(engine, unit) for engine, unit in units.engines if engine.reads.keys() & config.far_bases.keys()]

@@ -1,4 +1,4 @@
-"""Port of a far memory, which is larger and slower than a node's memories and has its own link."""
+"""Port to a far memory, which is larger and slower than a node's memories and has its own link."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -7,25 +7,25 @@ __all__ = ["far_signature"]
 
 
 def far_signature(rows, lanes):
-    """Port of a far memory, as seen by a node.
+    """Port to a far memory, as seen by a node.
 
-    A request is taken when ``valid`` and ``ready`` are high, and requests take effect in the order taken. Each read
-    is answered later, in order, after any number of cycles; answers cannot be refused, so a node
-    requests only rows that it has room for. A request that waits may be withdrawn.
+    A request is taken when ``valid`` and ``ready`` are high; requests take effect in the order in which they are
+    taken. Each read is answered later, in order, after any number of cycles; answers cannot be stalled, so a node
+    only requests rows for which it has room. A waiting request may be withdrawn.
 
     Parameters
     ----------
     rows : int
-        Rows of the far memory.
+        Number of rows of the far memory.
     lanes : int
-        Elements in a row.
+        Number of elements per row.
 
     Members
     -------
     valid : Out(1)
     ready : In(1)
     write : Out(1)
-        Write the row; otherwise read it.
+        Write the row; if low, read it.
     row : Out(range(rows))
     keep : Out(lanes)
         Elements to write.

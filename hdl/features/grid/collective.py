@@ -11,7 +11,7 @@ __all__ = ["GridExtension"]
 
 
 class GridExtension(CollectiveExtension):
-    """Link ends at two ports, and the operation SWITCH to set a ring's ports if no packet is in flight."""
+    """Link ends at two ports, and the operation SWITCH, which sets the ports of a ring between packets."""
 
     link = SwitchedLink
 
@@ -28,7 +28,7 @@ class GridExtension(CollectiveExtension):
         link, control, command = units.link, units.control, units.command
         is_switch = command.operation == Operation.SWITCH
         m.d.comb += [
-            # Between commands, control words of ring 0 can leave.
+            # Control words of ring 0 can be sent between commands.
             link.ring.eq(Mux(control.busy, command.port, 0)),
             link.expecting.eq(units.datapath.expected.valid | control.drain),
             link.seats.eq(command.gradient_base),

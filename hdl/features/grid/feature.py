@@ -1,4 +1,4 @@
-"""Grids: nodes with a second pair of ports and a switch, see docs/ring/topology.md."""
+"""Grids: nodes with a second pair of ports and a switch; see docs/ring/topology.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -13,13 +13,13 @@ __all__ = ["FEATURE", "Grid", "GridFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid(Topology):
-    """Rings in rows and columns of a grid, over two ports, with a switch and the operation SWITCH, see
+    """Rings in rows and columns of a grid, over two ports, with a switch and the SWITCH operation; see
     docs/ring/topology.md.
 
     Parameters
     ----------
     max_nodes : int
-        Maximum number of nodes of a ring, 1 to 16.
+        Maximum number of nodes in a ring, 1 to 16.
     """
 
     ports: ClassVar[int] = 2
@@ -28,7 +28,7 @@ class Grid(Topology):
 
 
 class GridFeature(Feature):
-    """Feature that adds a second pair of ports and the operation SWITCH to a node."""
+    """Feature that adds a second pair of ports and the SWITCH operation to a node."""
 
     def collective(self, config):
         from hdl.features.grid.collective import GridExtension

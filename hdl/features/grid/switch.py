@@ -1,7 +1,7 @@
 """Switch between the ports of a node and its link ends.
 
-Each output port is off, or driven by the node or by an input port. Nodes can thus be omitted from a ring, and rings
-can bypass nodes; settings change while no word moves.
+Each output port is disabled, or driven by the node or by an input port. This makes it possible to leave nodes out of
+a ring, and to let rings bypass nodes. Settings may change only while no word is moving.
 """
 
 import functools
@@ -17,23 +17,23 @@ __all__ = ["LinkSwitch", "switch_layout"]
 
 
 def switch_layout():
-    """Setting of a switch: the :class:`~hdl.ring.topology.Source` of each output port, and whether the node
-    listens to each input port."""
+    """Switch setting: the :class:`~hdl.ring.topology.Source` of each output port, and whether the node listens to
+    each input port."""
     return data.StructLayout({"sources": data.ArrayLayout(2, MAX_PORTS), "listens": MAX_PORTS})
 
 
 class LinkSwitch(wiring.Component):
-    """Route the wires of links to and from the ports of a node.
+    """Route link wires to and from the ports of a node.
 
-    All wires of ``ring_o``, and the return wires of ``ring_i``, are registers: words take :attr:`latency` cycles from
-    port to port by bypass and from the transmitter to a port; so do return wires, from port to port and from a
-    receiver to a port. All other wires reach receivers and the transmitter without delay.
+    All wires of ``ring_o`` and the return wires of ``ring_i`` are registered. Latency is :attr:`latency` cycles for
+    words, from port to port (bypass) and from the transmitter to a port, and for return wires, from port to port and
+    from a receiver to a port. All other wires reach the receivers and the transmitter without delay.
 
     Wires other than ``valid`` change only with a word. Wires of a port that is off do not change, nor do return wires
-    of a port without a listener; such a port drops arriving words.
+    of a port without a listener; a port without a listener drops arriving words.
 
-    An input port can serve a bypass to one port, or a receiver; if a setting uses it repeatedly, it serves the bypass
-    to the lower port, and no receiver. A setting must change only while no word moves at any port.
+    An input port can serve either a bypass to one port or a receiver. If a setting uses it more than once, it serves
+    only the bypass to the lower port. Settings must change only while no word is moving at any port.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ class LinkSwitch(wiring.Component):
     transmitter : In(signature)
         Wires from the transmitter.
     port : In(1)
-        Output port of the transmitter; if the port has another source, its words are dropped.
+        Output port of the transmitter. If the port has another source, the transmitter's words are dropped.
     setting : In(switch_layout())
     still : Out(1)
-        No word is at a port in this cycle, and none was in the previous one.
+        There is no word at any port in this cycle, and there was none in the previous cycle.
     """
 
     latency = 1
@@ -82,7 +82,7 @@ class LinkSwitch(wiring.Component):
         bypass = (Source.BYPASS_0, Source.BYPASS_1)
 
         def leads(source, sink):
-            """Whether words bypass the node from one port to another."""
+            """Whether any output port is driven by an input port, so that words bypass the node."""
             return self.setting.sources[sink] == bypass[source]
 
         def sends(sink):

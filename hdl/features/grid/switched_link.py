@@ -1,4 +1,4 @@
-"""Link ends of a node with two ports: a receiver at each, one transmitter, and the switch between them."""
+"""Link ends of a node with two ports: two receivers, one transmitter, and the switch between them."""
 
 from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,15 +16,15 @@ __all__ = ["SwitchedLink", "seats_layout"]
 
 
 def _replay():
-    """Module with the ends of replay links, for nodes that have replay links."""
+    """Module that implements the ends of replay links; only nodes with replay import it."""
     from hdl.features.replay import link_ends
 
     return link_ends
 
 
 def seats_layout():
-    """Setting of a node with two ports: the setting of its switch, and for each ring (field ``port`` of commands),
-    the ports on which the node receives and sends."""
+    """Ports of a two-port node: the switch setting and, for each ring (field ``port`` of commands), the ports for
+    receiving and sending."""
     ports = data.ArrayLayout(1, MAX_PORTS)
     return data.StructLayout({"switch": switch_layout(), "receives": ports, "sends": ports})
 
@@ -34,11 +34,11 @@ _FIRST = {"switch": {"sources": [Source.ENGINE, Source.OFF], "listens": 0b01}, "
 
 
 class SwitchedLink(wiring.Component):
-    """Connect a node to its rings over two ports: receivers, the transmitter, and the switch.
+    """Connect a node with two ports to its rings: receivers, the transmitter, and the switch.
 
     Packets from the two ports wait separately, since a neighbour may be one command ahead. The transmitter changes
-    its port when all its credits have returned: then none of its words is in flight, and it holds no word.
-    Until then ``may_start`` is low.
+    ports once all its credits have returned, when it holds no word and none is in flight; until then ``may_start`` is
+    low.
 
     Latency from ``i`` to a port is the sum of the latencies of :class:`~hdl.ring.link.LinkTransmitter` and the
     switch, and from a port to ``o`` of :class:`~hdl.ring.link.LinkReceiver` and a skid buffer; throughput is one word
@@ -49,7 +49,7 @@ class SwitchedLink(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration with the number of packets that a receiver holds, and their length.
+        Configuration, which gives the number and length of packets that a receiver can hold.
 
     Members
     -------
@@ -57,31 +57,31 @@ class SwitchedLink(wiring.Component):
     i, o, may_start, overrun, reset_link
         As in :class:`~hdl.ring.link_ends.LinkEnds`, for the ring selected by ``ring``.
     sent, received : Out(moves_layout(2))
-        Words that leave, and words from a port that the node listens to.
+        Words that are sent, and words from a port that the node receives on.
     repairs : Out(repairs_layout(2))
         Only with replay.
     control_i, control_o : In, Out(stream of unsigned(32))
-        Only with replay: control words of ring 0. They leave on the output port of ring 0, and wait while the
-        transmitter is at the other one. After a new setting or a reset the first word starts the link, as the
-        first packet does, so none may be offered before all nodes have their settings. Control words from the
-        input port of ring 0 are passed on; the rest are dropped.
+        Only with replay: control words of ring 0. They are sent on ring 0's output port, and wait while the
+        transmitter uses the other port. After a new setting or a reset the first word starts the link, as the first
+        packet does, so none may be offered before all nodes have their settings. Control words from the input port of
+        ring 0 are forwarded; all other ones are dropped.
     delay : Out(32)
-        Measured latency in cycles of the link to the successor used last: the latency of the wires plus one cycle for
-        the switch; zero without replay.
+        Measured latency in cycles of the link to the most recent successor: the wires plus one cycle for the switch;
+        zero without replay.
     ring : In(1)
         Ring of the packets sent and received; changes only between packets.
     expecting : In(1)
-        A packet may begin at ``o``; while it is low, the next packet waits, on either ring.
+        Whether a packet may begin at ``o``; while low, the next packet waits, on either ring.
     load : In(1)
         Pulse: load ``seats``, if the node is ``still``.
     seats : In(seats_layout())
     still : Out(1)
-        No packet is here or in flight: all credits have returned, and nothing is in a receiver or at a port.
+        No packet is in this unit or in flight: all credits have returned, and receivers and ports are empty.
     throttle, wire_delay
         As in :class:`~hdl.ring.link_ends.LinkEnds`. Bypassing words are not slowed.
     """
 
-    #: Whether packets wait in buffers of the link ends before they are taken.
+    #: Whether the link ends buffer packets until they are accepted.
     buffered = True
 
     def __init__(self, *, config):
@@ -185,12 +185,12 @@ class SwitchedLink(wiring.Component):
         return m
 
     def _repair(self, m, transmitter, receivers, seats, reset):
-        """Count words where they enter and leave; connect control words to the ports of ring 0."""
+        """Count words as they enter and leave; connect the control words to ring 0's ports."""
         # All nodes have their settings: a packet has been sent or expected since links were reset, or there is a
         # control word, which is sent at the beginning of a run.
         begun = Signal()
         first = seats.sends[0]
-        # The transmitter takes no word before it uses the first port, so this signal may be one cycle late.
+        # The transmitter accepts no word until it uses the first port, so this signal may be a cycle late.
         may_tell = Signal()
         m.d.sync += may_tell.eq(
             begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))

@@ -1,4 +1,4 @@
-"""Arithmetic of the int16 node: one multiplier, one rounding adder and one saturation, shared by all operations."""
+"""Arithmetic of the int16 node: one multiplier, rounding adder and saturation for all operations."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import enum, wiring
@@ -22,9 +22,9 @@ class Term(enum.Enum, shape=2):
 
 
 class Arithmetic(wiring.Component):
-    """Add a term to a 16-bit number or subtract one from it, with saturation to 16 bits.
+    """Add a term to a 16-bit number, or subtract it, with saturation to 16 bits.
 
-    The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to an integer.
+    The product of ``factor`` and ``value`` in one cycle is a term in the next cycle, rounded half up to an integer.
     ``o`` depends combinationally on ``base``, ``addend`` and ``term``.
 
     Members
@@ -51,7 +51,7 @@ class Arithmetic(wiring.Component):
         total = Signal(signed(_PRODUCT + 1))
         m.d.sync += product.eq((self.factor * self.value) >> FRACTION_BITS - 1)
         # With h halves, floor((2 base + h + 1) / 2) rounds base + h / 2 half up, and floor((2 base + ~h + 1) / 2) is
-        # base less h / 2 rounded half up. An addend is an even number of halves.
+        # base - h / 2 rounded half up. An addend is an even number of halves.
         subtract = self.term == Term.MINUS_PRODUCT
         m.d.comb += [
             twice.eq(Mux(self.term == Term.PLUS_ADDEND, self.addend.shift_left(1),

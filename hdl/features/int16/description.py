@@ -1,4 +1,4 @@
-"""Descriptions of the int16 node's engines: its own engine, and MASK."""
+"""Engine descriptions of the int16 node: its own engine and MASK."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
@@ -15,8 +15,8 @@ _PORTS = {"gradients": ("gradients",), "weights": ("weights",)}
 def describe(config):
     """Return the :class:`~hdl.control.engine.EngineDescription` of each engine of an int16 node.
 
-    Components have the ports of :func:`~hdl.features.int16.queue.engine_signature` instead of streams, and one port
-    at each memory, for reads and writes.
+    Instead of streams, the components have the ports of :func:`~hdl.features.int16.queue.engine_signature`, and one
+    port for reads and writes per memory.
     """
     gradients = Extent(base="gradient_base", memory="gradients")
     weights = Extent(base="weight_base", memory="weights")

@@ -1,4 +1,4 @@
-"""Engine of the int16 node: it runs one command after the other, an element at a time."""
+"""Engine of the int16 node, which runs one command at a time, element by element."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -17,29 +17,29 @@ __all__ = ["COUNTERS", "Engine", "sparsify_cycles", "update_cycles"]
 #: Names of the engine's counter registers.
 COUNTERS = ("compressed_words", "elements_encoded", "command_cycles", "elements_masked")
 
-#: Number of half words of the longest compressed group: its marks and its values.
+#: Maximum number of half words in a compressed group: marks and values.
 _HALVES = GROUP // WIDTH + GROUP
 
 
 def update_cycles(length, nonzero):
-    """Cycles that FUSED_UPDATE reports in its event; ``nonzero`` of ``length`` gradients are not zero."""
+    """Cycle count in a FUSED_UPDATE event, if ``nonzero`` of the ``length`` gradients are not zero."""
     groups, halves = -(-length // GROUP), -(-length // WIDTH)
     return (2 * GROUP + 2) * groups + 2 * halves + length + 4 * nonzero + 1
 
 
 def sparsify_cycles(length):
-    """Cycles that the event of SPARSIFY reports, for ``length`` elements."""
+    """Cycle count in a SPARSIFY event for ``length`` elements."""
     return 3 * length + 1
 
 
 class Engine(wiring.Component):
-    """Run FUSED_UPDATE and SPARSIFY between the memories of an int16 node.
+    """Run FUSED_UPDATE and SPARSIFY on the memories of an int16 node.
 
-    FUSED_UPDATE takes gradients in groups of 32. A group is encoded into a buffer, as the half words of zero-value
-    compression: its marks, and its nonzero values. It is then decoded from there, and each value updates its weight;
+    FUSED_UPDATE processes gradients in groups of 32. A group is encoded into a buffer as half words of zero-value
+    compression (its marks, then its nonzero values). It is decoded from there, and each value updates its weight;
     zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
 
-    The memories serve the engine in every cycle of an access.
+    The memories serve the engine in every cycle when it accesses them.
 
     Parameters
     ----------
@@ -53,15 +53,15 @@ class Engine(wiring.Component):
         ``done`` it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 if the length is zero. The detail is
         the number of elements dropped by SPARSIFY.
     gradient_scale, learning_rate : In(18)
-        Signed settings with 16 bits of fraction.
+        Signed fixed-point settings with 16 fraction bits.
     threshold : In(16)
-        Minimum magnitude of an element that SPARSIFY keeps.
+        Minimum magnitude of the elements that SPARSIFY keeps.
     link_reset : In(1)
         While this is high, FUSED_UPDATE ends with LINK_RESET at its next gradient.
     weight_version : Out(32)
-        Number of commands since reset that have changed weights.
+        Number of commands that have changed weights since reset.
     count : Out(struct of one bit for each of COUNTERS)
-        Increments of the counters; the last one belongs to SPARSIFY, and is absent without it.
+        Counter increments; the last one belongs to SPARSIFY and is absent without it.
     gradients, weights : Out(port_signature)
     """
 
@@ -92,7 +92,7 @@ class Engine(wiring.Component):
         slot = Signal(range(_HALVES))  # index of the next value in the buffer
         value = Signal(signed(WIDTH))
         fused = Signal()
-        # Settings, sampled at the start of the command. ``first`` is a scale or a threshold.
+        # Settings, sampled when the command starts; ``first`` is a scale or a threshold.
         first, rate = Signal(SCALAR_WIDTH), Signal(SCALAR_WIDTH)
         inside = Signal()
         nonzero = Signal()
@@ -129,7 +129,7 @@ class Engine(wiring.Component):
             ]
 
         def advance():
-            """Advance to the next element of the group being decoded."""
+            """Advance to the next element of the group that is being decoded."""
             m.d.sync += [
                 marks.eq(marks >> 1), position.eq(position + 1), left.eq(left - 1),
                 weights.address.eq(weights.address + 1),

@@ -1,4 +1,4 @@
-"""The int16 node, with 16-bit integers, one lane and no neighbours, see docs/int16_node.md."""
+"""The int16 node, with 16-bit integers, one lane and no neighbours; see docs/int16_node.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,21 +10,21 @@ from hdl.section import Flag, Part, Section, Words, option
 
 __all__ = ["FEATURE", "Int16Config", "Int16Feature", "Int16Memories"]
 
-#: Number of elements in a memory, which is one SB_SPRAM256KA of an iCE40 UP.
+#: Maximum number of elements in a memory, which is one SB_SPRAM256KA of an iCE40 UP.
 _MAX_WORDS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Int16Memories(Section):
-    """Memories of an int16 node.
+    """Memories of the int16 node.
 
     Parameters
     ----------
     gradient, weight : int
-        Capacity in elements of the gradient and the weight memory: multiples of 32, at most 16,384.
+        Capacities of the gradient and weight memories in elements: multiples of 32, at most 16,384.
     """
 
-    #: Register values for properties that all nodes have.
+    #: Fixed values of properties that all nodes have as registers.
     state: ClassVar[int] = 32
     planes: ClassVar[int] = 0
 
@@ -35,15 +35,15 @@ class Int16Memories(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Int16Config(Configuration):
-    """Parameters of the int16 node, with 16-bit integers, one lane and no neighbours, see docs/int16_node.md.
+    """Parameters of the int16 node: 16-bit integers, one lane, no neighbours; see docs/int16_node.md.
 
     Parameters
     ----------
     memories : Int16Memories
     masking : bool
-        Whether the node has the operation MASK.
+        Whether the node has the MASK operation.
     sparsify : bool
-        Whether the node has the operation SPARSIFY.
+        Whether the node has the SPARSIFY operation.
     """
 
     element: ClassVar[str] = INT16
@@ -65,7 +65,7 @@ _REGISTERS = frozenset({
 
 
 class Int16Feature(Feature):
-    """Feature that provides the int16 node, a separate kind of node."""
+    """Feature that provides the int16 node, which is a separate kind of node."""
 
     resets = {"GRADIENT_SCALE": 1 << 16, "MASK_ALTERNATIVE": 1 << 15}
 

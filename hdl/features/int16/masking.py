@@ -1,4 +1,4 @@
-"""MASK on an int16 node: each element of a list of jobs is compared with the mask's parameters one by one."""
+"""MASK on an int16 node: compare each element of a job list with the mask's parameters, one by one."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -17,7 +17,7 @@ JOB_ELEMENTS = mask_job_layout().size // WIDTH
 
 
 def _field(name):
-    """Position of a field's first element within a job."""
+    """Index of a field's first element within a job."""
     return mask_job_layout()[name].offset // WIDTH
 
 
@@ -39,20 +39,20 @@ _STEPS = (
 
 
 def mask_cycles(jobs):
-    """Cycles that MASK reports in its event, for valid jobs of the shapes ``(rows, columns, count)``."""
+    """Number of cycles that MASK reports for valid jobs with shapes ``(rows, columns, count)``."""
     return 2 + sum(_LAST_FIELD + 3 + 2 * count * rows + (len(_STEPS) + 5) * count * rows * columns
                    for rows, columns, count in jobs)
 
 
 class Masker(wiring.Component):
-    """Mask matrices in the gradient memory, in place, by a list of jobs in the weight memory.
+    """Mask matrices in the gradient memory in place, according to a job list in the weight memory.
 
-    A job is first checked field by field. Then a pass over its elements counts them, to compare ``elements`` with
-    rows, columns and matrices, and with the remaining length, without a multiplication. A second pass compares each
-    element with every parameter of the mask, read from memory again: no parameter is kept in registers.
+    Each job is first checked field by field. A pass over its elements then counts them, which allows comparing
+    ``elements`` with rows, columns and matrices, and with the remaining length, without a multiplication. A second
+    pass compares each element with every mask parameter, read from memory again: no parameter is kept in registers.
 
-    No element of a job is changed before the whole job has been checked. The host can access the weight memory once
-    per masked element, but not while a job is checked and counted.
+    No element changes before the whole job has been checked. The host can access the weight memory once per masked
+    element, but not while a job is being checked and counted.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Masker(wiring.Component):
 
         alternative = Signal(WIDTH)  # sampled at the start of the command
         left = Signal(range(config.memories.gradient + 1))  # elements not yet taken by a job
-        job = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # position of the job in the weight memory
+        job = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # address of the job in the weight memory
         number = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # number of the job in the list
         replaced = Signal.like(left)
         field, following = Signal(job_bits), Signal(job_bits)
@@ -100,7 +100,7 @@ class Masker(wiring.Component):
         kept, within = Signal(), Signal()
         fault = Signal()
 
-        # The only comparator: a row or column index, or their difference, against a field from memory.
+        # The only comparator: compares a row index, a column index or their difference with a field from memory.
         of_column, difference, equal = Signal(), Signal(), Signal()
         below = Signal()
         index = Mux(of_column, column, row)
@@ -123,14 +123,14 @@ class Masker(wiring.Component):
             m.d.comb += [weights.en.eq(1), following.eq(_field(name))]
 
         def advance():
-            """Move past an element, and fetch the field that determines whether it ends its row."""
+            """Advance to the next element, and fetch the field that decides whether it ends its row."""
             m.d.sync += elements.eq(elements - 1)
             fetch("columns")
             m.d.sync += column.eq(column + 1)
             m.next = "Row"
 
         def proceed():
-            """Continue with the current pass, which either counts or masks."""
+            """Continue the current pass, which either counts or masks."""
             m.next = "Count"
             with m.If(~counting):
                 m.next = "Element"
@@ -181,7 +181,7 @@ class Masker(wiring.Component):
                 with m.Elif(field == _LAST_FIELD):
                     m.next = "Count"
 
-            # First pass: count the elements of a job, to check it.
+            # First pass: count a job's elements to check it.
             with m.State("Count"):
                 m.d.sync += left.eq(left - 1)
                 advance()
@@ -223,7 +223,7 @@ class Masker(wiring.Component):
                 m.d.sync += [gradients.address.eq(gradients.address + 1), replaced.eq(replaced + drop)]
                 advance()
 
-            # Fetches must not depend on a comparison, since they determine the cycles left for the host.
+            # Fetches must not depend on comparisons, since they determine which cycles are left for the host.
             with m.State("Row"):
                 m.d.comb += of_column.eq(1)
                 fetch("rows")

@@ -1,4 +1,4 @@
-"""Memories of the int16 node: one element of 16 bits per cycle, for the engine first and then for the host."""
+"""Memories of the int16 node: one 16-bit element per cycle; the engine has priority over the host."""
 
 from amaranth.hdl import Cat, ClockSignal, Const, Instance, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -13,7 +13,7 @@ __all__ = ["WIDTH", "ElementMemory", "HostAccess", "port_signature"]
 #: Bits per element.
 WIDTH = 16
 
-#: Number of elements in a single-port memory of an iCE40 UP.
+#: Number of elements of a single-port memory of an iCE40 UP.
 _SPRAM_WORDS = 1 << 14
 
 
@@ -35,9 +35,9 @@ def port_signature(words):
 class ElementMemory(wiring.Component):
     """Single-port memory shared by the engine and the host.
 
-    The engine is always served immediately, and the host in the other cycles: ``host.ready`` depends combinationally
-    on ``engine.en``. On an iCE40 UP this is one of its single-port memories, with unspecified initial content;
-    everywhere else the initial content is zero.
+    The engine is always served immediately, the host only in the remaining cycles: ``host.ready`` depends
+    combinationally on ``engine.en``. On an iCE40 UP this is one of the single-port memories, with unspecified initial
+    content; elsewhere the initial content is zero.
 
     Parameters
     ----------
@@ -96,15 +96,15 @@ def _spram(*, en, write, address, data, q):
 class HostAccess(wiring.Component):
     """Serve the host port's bursts from the memories, one element per word.
 
-    A write keeps the low half of each word; a read extends each element by its sign. A write takes one cycle per
-    word, a read :attr:`interval`, and both take longer while the engine has the memory.
+    A write stores the low half of each word; a read sign-extends each element. A write takes one cycle per word, a
+    read :attr:`interval` cycles, and both take longer while the engine uses the memory.
 
     Reads continue until the next request: the host port takes exactly the number of words that it has requested.
 
     Parameters
     ----------
     words : tuple of int
-        Elements of memories 0 and 1.
+        Number of elements of memories 0 and 1.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""The int16 node: the commands of a full node on 16-bit integers, in a ring of one, on a fraction of the area."""
+"""The int16 node: a full node's commands on 16-bit integers, for a ring of one, in less area."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import wiring
@@ -18,14 +18,14 @@ __all__ = ["Int16Node"]
 
 
 class Int16Node(wiring.Component):
-    """Single accelerator with 16-bit integer elements and the host protocol of any node.
+    """Standalone accelerator for 16-bit integers, with the same host protocol as any other node.
 
     docs/int16_node.md lists the differences from a full node.
 
     Parameters
     ----------
     config : NodeConfig
-        Configuration with ``element`` "int16".
+        Configuration with ``element`` set to "int16".
 
     Members
     -------
@@ -53,7 +53,7 @@ class Int16Node(wiring.Component):
 
     @property
     def memories(self):
-        """Names of the submodules of the memory spaces, in order."""
+        """Names of the memory spaces' submodules, in order."""
         return self._config.memory_map.names
 
     def elaborate(self, platform):
@@ -81,7 +81,7 @@ class Int16Node(wiring.Component):
             *(at(unit, path).eq(getattr(registers, setting.name)) for engine, unit in units
               for path, setting in engine.inputs.items()),
         ]
-        # The first engine gets all operations that no other engine has; the queue rejects unknown operations.
+        # The first engine gets all operations not handled by other engines; the queue rejects unknown operations.
         rest = [Cat(queue.operation == operation.code for operation in engine.operations).any()
                   for engine in described[1:]]
         chosen = [~Cat(rest).any() if rest else Const(1), *rest]

@@ -1,4 +1,4 @@
-"""Command queue of the int16 node: commands and events stay in memory and are processed word by word."""
+"""Command queue of the int16 node: keeps commands and events in memory and processes them word by word."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,20 +12,20 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: Permitted extents of an operation of an int16 node: the reach of each base address.
+#: Extent combinations permitted for an operation of an int16 node: the reach of each base address.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
-# Positions of the words of a descriptor that are read; the remaining ones are not used.
+# Indices of the descriptor words that are read; the rest are unused.
 _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(8)
 
 
 def fields_layout():
-    """Layout of strobes, one for each command field that an engine takes, high while the field is checked."""
+    """Layout of the strobes that mark the command field being checked, for the fields that engines use."""
     return data.StructLayout(dict.fromkeys(("gradient_base", "weight_base", "length"), 1))
 
 
 def engine_signature(config):
-    """Signature of the interface between the queue and each engine, from the queue's side."""
+    """Signature of the interface between the queue and each engine, seen from the queue."""
     return wiring.Signature({
         "word": Out(32),
         "fields": Out(fields_layout()),
@@ -38,55 +38,55 @@ def engine_signature(config):
 
 
 class CommandQueue(wiring.Component):
-    """Queue, check, hold and start commands, and queue their events, one command after the other.
+    """Queue, check, hold and start commands one at a time, and queue their events.
 
-    The unit behaves as :class:`hdl.control.command_queue.CommandQueue` does in a full node, with the same checks in
-    the same order, and the same flags and time-outs. A command stays in memory until its event has been written, and
-    is checked word by word as it is read from there.
+    It behaves like :class:`hdl.control.command_queue.CommandQueue` in a full node: the checks and their order, the
+    flags and the time-outs are the same. A command stays in memory until its event has been written, and is checked
+    word by word as it is read.
 
     Parameters
     ----------
     config : NodeConfig
         An :class:`~hdl.features.int16.feature.Int16Config`.
     operations : tuple of OperationDescription
-        Operations of the node. Each base is in the same memory in all of them. An operation with a list at
+        Operations of the node. Each base refers to the same memory in all operations. An operation with a list at
         ``weight_base`` has another list at ``state_base``, and no other operation uses that base.
 
     Members
     -------
     commands : In(stream of descriptor_layout())
-        Words of each command, from the host. A command without its last word is discarded.
+        Command words from the host. An incomplete command is discarded.
     full : Out(1)
-        ``commands`` is not ready.
+        High while ``commands`` is not ready.
     word : Out(32)
         Word of the command being checked.
     fields : Out(fields_layout())
-        Field in ``word``, if an engine takes it; repeated when a command is checked again after a wait.
+        Which field ``word`` holds, if an engine uses it; repeated when a command is checked again after a wait.
     operation : Out(4)
     start : Out(1)
-        High for one cycle: the command runs from the next cycle on.
+        High in the last cycle before the command runs.
     done : In(1)
-        High for one cycle, the last one of the command.
+        High in the last cycle of the command.
     status : In(EventStatus)
     detail : In(range(max(config.memory_map.words) + 1))
-        Detail of the event, taken with ``done``: a number of elements, or the number of a job.
+        Detail of the event, sampled with ``done``: an element count or a job number.
     events : Out(stream of 32 bits)
-        Words of each event, to the host.
+        Event words to the host.
     rule : In(RULE)
-        Rule of the optimizer.
+        Optimizer rule.
     link_reset : In(1)
     timeout : In(32)
-        Cycles that a command waits for its flags.
+        Number of cycles for which a command waits for its flags.
     weight_version : In(32)
     set_flags : In(16)
-        Flags that the host sets in this cycle.
+        Flags set by the host in this cycle.
     flags : Out(16)
     last_error : Out(32)
-        First word of the latest event that was not OK.
+        First word of the latest event with a status other than OK.
     queue_status : Out(queue_status_layout())
     """
 
-    #: Maximum number of waiting commands, and of events; a power of two.
+    #: Maximum number of waiting commands, and of events; must be a power of two.
     depth = QUEUE_DEPTH
 
     def __init__(self, *, config, operations):
@@ -115,7 +115,7 @@ class CommandQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, depth = self._config, self.depth
-        # The memory of waiting commands also has a slot for the running command.
+        # One extra slot holds the running command.
         m.submodules.waiting = waiting = Memory(
             shape=32, depth=2 * depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         m.submodules.ended = ended = Memory(
@@ -132,10 +132,10 @@ class CommandQueue(wiring.Component):
         oldest = Signal(range(depth * EVENT_WORDS))  # next word to be popped
         events = Signal(range(depth + 1))
         queued, popped = Signal(), Signal()
-        settled = Signal()  # the word of an event has been fetched
+        settled = Signal()  # the event word has been fetched
 
-        field = Signal(range(DESCRIPTOR_WORDS))  # command word that is read for the next cycle
-        memory = Signal(range(3))  # memory that the compared base refers to: gradient, weight, list of external masks
+        field = Signal(range(DESCRIPTOR_WORDS))  # command word read for the next cycle
+        memory = Signal(range(3))  # memory of the base being compared: gradient, weight, list of external masks
         room_bits = max(config.memory_map.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
@@ -260,7 +260,7 @@ class CommandQueue(wiring.Component):
                         m.d.sync += cycles.eq(cycles)
                         reject(EventStatus.WAIT_TIMEOUT)
                 with m.Elif(waited):
-                    # Check the command again, since settings may have changed during the wait.
+                    # Settings may have changed during the wait, so check the command again.
                     m.d.sync += waited.eq(0)
                     m.d.comb += field.eq(_OPERATION)
                     m.next = "Operation"

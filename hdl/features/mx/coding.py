@@ -15,26 +15,26 @@ __all__ = ["Decoder", "Encoder", "flags_layout"]
 
 
 def flags_layout(lanes):
-    """Flags of a beat of elements: which elements are zero, and which are saturated; ``last`` ends a packet."""
+    """Flags of a beat: which elements are zero and which are saturated; ``last`` ends a packet."""
     return data.StructLayout({"valid": 1, "last": 1, "zeros": lanes, "saturations": lanes})
 
 
 class Encoder(wiring.Component):
-    """Encode packets of elements: a :class:`Quantizer` and a :class:`Packer`.
+    """Encode packets of elements, using a :class:`Quantizer` and a :class:`Packer`.
 
-    One beat is taken per cycle, also from block to block and from packet to packet, except for missing beats of a
-    partial last block. The first words of a block are offered :attr:`latency` cycles after its last beat was
-    accepted, if its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
+    One beat is taken per cycle, without gaps between blocks or packets, except for the missing beats of a partial
+    last block. The first words of a block are offered :attr:`latency` cycles after its last beat was accepted, if its
+    first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most a block.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     words : int or None
-        Words in a beat of the output; by default the maximum that a beat can complete.
+        Number of words per output beat; by default the maximum that an input beat can complete.
     among : sequence of SharedExponent
         Formats to choose from at run time, as in a :class:`Quantizer`.
 
@@ -63,12 +63,12 @@ class Encoder(wiring.Component):
 
     @property
     def words(self):
-        """Number of words in a beat of the output."""
+        """Number of words per output beat."""
         return self._words
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first beat's words."""
+        """Latency in cycles from accepting a block's last beat to offering its first beat's words."""
         return quantizer_latency(self._codec, self._lanes) + Packer.latency
 
     def elaborate(self, platform):
@@ -102,9 +102,9 @@ class Encoder(wiring.Component):
 
 
 class Decoder(wiring.Component):
-    """Decode packets of words: an :class:`Unpacker` and a :class:`Dequantizer`.
+    """Decode packets of words, using an :class:`Unpacker` and a :class:`Dequantizer`.
 
-    One beat is output per cycle, also from packet to packet, as long as words arrive. A beat is offered
+    One beat is output per cycle, without gaps between packets, as long as words arrive. A beat is offered
     :attr:`latency` cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A
     packet that ends inside a block raises ``error``; missing elements are NaN, and the next packet is not affected.
 
@@ -112,11 +112,11 @@ class Decoder(wiring.Component):
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most a block.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     words : int or None
-        Words in a beat of the input; by default, and at least, the maximum that a beat of elements needs.
+        Number of words per input beat; at least (and by default) the maximum that a beat of elements needs.
     among : sequence of SharedExponent
         Formats to choose from at run time, as in a :class:`Quantizer`.
 
@@ -147,12 +147,12 @@ class Decoder(wiring.Component):
 
     @property
     def words(self):
-        """Number of words in a beat of the input."""
+        """Number of words per input beat."""
         return self._words
 
     @property
     def latency(self):
-        """Cycles from the acceptance of the last word of a beat to the offer of its elements."""
+        """Latency in cycles from accepting the last word of a beat to offering its elements."""
         return Unpacker.latency + dequantizer_latency(self._codec)
 
     def elaborate(self, platform):

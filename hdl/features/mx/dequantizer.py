@@ -1,4 +1,4 @@
-"""Conversion of blocks with a shared exponent to numbers; see :mod:`hdl.features.mx.format`."""
+"""Convert blocks with a shared exponent to numbers; see :mod:`hdl.features.mx.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
@@ -23,16 +23,16 @@ def dequantizer_latency(codec):
 
 
 class Dequantizer(wiring.Component):
-    """Convert blocks to numbers.
+    """Convert blocks with a shared exponent to numbers.
 
-    Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages move together when the output is
+    Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages advance together when the output is
     free; ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most the block size.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
 
@@ -40,7 +40,7 @@ class Dequantizer(wiring.Component):
     -------
     i : In(stream of block_layout(codec, lanes))
     o : Out(stream of beat_layout(lanes, format.width))
-        Only whole blocks are output: all elements are kept.
+        Only whole blocks are output, so all elements are kept.
     """
 
     def __init__(self, *, codec, lanes, format=FP32):
@@ -55,7 +55,7 @@ class Dequantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's beat to the output of its elements."""
+        """Latency in cycles from accepting a block's beat to outputting its elements."""
         return dequantizer_latency(self._codec)
 
     def elaborate(self, platform):
@@ -107,7 +107,7 @@ class Dequantizer(wiring.Component):
             if codec.top_field == 1:
                 amount, none = leading_zeros(m, magnitude)
                 shifted = shift_left(m, magnitude, amount)
-                # The magnitude of -2 is not zero, but its visible bits are all zeros: its count becomes -1.
+                # The magnitude of -2 is not zero, but its visible bits are, so its count becomes -1.
                 minus = none & sign if codec.complement else C(0, 1)
                 zero = none & ~minus
                 offset = Cat(amount, minus).as_signed()

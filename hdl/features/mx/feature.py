@@ -1,4 +1,4 @@
-"""Formats of blocks with a shared exponent, see docs/compression/shared_exponent.md."""
+"""Block formats with a shared exponent; see docs/compression/shared_exponent.md."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature
@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "MxFeature"]
 
 
 class MxFeature(Feature):
-    """Feature with formats that store one exponent for the numbers of a block."""
+    """Feature with formats that store one exponent per block of numbers."""
 
     def codecs(self):
         """Ring codecs of the formats, by name."""

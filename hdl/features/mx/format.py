@@ -10,33 +10,32 @@ the formats of OCP MX, with integers or small floating-point numbers. The units 
 
 The scale rule
 --------------
-Exponents are as in binary32, biased by 127, and e(x) is the exponent field of an element.
+Exponents are biased by 127, as in binary32, and e(x) is the exponent field of an element.
 
-1. E is the largest e(x) of the block, or the codec's ``lowest`` if all are smaller. E - ``lowest`` is stored.
-   If scales are rounded up, e(x) is one higher here if the fraction of x is above the fraction of the format's
-   largest number, unless e(x) is 0, or already 254.
+1. E is the largest e(x) of the block, or the codec's ``lowest`` if all are smaller. E - ``lowest`` is stored. If
+   scales are rounded up, e(x) is increased by one here if the fraction of x exceeds that of the format's largest
+   number, unless e(x) is 0 or 254.
 2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: its exponent is stored as ones, and
    everything else as zeros.
-3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
-4. The magnitude is |x| / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: a
-   number that rounding would raise beyond it is not rounded up, and no rounding changes E or D.
+3. For each subset, D is E minus the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
+4. The magnitude is |x| / 2 ** (E - D - 127), rounded to the element's format but at most its largest number: a number
+   that would round to a larger one is not rounded up, and rounding never changes E or D.
 5. Subnormal numbers become zeros, before all other steps of encoding and after decoding; a number of 2 ** 128 or
    more, which no encoder produces, decodes as an infinity. A zero keeps its sign if the element's format has one.
-6. Elements that are missing in the last block of a packet are +0.
+6. Missing elements in the last block of a packet are +0.
 
-With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d bits, fewer
-than 8, is biased by 2 ** (d - 1) - 1 instead of 127; smaller numbers have fewer significant bits, and larger ones
-saturate.
+With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d < 8 bits is
+biased by 2 ** (d - 1) - 1 instead of 127; smaller numbers have fewer significant bits, and larger ones saturate.
 
-Stochastic rounding adds :data:`RANDOM_BITS` random bits below the last place, to the number after its lower bits have
-been cut off; they come from a shift register, which advances by :data:`RANDOM_BITS` for every element of every block,
-and continues from packet to packet.
+Stochastic rounding truncates the number :data:`RANDOM_BITS` bits below the last place, and adds random bits there;
+they come from a shift register, which advances by :data:`RANDOM_BITS` for every element of every block, and continues
+from packet to packet.
 
 On the wire
 -----------
-The bits of a block are its exponent, its differences, and its elements in order, each lowest bit first; an element
-is its magnitude and then its sign. Block follows block without a gap, from bit 0 of the first word on; only the last
-word of a packet is padded with zeros. So n elements take ceil(ceil(n / block) * block_bits / 32) words.
+The bits of a block are its exponent, its differences, and its elements in order, each lowest bit first; an element is
+its magnitude and then its sign. Blocks follow each other without gaps, starting at bit 0 of the first word; only the
+last word of a packet is padded with zeros. So n elements take ceil(ceil(n / block) * block_bits / 32) words.
 """
 
 import dataclasses
@@ -56,7 +55,7 @@ WORD = 32
 #: Random bits per element of stochastic rounding.
 RANDOM_BITS = 8
 
-#: Width of the shift register of stochastic rounding: bit t is the exclusive or of bits t - 127 and t - 64.
+#: Width of the shift register for stochastic rounding: bit t is the XOR of bits t - 127 and t - 64.
 STATE_BITS = 127
 
 #: Bias of binary32's exponents.
@@ -66,7 +65,7 @@ ONES = 255
 
 
 class Rounding(enum.Enum):
-    """Treatment of the bits below the last place."""
+    """How bits below the last place are rounded."""
 
     NEAREST_EVEN = "nearest even"
     STOCHASTIC = "stochastic"
@@ -85,20 +84,20 @@ def random_state(seed):
 
 
 def check_integer(name, value, low, high):
-    """Raise ValueError unless a parameter is an integer within bounds."""
+    """Raise ValueError unless a parameter is an integer within the bounds."""
     if not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name} must be an integer between {low} and {high}, not {value!r}")
 
 
 def check_power(name, value, low, high):
-    """Raise ValueError unless a parameter is a power of two within bounds."""
+    """Raise ValueError unless a parameter is a power of two within the bounds."""
     if not isinstance(value, int) or not low <= value <= high or value & (value - 1):
         raise ValueError(f"{name} must be a power of two between {low} and {high}, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockCodec:
-    """Common members of all formats with one exponent per block.
+    """Base class of all formats with one exponent per block.
 
     A magnitude has a field above its ``fraction_bits`` lowest bits, as in a floating-point number; the field of an
     integer is its highest bit. Numbers with a field of zero have no hidden bit.
@@ -107,7 +106,7 @@ class BlockCodec:
     ----------
     rounding : Rounding
     seed : int
-        Seed of stochastic rounding; at most 64 bits.
+        Seed for stochastic rounding; at most 64 bits.
     """
 
     rounding: Rounding = Rounding.NEAREST_EVEN
@@ -120,7 +119,7 @@ class BlockCodec:
 
     @property
     def rounds_up(self):
-        """Whether a block with a number above the format's largest one gets the next higher exponent."""
+        """Whether the exponent is increased by one if a number in the block is above the format's largest."""
         return False
 
     @property
@@ -145,12 +144,12 @@ class BlockCodec:
 
     @property
     def block_words(self):
-        """Number of words of a block, possibly fractional."""
+        """Number of words per block; may be fractional."""
         return self.block_bits / WORD
 
     @property
     def highest(self):
-        """Largest exponent of a block; numbers beyond its range saturate."""
+        """Largest exponent of a block; larger numbers saturate."""
         return min(self.lowest + (1 << self.exponent_bits) - 2, ONES - 1)
 
     @property
@@ -168,16 +167,16 @@ class BlockCodec:
 
 
 def block_layout(codec, lanes):
-    """A beat of a block: some of its elements, as codes, in order, and the values common to all.
+    """Layout of a beat: codes of some of a block's elements, in order, and values common to the block.
 
-    Exponent and differences belong to the whole block, and are the same in all its beats. A block takes block / lanes
-    beats; ``first`` marks the first of them, and ``last`` the last one of a packet.
+    Exponent and differences belong to the whole block and are repeated in all of its beats. A block takes block /
+    lanes beats; ``first`` marks the first beat of a block, and ``last`` the last beat of a packet.
 
     Parameters
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in one beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most a block.
     """
     check_power("Lane count", lanes, 1, codec.block)
     differences = {"differences": data.ArrayLayout(codec.difference_bits, codec.subsets)} if codec.subsets else {}
@@ -186,7 +185,7 @@ def block_layout(codec, lanes):
 
 
 def check_codec(codec, lanes, format=FP32):
-    """Raise TypeError or ValueError unless units can be built for a codec, a number of lanes and a format."""
+    """Raise TypeError or ValueError unless units can be built for this codec, lane count and format."""
     if not isinstance(codec, BlockCodec):
         raise TypeError(f"Codec must be a BlockCodec, not {codec!r}")
     check_power("Lane count", lanes, 1, codec.block)
@@ -198,8 +197,8 @@ def check_codec(codec, lanes, format=FP32):
 
 
 def check_among(codec, among):
-    """Return the formats that a unit chooses from at run time; raise ValueError unless they differ only in the width
-    of their integers, and ``codec`` is the widest."""
+    """Return the formats that a unit can select at run time; raise ValueError unless they differ only in integer
+    width and ``codec`` is the widest."""
     among = tuple(among)
     if among and (codec.top_field > 1 or codec.difference_bits != 1 or codec.rounding is not Rounding.NEAREST_EVEN):
         raise ValueError(f"Codec must have integers, a bit per difference and rounding to nearest, not {codec!r}")
@@ -212,6 +211,6 @@ def check_among(codec, among):
 
 
 def choice_port(among):
-    """Member of a unit that chooses from formats: the index of the packets' format in ``among``. It must not change
-    while the unit is not empty."""
+    """Member that selects the format of a unit's packets, as an index into ``among``. It must not change while the
+    unit is not empty."""
     return {"choice": In(range(max(len(among), 2)))} if among else {}

@@ -4,7 +4,7 @@ from hdl.features.mx import microscaling, shared_exponent
 
 __all__ = ["FORMATS"]
 
-#: Parameters of all formats, by their names in the registry.
+#: Parameters of every format, keyed by its name in the registry.
 FORMATS = {
     "mx9": shared_exponent.MX9,
     "mx6": shared_exponent.MX6,

@@ -1,12 +1,12 @@
-"""The concrete formats of the OCP Microscaling (MX) specification, version 1.0.
+"""Concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
-A block is 32 elements with a scale of E8M0, a power of two: its field is the largest exponent of the block less the
-exponent of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, for 2 ** -127; or, with
-``Scale.UP``, ceil(log2(max |x| / largest)), the lowest without saturation. A field of 255 is NaN. Points left open
-by the specification are decided by the scale rule of :mod:`hdl.features.mx.format`: elements saturate; a
-block of zeros has the smallest scale, 0; a block with an infinity or a NaN is NaN, with elements of zero; subnormal
-binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which the integers of
-MXINT8 could hold, is not used.
+A block has 32 elements and an E8M0 scale, which is a power of two. The scale's field is the largest exponent of the
+block minus the exponent of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, for 2 **
+-127; or, with ``Scale.UP``, ceil(log2(max |x| / largest)), the lowest without saturation. A field of 255 is NaN.
+Points left open by the specification are decided by the scale rule of :mod:`hdl.features.mx.format`: elements
+saturate; a block of zeros has the smallest scale, 0; a block with an infinity or a NaN is NaN, with elements of zero;
+subnormal binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which the
+integers of MXINT8 could hold, is not used.
 
 A decoder also accepts elements that no encoder produces: infinities and NaNs of E5M2, the NaN of E4M3, and -2.
 """
@@ -21,7 +21,7 @@ __all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M
 
 
 class Element(enum.Enum):
-    """Formats of elements: exponent bits, fraction bits, and the largest magnitude."""
+    """Element formats: exponent bits, fraction bits, and largest magnitude."""
 
     INT8 = 1, 6, 0x7F
     FP8_E4M3 = 4, 3, 0x7E
@@ -40,7 +40,7 @@ class Scale(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Microscaling(BlockCodec):
-    """One of the formats of OCP MX.
+    """One of the OCP MX formats.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Microscaling(BlockCodec):
 
     @property
     def lowest(self):
-        """Smallest exponent of a block: the exponent of the largest number with a scale of 2 ** -127."""
+        """Smallest exponent of a block: the exponent of the largest number with scale 2 ** -127."""
         return 0 if self.complement else self.top_field - ((1 << (self.element.value[0] - 1)) - 1)
 
     @property
@@ -100,7 +100,7 @@ class Microscaling(BlockCodec):
 
     @property
     def infinities(self):
-        """Whether the highest field holds infinities and NaNs, as in IEEE 754."""
+        """Whether the highest exponent field encodes infinities and NaNs, as in IEEE 754."""
         return self.element is Element.FP8_E5M2
 
     @property

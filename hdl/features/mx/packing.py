@@ -1,4 +1,4 @@
-"""Conversion of blocks with a shared exponent to words without gaps, and back."""
+"""Packing of shared-exponent blocks into words without gaps, and the reverse."""
 
 import math
 
@@ -14,7 +14,7 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Start positions of beats in a word, bits of each beat, and maximum words that a beat completes."""
+    """Return the start positions of beats in a word, the bits per beat, and the maximum words a beat completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
     start, words, seen = 0, 1, []
@@ -28,13 +28,13 @@ def positions(codec, lanes):
 
 
 def min_words(codec, lanes):
-    """Number of words that a beat takes if it contains the header of its block."""
+    """Minimum number of words that hold a beat with the header of its block."""
     return -(-(codec.header_bits + lanes * codec.code_bits) // WORD)
 
 
 def _together(codec, among, lanes):
-    """Combine :func:`positions` of several formats: all start positions, the sizes of first and further beats by
-    format, and the maximum number of words."""
+    """Combine :func:`positions` over several formats: all start positions, each format's sizes of the first and later
+    beats, and the maximum number of words."""
     formats = [positions(option, lanes) for option in among or [codec]]
     return (sorted({start for starts, _, _ in formats for start in starts}),
             [(sizes[0], sizes[-1]) for _, sizes, _ in formats], max(words for _, _, words in formats))
@@ -46,7 +46,7 @@ def _of(unit, values):
 
 
 def check_words(words, least):
-    """Return the number of words in a beat: ``words`` or, by default, the minimum ``least``."""
+    """Return ``words``, or the minimum ``least`` if it is None; raises ``ValueError`` if it is too small."""
     if words is None:
         return least
     if not isinstance(words, int) or words < least:
@@ -57,16 +57,16 @@ def check_words(words, least):
 class Packer(wiring.Component):
     """Pack blocks into words.
 
-    One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any;
-    after the last beat of a packet, the rest is offered, too. ``i.ready`` depends combinationally on ``o.ready``.
+    One beat is accepted per cycle. Any words that it completes are offered :attr:`latency` cycle later; the last beat
+    of a packet also flushes the incomplete word. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat of a block.
+        Elements per beat of a block.
     words : int or None
-        Words in a beat of the output; by default the maximum that a beat can complete.
+        Words per output beat; by default the maximum that a beat can complete.
     among : sequence of SharedExponent
         Formats to choose from, as in a :class:`~hdl.features.mx.quantizer.Quantizer`.
 
@@ -113,7 +113,7 @@ class Packer(wiring.Component):
         else:
             m.d.comb += piece.eq(Cat(header, body))
 
-        # Bits of the incomplete word so far, with zeros above them, and the number of these bits divided by `unit`.
+        # Bits of the incomplete word so far, zero-extended, and their number divided by `unit`.
         left = Signal(max(starts[-1], 1))
         count = Signal(range(max(WORD // unit, 2)))
         moved = Signal(len(left) + len(piece))
@@ -151,23 +151,23 @@ class Packer(wiring.Component):
 
 
 class Unpacker(wiring.Component):
-    """Cut words into blocks.
+    """Unpack words into blocks.
 
-    One beat is output per cycle, as long as words arrive; words are taken when a beat needs bits of them. A beat is
+    One beat is output per cycle while words are available; a word is accepted when a beat needs its bits. A beat is
     offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on
     ``o.ready``.
 
-    A packet that ends inside a block raises ``error`` with the first incomplete beat. That beat and the other beats
-    of the block are output as NaN, encoded in the exponent, and the next packet is not affected. The bits after the
-    last block, fewer than 32, are ignored.
+    A packet that ends inside a block raises ``error`` with the first incomplete beat. That beat and the rest of the
+    block are output as NaN, encoded in the exponent; the next packet is not affected. Fewer than 32 bits after the
+    last block are ignored.
 
     Parameters
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat of a block.
+        Elements per beat of a block.
     words : int or None
-        Words in a beat of the input; by default, and at least, the maximum that a beat of a block needs.
+        Words per input beat; at least, and by default, the maximum that a beat of a block needs.
     among : sequence of SharedExponent
         Formats to choose from, as in a :class:`~hdl.features.mx.quantizer.Quantizer`; in ``o`` narrower
         magnitudes are in the highest bits, where they have the same value.
@@ -210,7 +210,7 @@ class Unpacker(wiring.Component):
         opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
         beat = self.i.payload
 
-        # The latest words taken, the number of units used from them, and whether they are the last words of a packet.
+        # The most recent input words, the number of their units already used, and whether they end a packet.
         held = Signal(row, reset_less=True)
         whole = row // unit
         used = Signal(range(max(whole, 2)), init=whole - 1)  # number minus one; initially all are used

@@ -1,4 +1,4 @@
-"""Register stages that move together, for the units that convert numbers to blocks and back."""
+"""Pipeline registers that advance together, for units that convert numbers to blocks and back."""
 
 from types import SimpleNamespace
 
@@ -9,23 +9,23 @@ __all__ = ["Pipeline"]
 
 #: Maximum delay in steps that uses flip-flops.
 _SHORT = 8
-#: Number of rows of one column of LUT memory.
+#: Number of rows in one column of LUT memory.
 _LUT_ROWS = 16
 
 
 class Pipeline:
-    """Pipeline registers of stages that advance together when ``advance`` is high."""
+    """Registers of pipeline stages that advance together when ``advance`` is high."""
 
     def __init__(self, m, advance):
         self.m = m
         self.advance = advance
 
     def register(self, name, **values):
-        """Return the values one step later, under the same names, without a reset."""
+        """Return the values one step later, under the same names, using registers without a reset."""
         return self._register(name, values, reset_less=True)
 
     def flags(self, name, **values):
-        """Return the registered values like :meth:`register`, but with a reset to zero."""
+        """Return the registered values as in :meth:`register`, but with a reset to zero."""
         return self._register(name, values, reset_less=False)
 
     def _register(self, name, values, *, reset_less):
@@ -37,7 +37,7 @@ class Pipeline:
         return SimpleNamespace(**later)
 
     def delay(self, name, value, steps):
-        """Delay a value by some steps: by flip-flops, or by a memory if that is smaller."""
+        """Delay a value by some steps, using flip-flops or, if that is smaller, a memory."""
         rows = steps - 1
         if steps <= _SHORT:
             for age in range(steps):

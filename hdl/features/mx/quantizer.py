@@ -1,4 +1,4 @@
-"""Conversion of numbers to blocks with a shared exponent.
+"""Convert numbers to blocks with a shared exponent.
 
 See :mod:`hdl.features.mx.format` for the scale rule.
 """
@@ -33,7 +33,7 @@ def _larger(a, b):
 
 
 def _saturated(value, width):
-    """Return a number in ``width`` bits: all ones if the number needs more bits."""
+    """Saturate a number to ``width`` bits: all ones if it needs more."""
     if len(value) <= width:
         return value
     return value[:width] | value[width:].any().replicate(width)
@@ -45,7 +45,7 @@ def _levels(codec, lanes):
 
 
 def _found(codec, lanes):
-    """Cycles from a block's last beat in the first register to the values common to the block's beats."""
+    """Latency in cycles from a block's last beat in the first register until the block's common values."""
     return sum(_levels(codec, lanes)) + (codec.subsets > 0) + (codec.block > lanes)
 
 
@@ -55,11 +55,11 @@ def quantizer_latency(codec, lanes):
 
 
 class Quantizer(wiring.Component):
-    """Align the elements of blocks to the blocks' exponents.
+    """Align the elements of each block to the block's exponent.
 
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
-    its last one was accepted: elements are delayed by exactly the time that it takes to determine the largest
-    exponent. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
+    its last beat is accepted: elements are delayed by exactly the time needed to determine the largest exponent. A
+    partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
     All stages move together when the output is free and, while a block is incomplete, only as its beats arrive. A
     block with late beats therefore delays the previous block. ``i.ready`` depends combinationally on ``o.ready``.
@@ -68,19 +68,19 @@ class Quantizer(wiring.Component):
     ----------
     codec : BlockCodec
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most the block size.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     among : sequence of SharedExponent
-        Formats for ``choice`` at run time, see :func:`~hdl.features.mx.format.check_among`; by
-        default there is only the codec.
+        Formats for ``choice`` at run time, see :func:`~hdl.features.mx.format.check_among`; by default, only the
+        codec.
 
     Members
     -------
     i : In(stream of beat_layout(lanes, format.width))
     choice : In, if there is ``among``
     o : Out(stream of block_layout(codec, lanes))
-        A magnitude with fewer bits than the codec's is in the lowest bits.
+        A magnitude with fewer bits than the codec's uses the lowest bits.
     """
 
     def __init__(self, *, codec, lanes, format=FP32, among=()):
@@ -102,7 +102,7 @@ class Quantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first beat."""
+        """Latency in cycles from when a block's last beat is accepted until its first beat is offered."""
         return quantizer_latency(self._codec, self._lanes)
 
     def elaborate(self, platform):
@@ -111,7 +111,7 @@ class Quantizer(wiring.Component):
         stochastic = codec.rounding is Rounding.STOCHASTIC
         source = self.i.payload
 
-        # Beats that enter: from the input, or zeros that fill up a partial block.
+        # Incoming beats: from the input, or zeros that fill up a partial block.
         beat = Signal(range(max(beats, 2)))
         padding = Signal()
         final = Signal()
@@ -130,7 +130,7 @@ class Quantizer(wiring.Component):
             with m.If(advance & entering):
                 m.d.sync += [beat.eq(Mux(final, 0, beat + 1)), padding.eq((padding | source.last) & ~final)]
 
-        # Elements, reduced to guard bits below the last place of the largest magnitude, and a sticky bit.
+        # Elements, truncated to guard bits below the last place of the largest magnitude, and a sticky bit.
         guard = RANDOM_BITS if stochastic else 1
         wanted = codec.fraction_bits + guard
         kept = min(wanted, format.fraction_bits)
@@ -158,7 +158,7 @@ class Quantizer(wiring.Component):
         entered = pipeline.flags("entered", valid=entering, first=beat == 0, final=final & entering,
                                  last=padding | source.last)
 
-        # The largest exponent of each subset in the beat, and of the beat.
+        # The largest exponent of each subset in the beat and of the whole beat.
         peaks = [lane.peak if codec.rounds_up else lane.exponent for lane in lanes]
         subsets = None
         tags = entered
@@ -177,7 +177,7 @@ class Quantizer(wiring.Component):
         if subsets is None:
             subsets = peaks
 
-        # The largest exponent of the block so far.
+        # The largest exponent in the block so far.
         before = C(codec.lowest, 8)
         if has_top:
             peak = top
@@ -193,7 +193,7 @@ class Quantizer(wiring.Component):
             tags = pipeline.flags("tags_top", **vars(tags))
         common = {"top": top}
 
-        # Differences of subset exponents from the largest exponent; they grow when it grows.
+        # Differences between the subset exponents and the largest exponent; they grow with the latter.
         if codec.subsets:
             width = codec.difference_bits
 
@@ -223,14 +223,14 @@ class Quantizer(wiring.Component):
             with m.If(advance):
                 m.d.sync += current.as_value().eq(following)
             common = {"top": pipeline.register("below", top=top).top, "differences": current.as_value()}
-            if self._among:  # narrower magnitudes are shifted farther to the right
+            if self._among:  # narrower magnitudes are shifted further to the right
                 reach = Signal(9, name="reach")
                 m.d.comb += reach.eq(common["top"] + self._chosen(
                     m, 3, [codec.mantissa_bits - other.mantissa_bits for other in self._among]))
                 common["reach"] = reach
             tags = pipeline.flags("tags_below", **vars(tags))
 
-        # The values common to the beats of a block are held while the beats pass.
+        # The block's common values are held while its beats pass.
         if beats > 1:
             index = Signal(range(beats))
             active = Signal()
@@ -271,7 +271,7 @@ class Quantizer(wiring.Component):
                         m.d.sync += ahead.eq(ahead[step:])
             lowered = [ahead[lane // codec.subset * width:][:width] for lane in range(self._lanes)]
 
-        # Three steps: compute the shift, shift, and round.
+        # Three steps: compute the shift amount, shift, and round.
         exponent = Signal(codec.exponent_bits, name="exponent")
         m.d.comb += exponent.eq(Mux(nan, codec.nan, block.top - codec.lowest))
         header = {"exponent": exponent}
@@ -341,7 +341,7 @@ class Quantizer(wiring.Component):
             window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
             mantissa = window[guard:-1]
             full = Signal(name=f"full_{lane}")
-            # The largest element's fraction consists of ones, followed by at most one zero.
+            # The largest element's fraction consists of ones followed by at most one zero.
             odd = low & 1 if codec.fraction_bits else 1
             ones = window[-1] & mantissa[1 - odd:].all()
             if self._among:
@@ -390,14 +390,14 @@ class Quantizer(wiring.Component):
         return value
 
     def _is_above(self, fraction):
-        """Whether a fraction is above the fraction of the format's largest number."""
+        """Whether a fraction exceeds the fraction of the format's largest number."""
         codec = self._codec
         low, high = fraction[:-codec.fraction_bits], fraction[-codec.fraction_bits:]
         largest = codec.largest & ((1 << codec.fraction_bits) - 1)
         return (high > largest) | ((high == largest) & low.any())
 
     def _noise(self, m, step):
-        """Random bits for each lane; they change with a step."""
+        """Return random bits for each lane, which change with each step."""
         count = self._lanes * RANDOM_BITS
         state = Signal(STATE_BITS, init=random_state(self._codec.seed), name="random")
         bits = list(state)

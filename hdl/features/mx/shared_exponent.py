@@ -1,6 +1,6 @@
-"""Integers with a shared exponent: MX9, MX6, MX4, and flat block floating point.
+"""Integers with a shared exponent: MX9, MX6, MX4 and flat block floating point.
 
-See :mod:`hdl.features.mx.format` for the scale rule and the layout of words.
+See :mod:`hdl.features.mx.format` for the scale rule and the word layout.
 """
 
 import dataclasses
@@ -12,20 +12,20 @@ __all__ = ["BFP8", "MX4", "MX6", "MX9", "SharedExponent"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockCodec):
-    """Signed integers, relative to a block's exponent and a subset's difference from it.
+    """Signed integers scaled by the exponent of their block minus the difference of their subset.
 
     Parameters
     ----------
     block : int
-        Elements in a block: a power of two up to 256.
+        Number of elements in a block: a power of two up to 256.
     subset : int
-        Elements with a common difference: a power of two, at most a block. No effect without differences.
+        Number of elements that share a difference: a power of two, at most ``block``. No effect without differences.
     exponent_bits : int
-        Width of the block's exponent; 2 to 8.
+        Width of the block exponent in bits; 2 to 8.
     difference_bits : int
-        Width of a difference; 0 to 4. Width 0, for no differences, gives flat block floating point.
+        Width of a difference in bits; 0 to 4. With 0 there are no differences: flat block floating point.
     mantissa_bits : int
-        Width of a magnitude; 1 to 16.
+        Width of a magnitude in bits; 1 to 16.
     """
 
     block: int = 16
@@ -50,7 +50,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def fraction_bits(self):
-        """Number of bits of a magnitude below its highest bit."""
+        """Number of magnitude bits below the highest one."""
         return self.mantissa_bits - 1
 
     @property
@@ -75,7 +75,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def infinities(self):
-        """Whether the highest field holds infinities and NaNs, as in IEEE 754."""
+        """Whether the highest field value encodes infinities and NaNs, as in IEEE 754."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""Streaming encoder and decoder for packets of NVFP4 numbers."""
+"""Streaming encoder and decoder for NVFP4 packets."""
 
 from amaranth.hdl import Module
 
@@ -14,14 +14,14 @@ __all__ = ["Decoder", "Encoder"]
 class Encoder(coding.Encoder):
     """Encode packets of elements: a :class:`Quantizer` and a :class:`~hdl.features.mx.packing.Packer`.
 
-    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Encoder`, with an
-    :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. The first words of a block are offered :attr:`latency`
-    cycles after its last beat was accepted, if its first beat completes a word.
+    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Encoder`, except that ``codec`` is an
+    :class:`~hdl.features.nvfp4.format.NVFP4`. The first words of a block are offered :attr:`latency` cycles after its
+    last beat was accepted, if its first beat completes a word.
     """
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first beat's words."""
+        """Latency in cycles from accepting a block's last beat to offering its first beat's words."""
         return quantizer_latency(self._codec, self._lanes) + Packer.latency
 
     def elaborate(self, platform):
@@ -36,14 +36,14 @@ class Encoder(coding.Encoder):
 class Decoder(coding.Decoder):
     """Decode packets of words: an :class:`~hdl.features.mx.packing.Unpacker` and a :class:`Dequantizer`.
 
-    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Decoder`, with an
-    :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. A beat is offered :attr:`latency` cycles after its last
-    word was accepted.
+    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Decoder`, except that ``codec`` is an
+    :class:`~hdl.features.nvfp4.format.NVFP4`. A beat is offered :attr:`latency` cycles after its last word was
+    accepted.
     """
 
     @property
     def latency(self):
-        """Cycles from the acceptance of the last word of a beat to the offer of its elements."""
+        """Latency in cycles from accepting a beat's last word to offering its elements."""
         return Unpacker.latency + Dequantizer.latency
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Conversion of NVFP4 blocks to numbers; see :mod:`hdl.features.nvfp4.format`."""
+"""Conversion of NVFP4 blocks to floating-point numbers; see :mod:`hdl.features.nvfp4.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -15,7 +15,7 @@ __all__ = ["Dequantizer"]
 
 
 class Dequantizer(wiring.Component):
-    """Convert blocks to numbers, exactly.
+    """Convert NVFP4 blocks to numbers, exactly.
 
     A number is the scale or 1.5 times the scale, both computed once per beat, times a power of two. Latency is
     :attr:`latency` cycles, throughput one beat per cycle. Both stages move together when the output is free;
@@ -25,7 +25,7 @@ class Dequantizer(wiring.Component):
     ----------
     codec : NVFP4
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most the block size.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
 
@@ -33,7 +33,7 @@ class Dequantizer(wiring.Component):
     -------
     i : In(stream of block_layout(codec, lanes))
     o : Out(stream of beat_layout(lanes, format.width))
-        Only whole blocks are output: all elements are kept.
+        Only whole blocks are output, so all elements are kept.
     """
 
     latency = 2
@@ -55,7 +55,7 @@ class Dequantizer(wiring.Component):
 
         code = source.exponent[:7]
         opened = open_scale(m, code)
-        # 1.5 times the scale's significand, in units of 1 / 16; from 32 on, the result has a larger exponent.
+        # 1.5 times the scale's significand in units of 1 / 16; values from 32 on increment the result's exponent.
         more = Signal(6)
         significand = Cat(opened.fraction, C(1, 1))
         m.d.comb += more.eq(significand + (significand << 1))

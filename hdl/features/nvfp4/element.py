@@ -1,24 +1,24 @@
-"""Elements of NVFP4 in gateware, relative to the scale of their block.
+"""NVFP4 elements in gateware, relative to the scale of their block.
 
-No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8. A subtraction
-of exponents and the highest bits gives the power of two of their quotient, so that X or 2 X is at least 8 k and below
-16 k. The element changes at 8 k, 10 k, 12 k or 14 k, which eight-bit comparisons decide; two comparators are enough,
-since no power of two has more than two of these thresholds.
+No quotient is computed. The magnitude and the scale have significands X / 64 and k / 8. Subtracting the exponents and
+comparing the highest bits gives the power of two of the quotient, so that X or 2 X is at least 8 k and below 16 k.
+The element changes at 8 k, 10 k, 12 k or 14 k, which eight-bit comparisons decide; two comparators are enough, since
+no power of two has more than two of these thresholds.
 """
 
 from amaranth.hdl import C, Cat, Mux, Signal
 
 __all__ = ["find_element"]
 
-#: Element for the smallest quotient in each power of two, from 2 ** -3: quotients below 0.25 give 0, from 8 on 6.
+#: Element for the smallest quotient in each power of two, from 2 ** -3: 0 for quotients below 0.25, 6 from 8 on.
 _STARTS = (0, 0, 1, 2, 4, 6, 7)
 _TOP = len(_STARTS) - 1
-#: Indices in ``_STARTS`` of the powers of two that begin at the quotients 0.25 and 0.5.
+#: Indices into ``_STARTS`` of the powers of two that start at the quotients 0.25 and 0.5.
 _QUARTER, _HALF = 1, 2
 
 
 def find_element(m, pipeline, name, key, base, fraction):
-    """Round a magnitude relative to a scale; the result is available two steps later.
+    """Round a magnitude relative to a scale; the result takes two steps.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ def find_element(m, pipeline, name, key, base, fraction):
     key : View of KEY
         The magnitude; exponent 0 encodes zero.
     base : Value
-        Fraction of the scale, three bits, and above it the biased exponent of the scale divided by 8.
+        Three-bit fraction of the scale, and above it the biased exponent of the scale divided by 8.
     fraction : Value
-        The fraction of the scale, one step later.
+        The same fraction, one step later.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def find_element(m, pipeline, name, key, base, fraction):
         f"placed_{name}", quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
         number=Cat(key.rest, key.fraction, C(1, 1)))
 
-    # Half of X or of 2 X, with a bit that marks a remainder, to be compared with 5 k, 6 k and 7 k.
+    # Half of X or of 2 X, with a bit that marks a remainder, for comparison with 5 k, 6 k and 7 k.
     quotient, number = placed.quotient, placed.number
     half = Signal(8, name=f"half_{name}")
     m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))

@@ -1,4 +1,4 @@
-"""The format nvfp4, see docs/compression/nvfp4.md."""
+"""The nvfp4 format; see docs/compression/nvfp4.md."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature
@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "Nvfp4Feature"]
 
 
 class Nvfp4Feature(Feature):
-    """Feature with format nvfp4: a scale for each block of numbers, and another for the whole tensor."""
+    """Feature that adds the nvfp4 format, which has a scale per block and a scale per tensor."""
 
     requires = ("mx",)
 

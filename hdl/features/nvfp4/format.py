@@ -1,17 +1,17 @@
 # amaranth: UnusedElaboratable=no
-"""NVFP4: blocks of 16 numbers of E2M1 with a scale of E4M3, and a scale of the whole tensor.
+"""NVFP4: blocks of 16 E2M1 numbers with an E4M3 scale per block and a scale for the whole tensor.
 
-A number is element * block scale * tensor scale. The largest number of a stream is known only at its end, so the
-tensor scale is a parameter of the codec: a power of two, which costs no gates.
+A number is element * block scale * tensor scale. The maximum of a stream is known only at its end, so the tensor
+scale is a codec parameter. It is a power of two and needs no gates.
 
-1. The scale of a block is max |x| / 6 / tensor scale as a number of E4M3, rounded to nearest even; at least 2 ** -9,
-   the smallest number above zero, and at most 448.
-2. An element is x / (block scale * tensor scale) as a number of E2M1, rounded to nearest even; at most 6. A zero
-   keeps its sign.
-3. Both quotients are exact before rounding. Quotients that are rounded to binary32 first give the same bits:
-   every midpoint of two numbers of a format, times its divisor, is a number of binary32, and a quotient next to it
-   differs from it by more than half a unit in its last place.
-4. A block with an infinity or a NaN is NaN: 0x7f is stored as its scale, and zeros as its elements.
+1. A block's scale is max |x| / 6 / tensor scale, rounded to nearest even as an E4M3 number and limited to 2 ** -9
+   (the smallest positive number) to 448.
+2. An element is x / (block scale * tensor scale), rounded to nearest even as an E2M1 number and limited to magnitude
+   6. A zero keeps its sign.
+3. Both quotients are rounded once. Rounding them to binary32 first gives the same bits: every midpoint between two
+   numbers of the format, times the divisor, is a binary32 number, and any other quotient differs from the midpoint by
+   more than half a unit in the last place.
+4. A block that contains an infinity or NaN is NaN: its scale is stored as 0x7f and its elements as zeros.
 5. Elements that are missing in the last block of a packet are +0.
 
 The bits of a block are its scale, with a highest bit that is zero and ignored, and its elements in order, each
@@ -25,10 +25,10 @@ from hdl.features.mx.format import BlockCodec, Rounding
 
 __all__ = ["LARGEST_SCALE", "NAN_SCALE", "NVFP4"]
 
-#: Magnitudes of E4M3: the largest number, 448, and the NaN above it.
+#: E4M3 magnitude codes: the largest finite number (448), and the NaN that follows it.
 LARGEST_SCALE, NAN_SCALE = 0x7E, 0x7F
 
-#: Exponents of tensor scales for which all numbers of the format are normal numbers of binary32.
+#: Range of tensor scale exponents for which every number of the format is a normal binary32 number.
 _POWERS = range(-115, 117)
 
 
@@ -39,7 +39,7 @@ class NVFP4(BlockCodec):
     Parameters
     ----------
     tensor_scale : float
-        A power of two between 2 ** -115 and 2 ** 116, the same at both ends of a link; it is not sent.
+        Scale of all numbers, 2 ** -115 to 2 ** 116. It is not sent, so both ends must use the same one.
     """
 
     tensor_scale: float = 1.0
@@ -66,7 +66,7 @@ class NVFP4(BlockCodec):
         return math.frexp(self.tensor_scale)[1] - 1
 
     def operand_form(self):
-        """Form of operands in this format: a :class:`~hdl.features.nvfp4.operand_form.ScaledForm`."""
+        """Form of operands in this format, as a :class:`~hdl.features.nvfp4.operand_form.ScaledForm`."""
         from hdl.features.nvfp4.operand_form import ScaledForm
 
         return ScaledForm(self)

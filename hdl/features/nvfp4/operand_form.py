@@ -16,11 +16,11 @@ __all__ = ["ScaledForm", "ScaledRounder"]
 
 
 class ScaledForm(BlockForm):
-    """NVFP4: elements of E2M1 with a scale of E4M3, which is 8 to 15 times a power of two."""
+    """NVFP4: E2M1 elements with an E4M3 scale, which is 8 to 15 times a power of two."""
 
     @property
     def kept(self):
-        """Number of high fraction bits that rounding needs, as in a key of the codec's quantizer."""
+        """Number of high fraction bits needed for rounding, as in a key of the codec's quantizer."""
         return 6
 
     @property
@@ -35,22 +35,22 @@ class ScaledForm(BlockForm):
 
     @property
     def scale(self):
-        """Layout of a block's scale, (8 + ``fraction``) * 2 ** (``exponent`` - 127)."""
+        """Layout of a block's scale: (8 + ``fraction``) * 2 ** (``exponent`` - 127)."""
         return data.StructLayout({"exponent": FP32.exponent_bits, "fraction": 3})
 
     @property
     def scaled_bits(self):
-        """Number of bits of a dot product of two blocks times the fractions of their scales, with sign."""
+        """Width in bits, with sign, of the dot product of two blocks times the fractions of their scales."""
         return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
 
     @property
     def scaling(self):
-        """Number of cycles for multiplying a dot product by the fractions of both scales."""
+        """Number of cycles needed to multiply a dot product by the fractions of both scales."""
         return 1
 
     @property
     def lead(self):
-        """Cycles from the largest key of a block to the scale."""
+        """Latency in cycles from the largest key of a block to the scale."""
         return ScaledRounder.lead
 
     @property
@@ -59,7 +59,7 @@ class ScaledForm(BlockForm):
         return KEY.size
 
     def key(self, opened):
-        """Magnitude of a number, reduced to the relevant bits; the largest one of a block gives its scale."""
+        """Magnitude of a number, reduced to the relevant bits; the largest one in a block determines its scale."""
         lost = FP32.fraction_bits - self.kept
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.exponent)
 
@@ -69,10 +69,10 @@ class ScaledForm(BlockForm):
 
 
 class ScaledRounder(wiring.Component):
-    """Round the elements of blocks to E2M1 with a scale of E4M3, as integers in units of the smallest element.
+    """Round blocks to E2M1 elements with an E4M3 scale, as integers in units of the smallest element.
 
     Scales and elements are computed as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
-    the largest key arrived. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
+    the arrival of the largest key. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class ScaledRounder(wiring.Component):
         with m.If(wait(m, "opens", self.opens, self.lead - 1)):
             m.d.sync += [scale.fraction.eq(opened.fraction), scale.exponent.eq(
                 Mux(code == NAN_SCALE, ONES, opened.field + (ORIGIN - 3 + power)))]
-        # Stages 1 and 2: the interval of the element relative to its scale, and the element in this interval.
+        # Stages 1 and 2: the interval of the element relative to its scale, and the element within that interval.
         operand = self.element
         key = Cat(operand.rest, operand.fraction, Mux(self.present, operand.exponent, 0))
         magnitude = find_element(m, pipeline, "element", data.View(KEY, key), Cat(scale.fraction, scale.exponent),

@@ -1,4 +1,4 @@
-"""Conversion of numbers to NVFP4 blocks; see :mod:`hdl.features.nvfp4.format`."""
+"""Convert numbers to NVFP4 blocks; see :mod:`hdl.features.nvfp4.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,7 +16,7 @@ __all__ = ["Quantizer", "quantizer_latency"]
 
 
 def _found(codec, lanes):
-    """Steps from a block's last beat in the first register until the values common to its beats are known."""
+    """Number of steps from a block's last beat in the first register until its common values are known."""
     return lanes.bit_length() - 1 + (codec.block > lanes) + 3
 
 
@@ -26,10 +26,10 @@ def quantizer_latency(codec, lanes):
 
 
 class Quantizer(wiring.Component):
-    """Determine the scales of blocks, and round elements relative to them.
+    """Determine the scale of each block and round its elements relative to it.
 
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
-    its last one was accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
+    its last beat is accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
     All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`, when the output is free and, while a
     block is incomplete, only as its beats arrive. ``i.ready`` depends combinationally on ``o.ready``.
@@ -38,7 +38,7 @@ class Quantizer(wiring.Component):
     ----------
     codec : NVFP4
     lanes : int
-        Elements in a beat: a power of two, at most a block.
+        Number of elements per beat: a power of two, at most the block size.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
 
@@ -58,14 +58,14 @@ class Quantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first beat."""
+        """Latency in cycles from when a block's last beat is accepted until its first beat is offered."""
         return quantizer_latency(self._codec, self._lanes)
 
     def elaborate(self, platform):
         m = Module()
         beat, beats, power = self.i.payload, self._codec.block // self._lanes, self._codec.power
 
-        # Beats that enter: from the input, or zeros that fill up a partial block.
+        # Incoming beats: from the input, or zeros that fill up a partial block.
         number = Signal(range(max(beats, 2)))
         filling = Signal()
         enters = Signal()
@@ -83,7 +83,7 @@ class Quantizer(wiring.Component):
         lanes = [self._open(pipeline, lane, beat.keep[lane] & ~filling) for lane in range(self._lanes)]
         tags = pipeline.flags("entered", first=number == 0, final=enters & ends, last=filling | beat.last)
 
-        # The largest magnitude of the beat and of the block, and the scale of the block.
+        # The largest magnitude in the beat and in the block, and the scale of the block.
         peaks = [lane.key for lane in lanes]
         while len(peaks) > 1:
             level = len(peaks) // 2
@@ -101,7 +101,7 @@ class Quantizer(wiring.Component):
         for stage in ("sixth", "scale"):
             tags = pipeline.flags(f"tags_{stage}", **vars(tags))
 
-        # The values common to the beats of a block are held while the beats pass.
+        # The block's common values are held while its beats pass.
         opened = open_scale(m, code)
         position = Signal(range(max(beats, 2)))
         active = Signal()
@@ -115,7 +115,7 @@ class Quantizer(wiring.Component):
                 m.d.sync += [common[name].eq(value) for name, value in (
                     ("code", code), ("base", opened.field + (ORIGIN - 3 + power)), ("fraction", opened.fraction))]
 
-        # Three steps: the interval of the number relative to its scale, the element in this interval, and the output.
+        # Three steps: find the interval of the number relative to its scale, encode the element, and output it.
         header = {"code": common["code"]}
         flags = {"valid": active, "first": active & (position == 0), "last": active & last & (position == beats - 1)}
         for stage in ("placed", "compared"):
@@ -141,7 +141,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _open(self, pipeline, lane, present):
-        """An element's sign and relevant magnitude bits; exponent 0, also of absent elements, encodes zero."""
+        """Extract an element's sign and relevant magnitude bits; zero and absent elements get exponent 0."""
         opened = data.View(self._format.layout, self.i.payload.elements[lane])
         below = self._format.fraction_bits - 6
         return pipeline.register(

@@ -1,4 +1,4 @@
-"""Scales of NVFP4 in gateware: from the largest magnitude of a block to E4M3, and from E4M3 to a significand."""
+"""NVFP4 scales in gateware: from a block's largest magnitude to E4M3, and from E4M3 to a significand."""
 
 from types import SimpleNamespace
 
@@ -10,27 +10,27 @@ from hdl.floating.stages import shift_right
 
 __all__ = ["KEY", "ORIGIN", "find_scale", "open_scale"]
 
-#: A magnitude reduced to the relevant bits: no threshold of a scale or an element has more than seven significant
-#: bits, so six bits of the fraction and a flag for ones below them are enough. As integers, keys have the order
-#: of the magnitudes.
+#: A magnitude reduced to its relevant bits: no threshold of a scale or an element has more than seven significant
+#: bits, so six fraction bits and a flag for any ones below them are enough. As integers, keys have the order of the
+#: magnitudes.
 KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 
-#: Biased exponent of the number 1 if its scale is 1, minus the E4M3 exponent field of the scale 1: 127 - 7.
+#: Biased exponent of the number 1 at a scale of 1, minus the E4M3 exponent field of the scale 1: 127 - 7.
 ORIGIN = 120
 
 
 def find_scale(m, pipeline, largest, power):
-    """Round the largest magnitude of a block, as a key, to its scale, which is available two steps later.
+    """Round the largest magnitude of a block, given as a key, to its scale; the result takes two steps.
 
-    With a significand of X / 64, a sixth of the magnitude has the significand X / 48, or X / 96 from 96 on, and its
-    five highest bits come from a table of 64. They are shifted right if the scale is below 2 ** -6.
+    If the significand is X / 64, a sixth of the magnitude has the significand X / 48, or X / 96 for X of 96 or more;
+    its five highest bits come from a table of 64 entries. They are shifted right if the scale is below 2 ** -6.
 
     Returns
     -------
     Value
-        Seven bits of E4M3, not zero.
+        Seven bits of E4M3; nonzero.
     """
-    sixth = Signal(5, name="sixth")  # a one, three bits of the scale, and one bit below; then the sticky bit
+    sixth = Signal(5, name="sixth")  # a one, three bits of the scale, one more bit; then the sticky bit
     with m.Switch(largest.fraction):
         for fraction in range(64):
             x, divisor = fraction + 64, 3 if fraction < 32 else 6
@@ -40,7 +40,7 @@ def find_scale(m, pipeline, largest, power):
     m.d.comb += field.eq(largest.exponent - (ORIGIN + 2 + power) - ~largest.fraction[-1])
     normal = ~field[-1] & field[:-1].any()
     over = ~field[-1] & field[4:-1].any()
-    # Fields of 0, -1 and -2 shift by one, two and three bits; anything lower is rounded to at most 2 ** -9.
+    # Fields of 0, -1 and -2 shift by one, two and three bits; anything lower rounds to at most 2 ** -9.
     staged = pipeline.register(
         "sixth", bits=sixth[1:] | over.replicate(4), rest=sixth[0] | largest.rest,
         right=Mux(normal, 0, (1 - field[:2])[:2]), field=Mux(normal, field[:4] | over.replicate(4), 0),
@@ -57,7 +57,7 @@ def find_scale(m, pipeline, largest, power):
 
 
 def open_scale(m, code):
-    """Split a scale of E4M3 above zero into its fraction and the field of its exponent.
+    """Split a positive E4M3 scale into its fraction and its exponent field.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Programs of commands, in two or more queues, see docs/program.md."""
+"""Command programs, in two or more queues; see docs/program.md."""
 
 import dataclasses
 
@@ -9,26 +9,26 @@ from hdl.section import Flag, Integer, OneOf, Section, option
 
 __all__ = ["FEATURE", "Programs", "ProgramsFeature"]
 
-#: Maximum number of commands of a program: counts of commands are compared modulo 2^16.
+#: Maximum number of commands in a program: command counts are compared modulo 2^16.
 _MAX_COMMANDS = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(Section):
-    """Two queues of commands, one for computation and one for communication, with a program for each.
+    """Two command queues, one for computation and one for communication, with a program for each.
 
-    With a replay link, and without ``move_queue``, commands can also wait for commands of other nodes.
+    With a replay link and without ``move_queue``, commands can also wait for commands of other nodes.
 
     Parameters
     ----------
     depth : int
         Maximum number of commands in each program, 1 to 1,024.
     banks : int
-        Banks of programs: 1, or 2 for a node that receives the programs of a later set while a set runs:
+        Number of program banks: 1, or 2 for a node that receives the programs of a later set while a set runs:
         docs/program.md.
     versions : bool
-        Whether the updates of regions of weights are counted; a command that would compute with a wrong version of
-        weights is then rejected.
+        Whether updates are counted for each region of weights; a command that would compute with the wrong version is
+        then rejected.
     move_queue : bool
         Whether there is a third queue, which moves activations to a far memory and back.
     """
@@ -39,7 +39,7 @@ class Programs(Section):
     move_queue: bool = option(False, Flag())
 
     def make_memory(self, queues):
-        """Create the memory for the programs of ``queues`` queues."""
+        """Create the program memory for ``queues`` queues."""
         from hdl.features.programs.program_memory import ProgramMemory
 
         return ProgramMemory(queues=queues, depth=self.depth, banks=self.banks)
@@ -51,33 +51,33 @@ class Programs(Section):
         return RegionVersions()
 
     def queue_members(self):
-        """Members of a command queue for banks of programs."""
+        """Members of a command queue for program banks."""
         from hdl.features.programs.program_banks import banks_members
 
         return banks_members() if self.banks > 1 else {}
 
     def port_members(self):
-        """Additional members of a host port in a node with more than one bank of programs."""
+        """Additional members of the host port in a node with more than one program bank."""
         from hdl.features.programs.program_banks import BanksSignature
 
         return {"banks": Out(BanksSignature())} if self.banks > 1 else {}
 
     def connect_banks(self, m, queue, memory):
-        """Create and connect the unit that selects between program banks, if there are two."""
+        """Create and connect the unit that selects the program bank, if there are two."""
         from hdl.features.programs.program_banks import connect_banks
 
         if self.banks > 1:
             connect_banks(m, queue, memory)
 
     def request_states(self, *signals):
-        """Add the states of program requests to a host port."""
+        """Add the states for program requests to a host port."""
         from hdl.features.programs.program_requests import program_states
 
         program_states(*signals)
 
 
 class ProgramsFeature(Feature):
-    """Feature with commands that wait for another queue, and settings that are latched for a pass."""
+    """Feature with commands that can wait for another queue, and settings that are latched for a pass."""
 
     def lacks(self, config):
         return () if config.has_banks else ("PROGRAM_BANK", "PROGRAM_SET")

@@ -1,4 +1,4 @@
-"""Settings of updates, which LATCH copies during a run, so that all updates of a pass have the same settings."""
+"""Update settings that LATCH copies during a run, so that all updates of a pass use the same settings."""
 
 from amaranth.hdl import Module
 from amaranth.lib import data, stream, wiring
@@ -16,15 +16,15 @@ __all__ = ["LatchedSettings", "describe", "settings_layout"]
 
 
 def settings_layout():
-    """Bits of the latched registers, by their names in lower case."""
+    """Number of bits of each latched register, keyed by its name in lower case."""
     return data.StructLayout({register(name).port: register(name).width for name in LATCHED})
 
 
 class LatchedSettings(wiring.Component):
-    """Hold the settings that updates use, and run LATCH.
+    """Hold the settings used by updates, and run LATCH.
 
-    While no program runs, ``latched`` follows ``settings`` one cycle later. While one runs, ``latched`` is held,
-    and a LATCH copies ``settings`` in its only cycle.
+    While no program is running, ``latched`` follows ``settings`` with a latency of one cycle. While a program is
+    running, ``latched`` changes only when a LATCH, which takes a single cycle, copies ``settings``.
 
     Members
     -------
@@ -32,11 +32,11 @@ class LatchedSettings(wiring.Component):
         LATCH.
     event : Out(stream of event_layout())
     weight_version : In(32)
-        Weight version for the event.
+        Weight version to report in the event.
     count : Out(counts_layout())
     settings : In(settings_layout())
     running : In(1)
-        A program runs.
+        A program is running.
     latched : Out(settings_layout())
     """
 

@@ -7,7 +7,7 @@ __all__ = ["ProgramsNode"]
 
 
 class ProgramsNode(NodeExtension):
-    """Connection of programs between host port, registers and queues."""
+    """Node extension that connects programs to host port, registers and queues."""
 
     def connect(self, m, units):
         connect_programs(m, host_port=units.host_port, registers=units.registers, queue=units.queue)

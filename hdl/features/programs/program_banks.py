@@ -1,4 +1,4 @@
-"""Banks of programs: the bank that runs, the bank that is loaded meanwhile, and the edits that swap them."""
+"""Program banks: one runs while the other is loaded, and an edit swaps them."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -14,37 +14,37 @@ __all__ = ["BanksSignature", "ProgramBanks", "bank_layout", "banks_members", "co
 
 
 def edit_layout():
-    """The two words of an edit: its ``number``, the first ``set`` of its program, and the ``digest`` of
-    that program, a CRC-32 of all words that were loaded into the idle bank."""
+    """Layout of an edit, two words: its ``number``, the first ``set`` of its program, and the program's ``digest``, a
+    CRC-32 of all words loaded into the idle bank."""
     return data.StructLayout({"number": 16, "set": 16, "digest": 32})
 
 
 def bank_layout():
-    """State of the banks: running bank, whether an edit waits for its set, number of the active edit."""
+    """Layout of the banks' state: running bank, whether an edit is pending, number of the active edit."""
     return data.StructLayout({"bank": 1, "pending": 1, "reserved": 14, "number": 16})
 
 
 def set_layout():
-    """Number of the set that runs, or has run last, and number of the latest accepted edit."""
+    """Layout of the number of the running or last run set and the number of the latest accepted edit."""
     return data.StructLayout({"set": 16, "latest": 16})
 
 
 class BanksSignature(wiring.Signature):
-    """Requests of the host port about edits and runs, seen from the host port.
+    """Requests for edits and runs, as seen from the host port.
 
     Members
     -------
     edit : Out(edit_layout())
     ask : Out(1)
-        High for one cycle, when an edit is checked.
+        High for one cycle to check an edit.
     verdict : In(Status)
         Result of the check, in the same cycle; with OK, the edit is accepted.
     run : Out(run_layout())
         Next run; held until it has begun.
     loaded : In(1)
-        The bank that ``run`` will use has the named program.
+        The bank that ``run`` will use contains the named program.
     turn : Out(1)
-        The run will begin in the next cycle: banks are swapped now, if at all.
+        The run will begin in the next cycle; if the banks are swapped, it happens now.
     """
 
     def __init__(self):
@@ -55,16 +55,16 @@ class BanksSignature(wiring.Signature):
 
 
 class ProgramBanks(wiring.Component):
-    """Select the running bank, and check edits.
+    """Select the running bank and check edits.
 
-    Each pass is a set. The set of a run is its ``first``, the number of passes before the run. An edit is accepted
-    if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank,
-    which must not be empty. It waits until a run begins with its set. In that cycle banks are swapped, for all
-    queues, and never during a run. A run that begins with a different set leaves the edit waiting, and uses the
-    current bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
+    Each pass is a set. The set of a run is its ``first``, the number of passes before the run. An edit is accepted if
+    it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank, which
+    must not be empty. It waits until a run begins with its set. In that cycle, the banks of all queues are swapped,
+    never during a run. A run that begins with a different set leaves the edit waiting, and uses the current bank. A
+    header for the idle bank cancels a waiting edit; its number cannot be used again.
 
-    The digest restarts with a header of queue 0 and slot 0 for the idle bank, and continues with all words of loads
-    for that bank, headers included. It equals zlib's CRC-32 of them. After a swap of banks there is no digest.
+    The digest restarts with a header for queue 0 and slot 0 of the idle bank, and covers all words loaded into that
+    bank, including headers. It equals their zlib CRC-32. After a swap there is no digest.
 
     ``verdict`` and ``loaded`` depend combinationally on ``host.edit`` and on ``host.run``; ``bank`` is a register.
 
@@ -101,7 +101,7 @@ class ProgramBanks(wiring.Component):
         following = Signal(16)  # set after the latest run
         due = Signal(16)  # set of the waiting edit
         turns = Signal()
-        chosen = Signal(bank_state_layout())  # state of the bank that the run uses
+        chosen = Signal(bank_state_layout())  # state of the bank used by the run
 
         m.d.comb += [
             header.eq(self.word.data),
@@ -142,7 +142,7 @@ class ProgramBanks(wiring.Component):
 
 
 def banks_members():
-    """Members of a command queue with two banks of programs.
+    """Members of a command queue with two program banks.
 
     banks : In(BanksSignature())
         ``turn`` must be low during a run.
@@ -153,7 +153,7 @@ def banks_members():
 
 
 def connect_banks(m, queue, programs):
-    """Create the bank selection of a command queue that has :func:`banks_members`, and connect it with the program
+    """Create the bank selection for a command queue that has :func:`banks_members`, and connect it to the program
     memory."""
     m.submodules.banks = banks = ProgramBanks()
     wiring.connect(m, port=wiring.flipped(queue.banks), banks=banks.host)

@@ -18,18 +18,16 @@ from hdl.control.protocol import DESCRIPTOR_WORDS
 __all__ = ["ProgramMemory"]
 
 class ProgramMemory(wiring.Component):
-    """Memory of the commands of every queue's program.
+    """Store the commands of every queue's program.
 
-    A load begins with a header, and continues with the 16 words of each command. The header ends the queue's program
-    before the header's slot; the last word of each command then extends it by this command, so that a program
-    contains only commands that are completely stored. Words after the last slot are dropped.
+    A load consists of a header followed by the 16 words of each command. The header truncates the queue's program at
+    the header's slot; the last word of each command then extends it by this command, so that a program contains only
+    completely stored commands. Words after the last slot are dropped.
 
-    ``data`` is the word that was addressed one cycle before; a word can be read in the cycle after its acceptance, or
-    later.
+    ``data`` is the word addressed in the previous cycle; a word can be read from the cycle after it is accepted.
 
-    With two banks there are programs in both. Reads, ``lengths`` and ``model`` refer to ``bank``, and so do loads,
-    unless a header is for the other bank, the idle one. A header of queue 0 and slot 0 for the idle bank
-    empties all its programs.
+    With two banks, both contain programs. Reads, ``lengths`` and ``model`` refer to ``bank``, and so do loads, unless
+    the header is for the other, idle bank. A header for queue 0 and slot 0 of the idle bank empties all its programs.
 
     Parameters
     ----------
@@ -52,7 +50,7 @@ class ProgramMemory(wiring.Component):
     model : Out(8)
         Number in the latest header.
     bank : In(1), with two banks
-        Does not change between the header and the words of a load.
+        Must not change between the header and the words of a load.
     idle : Out(bank_state_layout()), with two banks
         State of the other bank.
     """
@@ -83,7 +81,7 @@ class ProgramMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        places = 1 << len(self.slot)  # slots of each queue; the first `depth` are used
+        places = 1 << len(self.slot)  # number of slots per queue; the first `depth` are used
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._queues * self._banks * places * DESCRIPTOR_WORDS, init=[],
             attrs={"no_rw_check": 1})
@@ -130,7 +128,7 @@ class ProgramMemory(wiring.Component):
         return m
 
     def _states(self, m):
-        """Lengths and number of the program of each bank."""
+        """Lengths and number of each bank's program."""
         if self._banks == 1:
             return [(self.lengths, self.model)]
         states = [(Signal(self.lengths.shape(), name=f"lengths_{bank}"), Signal(8, name=f"model_{bank}"))
@@ -145,7 +143,7 @@ class ProgramMemory(wiring.Component):
         return states
 
     def _begin(self, m, header, start, lengths, model):
-        """Accept a header for a bank; its queue's length becomes ``start``, and the bank's ``model`` is set."""
+        """Accept a header for a bank: set its queue's length to ``start`` and the bank's ``model``."""
         m.d.sync += model.eq(header.model)
         for n in range(self._queues):
             with m.If(header.queue == n):

@@ -1,4 +1,4 @@
-"""States of the host port for loading and running programs, and for checking edits."""
+"""Host port states for loading and running programs, and for checking edits."""
 
 from hdl.control.protocol import Opcode, Status
 
@@ -6,10 +6,10 @@ __all__ = ["program_states"]
 
 
 def program_states(m, port, header, address, word, second, third, status, take, final, respond, refuse, expect_end):
-    """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port; parameters are its signals and actions.
+    """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port, given its signals and actions.
 
-    With one bank of programs, a run begins when its last word is transferred; with two banks, it begins when the
-    whole run is known, since the run's set determines the bank.
+    With one program bank, a run starts when its last word is transferred; with two banks, it starts when the whole
+    run is known, since the set of the run determines the bank.
     """
     banked = hasattr(port, "banks")
 

@@ -1,4 +1,4 @@
-"""Versions of the regions of weights: the update count of each region, and the version that a command requires."""
+"""Count the updates of each weight region, and compare with the version that a command requires."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -7,25 +7,25 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["REGIONS_MAX", "RegionVersions", "region_layout"]
 
-#: Number of regions that a command can name, without region 0, which stands for no region.
+#: Number of regions that a command can name, not counting region 0, which means no region.
 REGIONS_MAX = 63
 
 
 def region_layout():
-    """Region of a command; flags: even and odd passes have weights ``apart``, and the pass is ``odd``."""
+    """Region of a command, and flags: even and odd passes have weights ``apart``; this pass is ``odd``."""
     return data.StructLayout({"region": range(REGIONS_MAX + 1), "apart": 1, "odd": 1})
 
 
 class RegionVersions(wiring.Component):
-    """Count the updates of regions of weights, and compare with the number of updates that a command requires.
+    """Count updates of weight regions, and check whether a region has the version required by a command.
 
-    A region has one copy of weights, or two copies that are ``apart``, for even and for odd passes. An update
-    produces the next version of a copy: of the only copy from itself, or of its pass's copy from the other copy. A
-    command of pass p requires version p in a region with one copy. With two copies it requires version p - 1, or 0 in
-    the first pass, of the copy of its pass: the weights then lag by one update.
+    A region has either one copy of its weights, or two copies that are ``apart``, for even and odd passes. An update
+    produces the next version of a copy: from the same copy if there is only one, otherwise from the other copy to its
+    pass's copy. In a region with one copy, a command of pass p requires version p. With two copies, it requires
+    version p - 1 (0 in the first pass) of its pass's copy, so the weights lag by one update.
 
-    ``version``, ``expected`` and ``right`` refer to the command at ``head`` :attr:`settling` cycles after it has
-    changed, and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
+    ``version``, ``expected`` and ``right`` refer to the command at ``head``, with a latency of :attr:`settling`
+    cycles after it changes and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class RegionVersions(wiring.Component):
         depth = 2 * (self._regions + 1)
         m.submodules.memory = memory = Memory(shape=16, depth=depth, init=[])
         read, write = memory.read_port(domain="comb"), memory.write_port()
-        address = Signal(range(depth))  # address of the version that the update produces
+        address = Signal(range(depth))  # address of the version produced by the update
         following = Signal(16)
         swept = Signal(range(depth))
 

@@ -1,4 +1,4 @@
-"""State of programs, as an input of engines."""
+"""Program state as an input of engines."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["ProgramState"]
 
 @dataclasses.dataclass(frozen=True)
 class ProgramState(Source):
-    """A field of the program state, by name in :func:`~hdl.control.program_layouts.program_status_layout`."""
+    """Field of the program state (:func:`~hdl.control.program_layouts.program_status_layout`), by name."""
 
     name: str
 

@@ -1,6 +1,6 @@
-"""Integer arithmetic of inference: codes, offsets and requantisation, and their widths.
+"""Integer arithmetic of inference: codes, offsets, requantisation and their widths.
 
-A weight is the integer A = Z + Q or A = Z - Q, with an unsigned code Q and the offset Z of its output. An output is
+A weight is the integer A = Z + Q or A = Z - Q, where Q is an unsigned code and Z its output's offset. An output is
 the bias plus the sum of A * X, in 32 bits; between layers it is multiplied, rounded, shifted and clamped to 8 bits.
 
 A sum of at most :data:`LENGTH_MAX` inputs with a bias of :data:`BIAS_BITS` bits does not overflow: |A| is at most
@@ -50,7 +50,7 @@ class Variant(enum.StrEnum):
 
 
 class Form(enum.StrEnum):
-    """Form of the multiplication in hardware; both forms give the same results."""
+    """Hardware implementation of the multiplication; both give the same results."""
 
     ADJUSTED = "adjusted"
     """A * X: a multiplier is one bit wider than a code."""

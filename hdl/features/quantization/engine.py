@@ -1,4 +1,4 @@
-"""Inference as a command of a node: layer after layer, each for all samples, between the memories."""
+"""Inference command of a node: runs the layers in order, each on all samples, from memory to memory."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,15 +20,15 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "peak_cycles", "setup_layout"]
 
-#: Maximum number of outputs in the multipliers; a queue holds the scale of each output.
+#: Maximum number of outputs in flight in the multipliers; the scale of each one waits in a queue.
 _SCALES = 17
 
-#: Maximum number of layers that wait to be written while the next ones are read.
+#: Maximum number of layers waiting to be written while later layers are read.
 _TARGETS = 2
 
 
 def setup_layout(config):
-    """Fields of a command for the datapath; held while it runs."""
+    """Layout of the command fields that the datapath uses; they are held while it runs."""
     return data.StructLayout({
         "samples": 32,
         "list_row": range(config.memories.weight // config.lanes),
@@ -42,18 +42,18 @@ def _scale_layout():
 
 
 class InferenceDataflow(wiring.Component):
-    """Datapath that runs one command after each reset.
+    """Datapath for one command; it must be reset before each command.
 
-    A layer from the list is passed to all units that take part in it: the readers of codes, inputs and parameters,
-    the buffer of inputs, and the writer of results. A unit begins the layer when it has finished the previous one,
-    and can queue one more meanwhile. Inputs of a sample are read when its outputs of the previous layer are in
-    memory; up to ``samples`` samples may be in progress.
+    Each layer from the list is passed to the readers of codes, inputs and parameters, the input buffer and the result
+    writer. Each unit starts the layer once it has finished the previous one, and can queue one more layer. The inputs
+    of a sample are read once its outputs of the previous layer are in memory; up to ``samples`` samples may be in
+    progress.
 
     Parameters
     ----------
     config : NodeConfig
     form : Form
-        Form of the multipliers.
+        Implementation of the multipliers.
 
     Members
     -------
@@ -61,13 +61,13 @@ class InferenceDataflow(wiring.Component):
         Begin the command, one cycle after reset at the earliest.
     setup : In(setup_layout(config))
     done : Out(1)
-        High for a cycle when the last result is written to memory.
+        High for one cycle when the last result is written to memory.
     bad : Out(1)
-        A layer is invalid, and the results of all previous layers are in memory; held.
+        High once an invalid layer has been found and all results of the preceding layers are in memory.
     number : Out(16)
         Number of the invalid layer.
     multiplied : Out(1)
-        All lanes multiply.
+        High in every cycle with multiplications in all lanes.
     gradient_read, gradient_write, weight_read : memory ports
         Ports of :class:`InferenceEngine`.
     """
@@ -113,7 +113,7 @@ class InferenceDataflow(wiring.Component):
             fork.enable.eq(~0),
         ]
 
-        # Three readers, each with a run of rows per sample.
+        # Three readers, which read one run of rows each per sample.
         readers, jobs = {}, {}
         for output, (name, part, memory, port) in enumerate((
             ("codes", "code", weights, self.weight_read[1]),
@@ -180,11 +180,11 @@ class InferenceDataflow(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         connect_stream(m, targets.o, writer.layer)
         connect_stream(m, results.o, writer.i)
-        ahead = Signal(16)  # samples between the request of their inputs and the write of their results
-        under_way = Signal(16)  # layers that have begun and are not yet in memory
+        ahead = Signal(16)  # samples with requested inputs but unwritten results
+        under_way = Signal(16)  # layers started but not yet in memory
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
-        # The first inputs do not share the memory: parameters, which are read after them, arrive in time.
+        # Parameters are read after the first inputs, which have the memory to themselves, so they arrive in time.
         asked, opened = Signal(), Signal()
         begins = Signal()
         m.d.comb += [
@@ -211,7 +211,7 @@ class InferenceDataflow(wiring.Component):
         return m
 
     def _operands(self, m, codes, inputs, parameters, operands, scales):
-        """Join a beat of codes, a beat of inputs and the parameters of their output, which leave together."""
+        """Join each beat of codes with a beat of inputs and the parameters of its output."""
         width = 4 * self._config.lanes
         x, output, flags = inputs.payload, parameters.payload, inputs.payload.flags
         row = codes.payload.elements.as_value()
@@ -236,7 +236,7 @@ class InferenceDataflow(wiring.Component):
             scales.payload.raw.eq(flags.raw),
             scales.payload.last.eq(x.end),
         ]
-        # Short codes are in the lower half of a row, or the upper one.
+        # Short codes occupy either the lower or the upper half of a row.
         short = Mux(x.odd, row[4 * width:], row[:4 * width])
         halves = Signal(4 * width)
         m.d.comb += halves.eq(short)
@@ -246,12 +246,12 @@ class InferenceDataflow(wiring.Component):
 
 
 def peak_cycles(layers, samples, *, lanes):
-    """Minimum cycles of an INFER, with all lanes multiplying: samples · Σ outputs · ceil(inputs / (4 · lanes)).
+    """Lower bound on the cycles of an INFER command: samples · Σ outputs · ceil(inputs / (4 · lanes)).
 
     Parameters
     ----------
     layers : list of (int, int)
-        Outputs and inputs of each layer.
+        Number of outputs and inputs of each layer.
     samples : int
     lanes : int
     """
@@ -259,66 +259,66 @@ def peak_cycles(layers, samples, *, lanes):
 
 
 def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
-    """Cycles of an INFER, if the host does not use the memories, no layer waits for another, and reading inputs and
-    parameters takes no longer than multiplying.
+    """Number of cycles that an INFER command takes if neither memories nor layers cause waits.
+
+    The host does not access the memories, and reading inputs and parameters is no slower than multiplying.
 
     Parameters
     ----------
     layers : list of (int, int)
-        Outputs and inputs of each layer; at least one.
+        Number of outputs and inputs of each layer; at least one layer.
     samples : int
     lanes : int
     form : Form
     """
     first_rows = -(-layers[0][1] // (4 * lanes))
-    # Cycles for the list, the first layer, a job for its first inputs, reading these inputs, and passing the buffer.
+    # Cycles to read the list and the first layer, issue the first input job, read the inputs and pass the buffer.
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
-    # With one lane, the first output's parameters are two rows, and inputs of another sample come in between.
+    # With one lane, the first output has two rows of parameters, and another sample's inputs come in between.
     between = 1 + (samples > 1) if lanes == 1 else 0
     multiplying = peak_cycles(layers, samples, lanes=lanes)
     return ahead + InputBuffer.latency + between + multiplying + after + ResultWriter.latency
 
 
 def counts_layout():
-    """Per-cycle increments of the counters, by register name."""
+    """Layout of the per-cycle counter increments, keyed by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
 class InferenceEngine(wiring.Component):
-    """Run INFER on the memories of a node, one command after the other.
+    """Run INFER commands on the memories of a node, one at a time.
 
-    The :class:`InferenceDataflow`, which is held in reset between commands, runs a command, and one event reports it.
-    docs/protocol.md describes the list of layers. Without samples, a command succeeds immediately.
+    An :class:`InferenceDataflow`, which is held in reset between commands, executes each command; one event reports
+    the outcome. docs/protocol.md describes the list of layers. A command with no samples succeeds immediately.
 
-    All layers before an invalid one are executed, and no further ones; only the results of executed layers are
-    written.
+    Execution stops at the first invalid layer; the results of all layers before it are written.
 
     Parameters
     ----------
     config : NodeConfig
         Configuration with ``quantization``.
     form : Form
-        Form of the multipliers; results and cycles are the same except for the latency.
+        Implementation of the multipliers; it affects only the latency.
 
     Members
     -------
     command : In(stream of command_layout())
-        INFER, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+        INFER commands that have already been checked; see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One event for each command. The detail is the number of cycles with multiplications in all lanes, or the
-        number of the invalid layer.
+        One event per command. Its detail is the number of cycles with all lanes multiplying, or the number of the
+        invalid layer.
     link_reset : In(1)
-        Abort a command, possibly half-way through.
+        Abort the running command.
     weight_version : In(32)
         Weight version for the event.
     count : Out(counts_layout())
     gradient_read : array of 2 memory ports
-        Ports for inputs, and for parameters.
+        Ports for the inputs and for the parameters.
     gradient_write : memory port
     weight_read : array of 2 memory ports
-        Ports for the list of layers, and for codes.
+        Ports for the layer list and for the codes.
     """
 
     def __init__(self, *, config, form=Form.ADJUSTED):

@@ -1,4 +1,4 @@
-"""Integer layers of a quantised model, see docs/quantization/engine.md."""
+"""Integer layers of a quantised model; see docs/quantization/engine.md."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ __all__ = ["FEATURE", "Quantization", "QuantizationFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantization(Section):
-    """The operation INFER, which runs the integer layers of a quantised model, see docs/quantization/engine.md."""
+    """The INFER operation, for integer layers of a quantised model; see docs/quantization/engine.md."""
 
 
 class QuantizationFeature(Feature):
-    """Feature that adds the operation INFER to a node."""
+    """Feature that adds the INFER operation to a node."""
 
     def engines(self, config):
         from hdl.features.quantization import description

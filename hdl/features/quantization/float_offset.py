@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Quantisation with floating-point offsets, the baseline for integer offsets."""
+"""Quantisation with floating-point offsets, as a baseline for integer offsets."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -18,10 +18,10 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["FloatOffset", "IntegerOffset"]
 
-#: Number of bits of a sum of inputs, signed or not.
+#: Number of bits of a sum of signed or unsigned inputs.
 _INPUT_SUM_BITS = 24
 
-#: Number of bits of a rounded output before it is limited.
+#: Number of bits of a rounded output before clamping.
 _ROUNDED_BITS = 10
 
 
@@ -38,37 +38,37 @@ def _delayed(m, name, value, cycles):
 
 
 class FloatOffset(wiring.Component):
-    """Compute outputs of 8 bits by plain asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
+    """Compute 8-bit outputs by asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
 
-    Integers are exact until they are converted. Products and their sum are binary32 numbers rounded to nearest even,
-    as is the conversion of the sum to an integer. A beat is taken in every cycle, and the output of the last one is
-    on ``o`` :attr:`latency` cycles later. There is no handshake, which a unit of a node would need.
+    Integers are exact until they are converted. Products and their sum are rounded to binary32, to nearest even, as
+    is the conversion of the sum to an integer. A beat is taken in every cycle, and the output of the last one is on
+    ``o`` :attr:`latency` cycles later. There is no handshake, so the unit cannot be used in a node.
 
     Parameters
     ----------
     lanes : int
-        Multiplications per cycle: 1, 2, 4, 8, 16 or 32.
+        Number of multiplications per cycle: 1, 2, 4, 8, 16 or 32.
     bits : int
-        Bits per code.
+        Number of bits per code.
     offset : bool
-        Add the offset term. Without it, weights are only codes times the scale.
+        Whether to add the offset term. Without it, weights are just codes times the scale.
     dsps : int
-        DSP blocks each floating-point multiplier may use: 4, 2 or 1.
+        Number of DSP blocks that each floating-point multiplier may use: 4, 2 or 1.
 
     Members
     -------
     valid, last : In(1)
-        There is a beat in this cycle, and it is the last one of its output.
+        There is a beat in this cycle; it is the last one of its output.
     codes : In(bits).array(lanes)
     inputs : In(8).array(lanes)
     int8 : In(1)
         Inputs are signed.
     bias : In(signed(32))
-        Bias of an output, with its first beat.
+        Bias of an output; valid with its first beat.
     scale, offset : In(32)
-        S and W of an output, binary32, with its last beat.
+        S and W of an output, as binary32; valid with its last beat.
     relu : In(1)
-        Limit to 0 and 255, instead of -128 and 127; with the last beat.
+        Clamp to 0 and 255 instead of -128 and 127; valid with the last beat.
     o : Out(signed(9))
     o_valid : Out(1)
     """
@@ -83,12 +83,12 @@ class FloatOffset(wiring.Component):
 
     @property
     def summed(self):
-        """Cycles from the last beat that belongs to an output to the sums of this output."""
+        """Latency in cycles from the last beat of an output to the output's sums."""
         return 2 + self._lanes.bit_length()
 
     @property
     def latency(self):
-        """Cycles from the last beat of an output to the output itself."""
+        """Latency in cycles from the last beat of an output to the output."""
         multiply = FloatMultiplier(dsps=self._dsps).latency
         add = FloatAdder.latency if self._offset else 0
         return self.summed + IntegerToFloat.latency + multiply + add + FloatToInteger.latency + 1
@@ -144,7 +144,7 @@ def _limited(value, relu):
 
 
 class IntegerOffset(wiring.Component):
-    """Compute the same outputs with integer offsets, with a node's units and without stalls, for comparison.
+    """Compute the same outputs with integer offsets, for comparison; uses a node's units, without stalls.
 
     Parameters
     ----------
@@ -156,9 +156,9 @@ class IntegerOffset(wiring.Component):
     valid, last, codes, inputs, int8, bias, relu, o, o_valid
         See :class:`FloatOffset`.
     offset : In(signed(bits + 1))
-        Offset of an output, with all of its beats.
+        Offset of an output; valid with all of its beats.
     multiplier, shift : In(16), In(6)
-        Scale of an output, with its last beat.
+        Scale of an output; valid with its last beat.
     """
 
     def __init__(self, *, lanes, bits=8):
@@ -168,7 +168,7 @@ class IntegerOffset(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of an output to the output itself."""
+        """Latency in cycles from the last beat of an output to the output."""
         return self._product.latency + Requantizer.latency
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Memory layouts of the list of layers for INFER: a layer's entry, and the parameters of an output."""
+"""Memory layout of the layer list for INFER: a layer's entry, and an output's parameters."""
 
 from amaranth.hdl import signed
 from amaranth.lib import data
@@ -15,12 +15,12 @@ OUTPUT_WORDS = 2
 
 
 def layer_layout():
-    """Layout of a layer of INFER, in eight words: its shape, and the addresses of its parts.
+    """Layout of an INFER layer: eight words with its shape and the addresses of its data.
 
-    Addresses are in elements, and each is the start of a memory row: ``codes`` in the weight memory, the rest in
-    the gradient memory. Codes have 8 bits if ``wide``, otherwise 4; ``subtract`` makes weights Z - Q instead of Z +
-    Q, ``signed`` makes inputs int8, ``relu`` makes outputs uint8 instead of int8, and ``raw`` 32-bit sums. ``final``
-    is set on the last layer of a list.
+    Addresses are in elements and aligned to memory rows. ``codes`` is in the weight memory, the rest in the gradient
+    memory. Codes have 8 bits if ``wide``, otherwise 4; ``subtract`` makes weights Z - Q instead of Z + Q, ``signed``
+    makes inputs int8, ``relu`` makes outputs uint8 instead of int8, and ``raw`` 32-bit sums. ``final`` marks the last
+    layer of a list.
     """
     return data.StructLayout({
         "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,
@@ -34,7 +34,7 @@ def layer_layout():
 
 
 def output_parameter_layout():
-    """Layout of the two words of parameters for one output: bias, multiplier, shift and offset."""
+    """Layout of one output's parameters, in two words: bias, multiplier, shift and offset."""
     return data.StructLayout({
         "bias": signed(ACCUMULATOR_BITS),
         "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,

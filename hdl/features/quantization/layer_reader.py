@@ -1,4 +1,4 @@
-"""Reader of a list of layers in memory, which checks each layer against the node before it runs."""
+"""Reader for a list of layers in memory, which checks that the node can run each layer."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,7 +13,7 @@ __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 INPUT_ROWS = 256
 """Maximum memory rows for the inputs of a sample."""
 
-#: Number of bits in each size of a layer, such as its number of inputs.
+#: Width in bits of each of a layer's sizes, such as its number of inputs.
 _BITS = 16
 
 
@@ -24,10 +24,10 @@ def flags_layout():
 
 
 def checked_layer_layout(config):
-    """Layout of a checked layer: the first memory row of each part, and the parts' sizes in rows and elements.
+    """Layout of a checked layer: the first memory row and the size of each part.
 
-    ``input_rows`` is the number of input rows per sample, and of beats per output; ``tail`` marks the bytes of the
-    last row that are inputs.
+    ``input_rows`` is the number of input rows per sample and of beats per output; ``tail`` marks the bytes of the
+    last row that contain inputs.
     """
     lanes = config.lanes
     gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
@@ -42,18 +42,18 @@ def checked_layer_layout(config):
 
 
 class LayerReader(wiring.Component):
-    """Read the layers of a list one after the other, and offer each valid layer, up to the final one.
+    """Read the layers of a list one at a time, and offer each valid layer until the final one.
 
     A layer is invalid
 
     - if it has no inputs or outputs, or more inputs than :data:`INPUT_ROWS` memory rows;
     - if one of its addresses is not the start of a memory row;
-    - if its codes, or the parts of the gradient memory that it reads and writes, end beyond the memory;
+    - if its codes, or the regions of the gradient memory that it reads and writes, end beyond the memory;
     - if the number of samples exceeds 16 bits;
     - if the list ends before the layer.
 
-    Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was taken.
-    ``i.ready`` depends only on registers, and ``o`` consists of registers.
+    Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was accepted.
+    ``i.ready`` depends only on registers, and ``o`` is registered.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ class LayerReader(wiring.Component):
     Members
     -------
     start : In(1)
-        Begin a list. After a reset, only the first start has an effect.
+        Start reading a list. Only the first start after a reset has an effect.
     samples : In(32)
         Number of samples, held from ``start`` on.
     empty : In(1)
-        The list is empty, and no beat will come; taken with ``start``.
+        Whether the list is empty, so that no beat will arrive; sampled with ``start``.
     i : In(stream of beat_layout(lanes))
-        The list; its end has ``last``.
+        Words of the list; its last beat has ``last``.
     o : Out(stream of checked_layer_layout(config))
     bad : Out(1)
-        The next layer is invalid; no further layer is offered.
+        Whether the next layer is invalid; no further layer is offered.
     """
 
     def __init__(self, *, config):
@@ -87,7 +87,7 @@ class LayerReader(wiring.Component):
 
     @staticmethod
     def latency(*, lanes):
-        """Cycles from the first beat of a layer's list entry to the offer of the layer."""
+        """Latency in cycles from the first beat of a layer's list entry to the offer of the layer."""
         return LAYER_WORDS // lanes + 13
 
     def elaborate(self, platform):
@@ -106,7 +106,7 @@ class LayerReader(wiring.Component):
         def rows_of(count, per_row):
             return (count + (per_row - 1)) >> exact_log2(per_row)
 
-        # The ends of all regions (first row plus count times rows) are compared with the memory sizes one by one.
+        # The end of each region (first row plus count times rows) is compared with its memory's size, one at a time.
         step = Signal(range(4))
         input_rows, code_rows = Signal(_BITS), Signal(_BITS)
         parameter_rows, output_rows = Signal(_BITS + 1), Signal(_BITS)
@@ -117,7 +117,7 @@ class LayerReader(wiring.Component):
         limits = Array([weight_rows, gradient_rows, gradient_rows, gradient_rows])
         product = Signal(2 * _BITS + 1)
         reach = Signal(34)
-        latest = Signal(lane_bits + 2)  # position of the last input in its row
+        latest = Signal(lane_bits + 2)  # position of the last input within its row
 
         addresses = ("code_row", layer.codes), ("source_row", layer.source), (
             "parameter_row", layer.parameters), ("target_row", layer.target)

@@ -1,4 +1,4 @@
-"""Matrix-vector product of integer weights and inputs, one output after the other."""
+"""Matrix-vector product of integer weights and inputs, one output after another."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream, wiring
@@ -12,18 +12,18 @@ __all__ = ["MAX_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout
 #: Number of lanes of the widest unit.
 MAX_LANES = 32
 
-#: Number of bits of the longest sum of inputs, signed or unsigned.
+#: Number of bits in the largest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
 
-#: Number of bits of a sum of inputs that one multiplier handles; a second one handles the rest.
+#: Number of bits of an input sum that one multiplier handles; a second multiplier handles the rest.
 _LOW_BITS = 17
 
 
 def operand_layout(lanes, bits, offset_bits):
-    """Payload of a beat of a matrix row: ``lanes`` codes, and the inputs that they multiply.
+    """Payload of one beat of a matrix row: ``lanes`` codes and the corresponding inputs.
 
     ``signed`` makes inputs int8 instead of uint8, and ``subtract`` makes weights Z - Q instead of Z + Q. All beats of
-    an output carry its offset and bias; ``last`` is set on the last beat.
+    an output carry its offset and bias; ``last`` marks the last beat.
     """
     return data.StructLayout({
         "codes": data.ArrayLayout(unsigned(bits), lanes), "inputs": data.ArrayLayout(unsigned(INPUT_BITS), lanes),
@@ -36,21 +36,21 @@ def sum_layout():
 
 
 def latency(*, lanes, form):
-    """Cycles of a :class:`MatrixVector` from the last beat of an output to the offer of its sum."""
+    """Latency of :class:`MatrixVector` in cycles from an output's last beat until its sum is offered."""
     return 3 + (lanes.bit_length() - 1) + (3 if form is Form.SEPARATE else 0)
 
 
 class MatrixVector(wiring.Component):
-    """Multiply weights and inputs, a beat in every cycle, and add up the products of each output.
+    """Multiply weights by inputs, one beat per cycle, and accumulate the products of each output.
 
-    In the adjusted form each lane has an adder, which forms the weight A = Z + Q or Z - Q, and multiplies by it. In
-    the separate form lanes multiply codes, the inputs are also summed, and their sum is multiplied by Z once per
-    output. Both forms give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits; sums
-    bounded as in :mod:`hdl.features.quantization.arithmetic` never do.
+    In the adjusted form, each lane first adds to obtain the weight A = Z + Q or Z - Q, then multiplies by it. In the
+    separate form, lanes multiply by the codes; the inputs are summed separately, and their sum is multiplied by Z
+    once per output. Both forms give the same results if every A fits in ``bits`` + 1 bits. Sums wrap at 32 bits, but
+    never do so within the bounds of :mod:`hdl.features.quantization.arithmetic`.
 
-    One beat is taken per cycle, without a bubble between outputs, and a sum is offered :attr:`latency` cycles after
-    the last beat of its output. All stages move together when the output is free: ``i.ready`` depends combinationally
-    on ``o.ready``.
+    One beat is accepted per cycle, without bubbles between outputs, and a sum is offered :attr:`latency` cycles after
+    its output's last beat. All stages move together when the output is free: ``i.ready`` depends combinationally on
+    ``o.ready``.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class MatrixVector(wiring.Component):
     bits : int
         Bits per code: 4 or 8.
     offset_bits : int or None
-        Bits per offset, at least 2 and at most 16; by default one more than ``bits``.
+        Bits per offset, 2 to 16; by default one more than ``bits``.
     form : Form
 
     Members
@@ -91,7 +91,7 @@ class MatrixVector(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of an output to the offer of its sum."""
+        """Latency in cycles from an output's last beat until its sum is offered."""
         return latency(lanes=self._lanes, form=self._form)
 
     def elaborate(self, platform):
@@ -107,8 +107,8 @@ class MatrixVector(wiring.Component):
                 m.d.sync += later.eq(value)
             return later
 
-        # Flags that accompany the products: a valid beat, the first and the last beat of its sum.
-        ended = Signal(init=1)  # the next beat is the first of a sum
+        # Flags that accompany the products: valid, and first and last beat of a sum.
+        ended = Signal(init=1)  # whether the next beat starts a new sum
         with m.If(free & self.i.valid):
             m.d.sync += ended.eq(beat.last)
         marks = {"valid": self.i.valid, "final": self.i.valid & beat.last, "first": ended, "bias": beat.bias}
@@ -129,7 +129,7 @@ class MatrixVector(wiring.Component):
             if separate:
                 factors.append(register(code, f"factor_{lane}"))
                 continue
-            # One adder for Z + Q and Z - Q: to subtract, add the complement of the code and a carry-in.
+            # A single adder computes Z + Q and Z - Q: it subtracts by adding the code's complement and a carry-in.
             negated = Cat(code, C(0, 1)) ^ beat.subtract.replicate(self._bits + 1)
             total = Cat(beat.subtract, negated) + Cat(beat.subtract, beat.offset)
             factors.append(register(total[1:self._bits + 2].as_signed(), f"factor_{lane}"))
@@ -140,7 +140,7 @@ class MatrixVector(wiring.Component):
         move()
 
         def halved(values, name):
-            """Add each pair of neighbouring values, with a register after each sum."""
+            """Add neighbouring values in pairs, with a register after each sum."""
             return [register(values[index] + values[index + 1], f"{name}_{len(values)}_{index}")
                     for index in range(0, len(values), 2)]
 
@@ -162,7 +162,7 @@ class MatrixVector(wiring.Component):
             with m.If(free & marks["valid"]):
                 m.d.sync += sums[name].eq(Mux(marks["first"], 0, sums[name]) + term)
         move()
-        # The sum of inputs is wider than a multiplier block.
+        # Split the sum of inputs, which is too wide for one multiplier block.
         low, high = Cat(sums["inputs"][:_LOW_BITS], C(0, 1)).as_signed(), sums["inputs"][_LOW_BITS:].as_signed()
         parts = [register(marks["offset"] * part, name) for part, name in ((low, "low"), (high, "high"))]
         flip = marks["subtract"]

@@ -1,4 +1,4 @@
-"""Operands from memory rows: jobs for each sample, a buffer for its inputs, and the outputs' parameters."""
+"""Operands from memory rows: read jobs for each sample, an input buffer, and output parameters."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,22 +19,22 @@ def run_layout(rows, elements):
 
 
 class SampleJobs(wiring.Component):
-    """Create the read jobs of a layer, one for each sample.
+    """Create the read jobs of a layer, one per sample.
 
-    Latency is :attr:`latency` cycle from a layer to its first job; there is no bubble between jobs, nor between
-    layers. ``layer.ready`` depends combinationally on ``job.ready`` and ``allow``.
+    Latency is :attr:`latency` cycle from a layer to its first job; there are no bubbles between jobs or layers.
+    ``layer.ready`` depends combinationally on ``job.ready`` and ``allow``.
 
     Parameters
     ----------
     rows, elements : int
-        Rows of the reader's memory, and elements of its largest job.
+        Number of rows of the reader's memory, and of elements in its largest job.
 
     Members
     -------
     samples : In(16)
-        Number of samples, at least 1; held.
+        Number of samples, at least 1; must be held.
     allow : In(1)
-        The next job may be offered; must stay high until it is taken.
+        The next job may be offered; must stay high until it is accepted.
     layer : In(stream of run_layout(rows, elements))
     job : Out(stream of job_layout(rows, elements))
     """
@@ -68,27 +68,27 @@ class SampleJobs(wiring.Component):
 
 
 def shape_layout(lanes):
-    """Layout of a layer's shape: its flags, last output and last row of inputs, and the input bytes in that row."""
+    """Layout of a layer's shape: flags, last output, last input row, and number of input bytes in that row."""
     return data.StructLayout({
         "flags": flags_layout(), "last_output": 16, "last_row": range(INPUT_ROWS), "tail": 4 * lanes})
 
 
 def input_layout(lanes):
-    """Payload of inputs on their way to the multipliers: one memory row.
+    """Payload of the inputs on their way to the multipliers: one memory row.
 
-    ``odd`` is set on every other beat of an output, from the second one on; ``last`` on the last beat of an output,
-    and ``end`` on the last one of a sample. Bytes after the inputs are zero.
+    ``odd`` is set on every other beat of an output, starting with the second one, ``last`` on the last beat of an
+    output, and ``end`` on the last beat of a sample. Bytes after the inputs are zero.
     """
     return data.StructLayout({
         "inputs": data.ArrayLayout(8, 4 * lanes), "flags": flags_layout(), "odd": 1, "last": 1, "end": 1})
 
 
 class InputBuffer(wiring.Component):
-    """Double buffer that repeats the inputs of a sample for each of its outputs while the next sample is taken.
+    """Double buffer that repeats a sample's inputs for each of its outputs while receiving the next sample.
 
-    The first beat of a sample is offered :attr:`latency` cycles after its last row was taken, if the layer was taken
-    before that; throughput is one beat per cycle, with no bubble between outputs, samples or layers. ``i.ready``
-    depends only on registers, and ``layer.ready`` combinationally on ``o.ready``.
+    The first beat of a sample is offered :attr:`latency` cycles after its last row was accepted, if the layer was
+    accepted before that; throughput is one beat per cycle, with no bubbles between outputs, samples or layers.
+    ``i.ready`` depends only on registers, and ``layer.ready`` combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ class InputBuffer(wiring.Component):
     Members
     -------
     samples : In(16)
-        Number of samples, at least 1; held.
+        Number of samples, at least 1; must be held.
     i : In(stream of beat_layout(lanes))
-        Inputs, four in an element; each sample ends with ``last``.
+        Inputs, four per element; each sample ends with ``last``.
     layer : In(stream of shape_layout(lanes))
     o : Out(stream of input_layout(lanes))
     """
@@ -118,7 +118,7 @@ class InputBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # No half of the memory is read while it is written.
+        # No half of the memory is read while it is being written.
         m.submodules.memory = memory = Memory(
             shape=32 * lanes, depth=2 * INPUT_ROWS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
@@ -142,7 +142,7 @@ class InputBuffer(wiring.Component):
         left = Signal.like(self.samples)
         r_half, r_row = Signal(), Signal(range(INPUT_ROWS))
         output = Signal.like(layer.last_output)
-        at_last, at_end = Signal(), Signal()  # the current row is the last; the current output is the last
+        at_last, at_end = Signal(), Signal()  # this row is the last one; this output is the last one
         fetched = Signal()
         loading, fetching = Signal(), Signal()
         last, end = Signal(), Signal()
@@ -190,7 +190,7 @@ class InputBuffer(wiring.Component):
 
 
 class ParameterUnpacker(wiring.Component):
-    """Unpack beats into the parameters of outputs, two elements each.
+    """Unpack beats into output parameters, which are two elements each.
 
     Latency is :attr:`latency` cycle; throughput is one output per cycle, or one every other cycle with one lane.
     ``i.ready`` depends combinationally on ``o.ready``.
@@ -198,7 +198,7 @@ class ParameterUnpacker(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements in a beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -236,7 +236,7 @@ class ParameterUnpacker(wiring.Component):
 
         records = lanes // 2
         elements = Signal(32 * lanes)
-        keep = Signal(records)  # outputs still to offer, the lowest one next
+        keep = Signal(records)  # outputs still to be offered, lowest first
         emptied = Signal()
         m.d.comb += [
             self.o.valid.eq(keep[0]),

@@ -1,4 +1,4 @@
-"""Requantisation of sums to inputs of the next layer: multiplication, rounded shift, and clamping."""
+"""Requantisation of sums to inputs of the next layer: multiply, shift with rounding, and clamp."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -8,15 +8,15 @@ from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BI
 
 __all__ = ["Requantizer", "result_layout", "scaled_layout"]
 
-#: Number of bits of a sum that one multiplier handles; a second one handles the rest.
+#: Number of bits of a sum handled by one multiplier; a second one handles the rest.
 _LOW_BITS = 16
 
 
 def scaled_layout():
-    """Payload of a sum with its multiplier, shift and marks.
+    """Payload of a sum with its multiplier, shift and flags.
 
-    Limits are 0 and 255 with ``relu``, and -128 and 127 without. With ``raw`` the sum is unchanged. ``last`` is
-    passed through unchanged.
+    The limits are 0 and 255 with ``relu``, and -128 and 127 without. With ``raw``, the sum is passed through
+    unchanged. ``last`` is passed through unchanged.
     """
     return data.StructLayout({
         "sum": signed(ACCUMULATOR_BITS), "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "relu": 1, "raw": 1,
@@ -24,15 +24,15 @@ def scaled_layout():
 
 
 def result_layout():
-    """Payload of an output: a number of 32 bits; unless it is ``raw``, the lowest eight are sufficient."""
+    """Payload of an output: a 32-bit number; unless ``raw``, its lowest eight bits are sufficient."""
     return data.StructLayout({"value": signed(ACCUMULATOR_BITS), "raw": 1, "last": 1})
 
 
 class Requantizer(wiring.Component):
-    """Multiply a sum, shift it with rounding half up, and limit the result.
+    """Multiply a sum, shift it right with rounding half up, and clamp the result.
 
-    The result is (sum * multiplier + 2 ** (shift - 1)) >> shift, or for a shift of 0 the product itself, limited to
-    8 bits.
+    The result is (sum * multiplier + 2 ** (shift - 1)) >> shift, or the product itself for a shift of 0, limited to 8
+    bits.
 
     Latency is :attr:`latency` cycles; throughput is one sum per cycle. All stages move together when the output is
     free: ``i.ready`` depends combinationally on ``o.ready``.
@@ -75,7 +75,7 @@ class Requantizer(wiring.Component):
         low = register(source.sum[:_LOW_BITS] * multiplier, "low")
         high = register(source.sum[_LOW_BITS:].as_signed() * multiplier, "high")
         move()
-        # One guard bit below the product is enough to round it, for any shift: the half is added there.
+        # One guard bit below the product is enough to round it for any shift: the half is added there.
         width = 1 + ACCUMULATOR_BITS + MULTIPLIER_BITS
         product = Signal(signed(width - 1), name="product", reset_less=True)
         with m.If(free):
@@ -84,7 +84,7 @@ class Requantizer(wiring.Component):
         move()
 
         def shifted(value, amounts, first, name):
-            """Shift right arithmetically, within the width of ``value``."""
+            """Shift right arithmetically, keeping the width of ``value``."""
             for bit in range(len(amounts)):
                 step = 1 << first + bit
                 result = Signal(signed(len(value)), name=f"{name}_{step}")
@@ -97,7 +97,7 @@ class Requantizer(wiring.Component):
         coarse = register(shifted(whole, shift[3:], 3, "coarse"), "coarse")
         shift = register(shift[:3], "shift_coarse")
         move()
-        # A number that exceeds 18 bits here is beyond every limit.
+        # A number that does not fit in 18 bits here exceeds every limit.
         fine = register(shifted(coarse[:18], shift, 0, "fine"), "fine")
         wide = register(~(coarse[17:].all() | ~coarse[17:].any()), "wide")
         negative = register(coarse[-1], "negative")

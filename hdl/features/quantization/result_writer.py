@@ -1,4 +1,4 @@
-"""Unit that writes results into rows of memory, in the form that the next layer reads."""
+"""Writes results into memory rows, in the form that the next layer reads."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,14 +12,14 @@ __all__ = ["ResultWriter", "target_layout"]
 
 
 def target_layout(rows):
-    """Layout of a layer's target: the first row of its results, and whether the layer is the final one."""
+    """Layout of a layer's target: the first row of its results, and whether it is the final layer."""
     return data.StructLayout({"row": range(rows), "final": 1})
 
 
 class ResultWriter(wiring.Component):
-    """Write results, four to an element, or one if they are raw.
+    """Write results to memory, four per element, or one per element if they are raw.
 
-    Each sample begins in a new row, and the rest of its last row is filled with zeros.
+    Each sample starts in a new row; the rest of its last row is filled with zeros.
 
     Latency is :attr:`latency` cycle from the result that completes a row to the port; throughput is one result per
     cycle, with no bubble between samples or layers. ``i.ready`` depends combinationally on ``port.ready``.
@@ -27,12 +27,12 @@ class ResultWriter(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Rows and lanes of the memory.
+        Number of rows and lanes of the memory.
 
     Members
     -------
     samples : In(16)
-        Number of samples, at least 1; held.
+        Number of samples, at least 1; must be held.
     layer : In(stream of target_layout(rows))
         ``layer.ready`` depends combinationally on ``i.valid`` and ``port.ready``.
     i : In(stream of result_layout())
@@ -68,12 +68,12 @@ class ResultWriter(wiring.Component):
         left = Signal.like(self.samples)
         row = Signal.like(self.port.row)
         final = Signal()
-        byte = Signal(range(count))  # byte of the next result in its row
+        byte = Signal(range(count))  # byte position of the next result in its row
         element = byte[2:] if self._lanes > 1 else C(0, 1)
         final_element = element.all() if self._lanes > 1 else C(1, 1)
         staged, merged = Signal(data.ArrayLayout(8, count)), Signal(data.ArrayLayout(8, count))
         completes, taken, closes = Signal(), Signal(), Signal()
-        # Whether the row at the port is the last one of its sample, of its layer, and of the command.
+        # Whether the row at the port is the last one of its sample, of its layer and of the command.
         marks = Signal(data.StructLayout({"written": 1, "ended": 1, "done": 1}))
         granted = Signal()
         m.d.comb += [

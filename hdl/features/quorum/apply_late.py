@@ -1,4 +1,4 @@
-"""APPLY_LATE: add a node's late gradient, times its weight, to its on-time gradient, after the round is closed."""
+"""APPLY_LATE: add a node's weighted late gradient to its on-time gradient in a closed round."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,12 +18,12 @@ __all__ = ["ApplyLate", "ApplyLateFlow"]
 
 
 class ApplyLate(wiring.Component):
-    """Run APPLY_LATE: wait until the round of the command is closed, then apply a late gradient.
+    """Run APPLY_LATE: wait until the command's round is closed, then apply the late gradient.
 
-    If there are both an on-time gradient and a late one, the late one is multiplied by its weight and added to the
-    on-time one; if there is only a late one, it is replaced by the product. Product and sum are in binary32, each
-    rounded to nearest even. Without a late gradient nothing is done. The gradients have ``length`` elements and are
-    in slots, the first one at ``gradient_base``, ``stride`` elements apart.
+    If there are both an on-time and a late gradient, the late one is multiplied by its weight and added to the
+    on-time one; if there is only a late one, it is replaced by the product. Product and sum are computed in binary32,
+    each rounded to nearest even. Without a late gradient nothing happens. Gradients of ``length`` elements are stored
+    in slots, starting at ``gradient_base`` and ``stride`` elements apart.
 
     Elements are processed one by one, in rows: a row takes ``lanes`` plus 4 cycles, or plus 7 with two gradients.
 
@@ -129,19 +129,19 @@ class ApplyLateFlow(wiring.Component):
     -------
     start : In(1)
     waits : Out(1)
-        From the cycle after ``start`` to the cycle of ``known``.
+        High from the cycle after ``start`` until ``known``.
     known : In(1)
     base, stride : In(range(rows))
-        First row of slot 0, and distance between the slots.
+        First row of slot 0, and distance between slots in rows.
     length : In(range(rows * lanes + 1))
     work : In(work_layout())
-        From the cycle after ``known`` on.
+        Valid from the cycle after ``known``.
     done : Out(1)
-        All results are written.
+        All results have been written.
     read, write : memory ports
     """
 
-    #: Maximum number of results in flight, which fills LUT memory.
+    #: Maximum number of results in flight; they fill a LUT memory.
     depth = 17
 
     def __init__(self, *, rows, lanes):
@@ -254,7 +254,7 @@ class ApplyLateFlow(wiring.Component):
         return m
 
     def _begins(self, m):
-        """First rows of the slots of the on-time gradient and of the late one."""
+        """First row of the on-time gradient's slot and of the late gradient's slot."""
         begins = []
         for name in ("fresh", "late"):
             begin = Signal(range(self._rows), name=f"{name}_begin")

@@ -1,4 +1,4 @@
-"""Decision of rank 0 on rounds: which gradients are on time, which are late, and when a round is closed."""
+"""Rank 0's decision about rounds: which gradients are on time or late, and when a round is closed."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,10 +14,10 @@ NODES = 16
 
 
 class QuorumCloser(wiring.Component):
-    """Close the round that its node waits for, once enough gradients are on time, or at a deadline.
+    """Close the round that the node waits for once enough gradients are on time, or at a deadline.
 
-    The unit stores the gradients of all nodes, by node and slot. While its node ``waits`` for a round it examines one
-    gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
+    The unit keeps track of all nodes' gradients by node and slot. While its node ``waits`` for a round it examines
+    one gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
     ``quorum`` of the gradients examined in it are on time, or if ``deadline`` cycles have passed since the end of the
     lap with the first one. The next lap removes the gradients of the round, and gradients too late for any round;
     then the round is offered at ``close``. A gradient that arrives takes one cycle of a lap, and misses the round if
@@ -76,7 +76,7 @@ class QuorumCloser(wiring.Component):
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # Results of the lap. A node's first slot is held until its second is read; masks rotate by one per node.
+        # Results of the lap. A node's first slot is held until its second is read; masks rotate by one bit per node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)

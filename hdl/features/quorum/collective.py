@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rounds of quorum updates in the collective engine."""
+"""Quorum updates in the collective engine: the unit that closes rounds."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -18,12 +18,12 @@ def _round_relay(config):
 
 
 def quorum_relay():
-    """Unit of control words for closing rounds by a quorum."""
+    """Control-word unit that closes rounds by quorum."""
     return ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), _round_relay, "rounds")
 
 
 class QuorumExtension(CollectiveExtension):
-    """Control words of rounds, for the quorum engine."""
+    """Connects the control words of rounds to the quorum engine."""
 
     joins = {"rounds": "rounds"}
 

@@ -1,4 +1,4 @@
-"""Description of the quorum engine: the operation APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
+"""Quorum engine description: the operation APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation
@@ -12,7 +12,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    Slot 0 of APPLY_LATE is at ``gradient_base``; the other slot and the zeros follow, GRADIENT_STRIDE apart.
+    APPLY_LATE's slot 0 is at ``gradient_base``. The other slot and the zeros follow at intervals of GRADIENT_STRIDE.
     """
     same = ("link_reset", "timeout", "deadline", "quorum", *(f"stale_weights_{n}" for n in range(3)))
     return EngineDescription(

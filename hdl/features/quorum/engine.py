@@ -1,4 +1,4 @@
-"""Engine for quorum updates on a node: gates of its queues, gradients, rank 0's decision, APPLY_LATE."""
+"""Engine for quorum updates on a node: queue gates, gradients, rank 0's decision, and APPLY_LATE."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,7 +19,7 @@ __all__ = ["QuorumEngine"]
 
 
 class QuorumEngine(wiring.Component):
-    """Run APPLY_LATE, and hold commands with ``round`` until they may start.
+    """Run APPLY_LATE, and hold back commands that have ``round`` set until they may start.
 
     It connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
     :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
@@ -33,15 +33,15 @@ class QuorumEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        APPLY_LATE; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+        APPLY_LATE, already checked by :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
     compute_gate, update_gate : Out(gate_signature())
-        Gates of the first queue and of the second.
+        Gates of the first and the second queue.
     words : Out(quorum_signature())
-        Interface to control words.
+        Interface for control words.
     link_reset : In(1)
     stopped : In(1)
-        The last run was ended by a command that was not OK.
+        The last run ended because a command failed.
     timeout, stride, deadline, weight_version : In(32)
     quorum : In(5)
     stale_weights_0 to stale_weights_2 : In(25)
@@ -49,7 +49,7 @@ class QuorumEngine(wiring.Component):
     gradient_scale : In(32)
         Scale of updates without ``round``.
     scale : Out(32)
-        Scale of the offered update.
+        Scale of the update that is offered.
     slot_0, slot_1 : Out(slot_layout())
     count : Out(struct)
     gradient_read, gradient_write, scale_read : memory ports

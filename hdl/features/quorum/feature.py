@@ -1,4 +1,4 @@
-"""Updates of a quorum, which do not wait for all nodes, see docs/ring/quorum.md."""
+"""Quorum updates, which do not wait for all nodes; see docs/ring/quorum.md."""
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, ZERO_VALUE
 from hdl.config.coupling import Coupling
@@ -13,7 +13,7 @@ def _has_quorum(stub):
 
 
 class QuorumFeature(Feature):
-    """Feature that adds the operation APPLY_LATE, and gates that hold back COMPUTE and FUSED_UPDATE."""
+    """Feature that adds the operation APPLY_LATE and gates that hold back COMPUTE and FUSED_UPDATE."""
 
     requires = ("replay", "programs", "compute_stub")
     couplings = (

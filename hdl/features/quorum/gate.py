@@ -1,4 +1,4 @@
-"""Gates of the queues: commands of rounds wait for a slot or a scale, and get the address of their gradient."""
+"""Queue gates: commands of rounds wait for a slot or a scale, and get the address of their gradient."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -15,7 +15,7 @@ __all__ = ["ComputeGate", "UpdateGate"]
 
 
 def _pass(m, gate, holds):
-    """Connect both sides of a gate, which blocks a command while ``holds`` is high."""
+    """Connect both sides of a gate that blocks commands while ``holds`` is high."""
     m.d.comb += [
         gate.o.payload.eq(gate.i.payload),
         gate.o.valid.eq(gate.i.valid & ~holds),
@@ -27,15 +27,15 @@ class ComputeGate(wiring.Component):
     """Hold a COMPUTE with ``round`` until there is a slot for its gradient, or its round is closed.
 
     The command then computes into this slot. A command of a closed round computes nothing: it passes with length and
-    duration 0. The same applies while ``stopped``, or while links are reset, since there may be no node left to make
+    duration 0. The same applies while ``stopped`` is high or links are reset, since there may be no node left to make
     room. Other commands pass without a register.
 
-    A COMPUTE that need not wait is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
+    A COMPUTE that does not have to wait is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
 
     Parameters
     ----------
     elements : int
-        Elements of the gradient memory.
+        Number of elements in the gradient memory.
 
     Members
     -------
@@ -84,7 +84,7 @@ class ComputeGate(wiring.Component):
             m.d.sync += [
                 skips.eq(self.over | self.stopped),
                 offers.eq(self.over | self.stopped | self.room),
-                # Another slot may become free before the command is taken.
+                # A different slot may become free before the command is taken.
                 self.into.eq(self.slot),
                 base.eq(command.gradient_base + Mux(self.slot, self.stride, 0)),
             ]
@@ -92,17 +92,17 @@ class ComputeGate(wiring.Component):
 
 
 class UpdateGate(wiring.Component):
-    """Hold a FUSED_UPDATE with ``round`` until its scale is read, and give it the gradients of its round.
+    """Hold a FUSED_UPDATE with ``round`` until its scale has been read, and set its gradient address.
 
-    It uses this node's on-time gradient, or else the late gradient, or else the zeros after the slots. Its scale is
-    selected by the round's index. Other commands pass without a register.
+    The gradient is the node's on-time gradient or, if there is none, its late gradient or the zeros after the slots.
+    The scale is selected by the index of the round. Other commands pass without a register.
 
     An update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
 
     Parameters
     ----------
     elements : int
-        Elements of the gradient memory.
+        Number of elements in the gradient memory.
     lanes : int
 
     Members
@@ -117,7 +117,7 @@ class UpdateGate(wiring.Component):
     scale : Out(32)
         Scale of the offered command.
     finished : Out(1)
-        An update with ``round`` has ended successfully.
+        An update with ``round`` ended successfully.
     """
 
     latency = READ_LATENCY + 2

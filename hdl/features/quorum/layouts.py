@@ -1,4 +1,4 @@
-"""Layouts of rounds of gradients, the interface to control words, and classification of gradients."""
+"""Layouts for rounds of gradients and for their control words, and the classification of gradients."""
 
 from amaranth.hdl import Cat, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -23,13 +23,13 @@ __all__ = [
     "work_layout",
 ]
 
-#: Number of slots for gradients in a node.
+#: Number of gradient slots in a node.
 SLOTS = 2
-#: Maximum age of a gradient with a weight.
+#: Maximum age at which a gradient still has a weight.
 AGES = 15
 #: Weight of an on-time gradient, in sixteenths.
 ONE = 16
-#: Number of bits of the index of a round's scale.
+#: Width in bits of the index of a round's scale.
 INDEX_BITS = 9
 
 
@@ -39,12 +39,12 @@ def weights_layout():
 
 
 def closing_layout():
-    """A closed round: its number, masks of the nodes on time and late, and the index of its scale."""
+    """A closed round: its number, masks of the on-time and late nodes, and the index of its scale."""
     return data.StructLayout({"tag": 16, "on_time": 16, "late": 16, "index": INDEX_BITS})
 
 
 def own_ready_layout():
-    """Announcement of a gradient that this node has computed: the gradient's slot and round number."""
+    """Announcement that this node has computed a gradient: its slot and round number."""
     return data.StructLayout({"slot": 1, "tag": 16})
 
 
@@ -64,35 +64,35 @@ def resumed_layout():
 
 
 def work_layout():
-    """Share of this node in a round: the slots of its on-time and its late gradient, and the late one's weight."""
+    """A node's share of a round: slots of its on-time and late gradients, and the weight of the late one."""
     return data.StructLayout({
         "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
 
 
 def counts_layout():
-    """Per-cycle increments of the counters, by register name."""
+    """Counter increments in a cycle, keyed by register name."""
     return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_applied_late": 1,
                               "gradients_dropped": 2})
 
 
 def quorum_signature():
-    """Interface between the units of rounds and the control words, as seen by the units of rounds.
+    """Interface between the round units and the control words, as seen by the round units.
 
     Members
     -------
     place : In(place_layout())
     alive : In(1)
-        Pulse: some node of the ring is active.
+        Pulse if any node of the ring is active.
     ready : Out(stream of own_ready_layout())
-        Gradients of this node, to be reported to rank 0.
+        Announcements of this node's gradients, to be sent to rank 0.
     heard : In(stream of heard_layout())
-        Gradients of all nodes, at rank 0.
+        Announcements from all nodes, at rank 0.
     close : Out(stream of closing_layout())
-        Closed rounds of rank 0, to be reported to all nodes.
+        Rounds that rank 0 has closed, to be sent to all nodes.
     closed : In(1)
-        Pulse: a round is closed.
+        Pulse when a round is closed.
     closing : In(closing_layout())
-        The closed round, held until the next one.
+        The closed round; held until the next one.
     """
     return wiring.Signature({
         "place": In(place_layout()),
@@ -108,7 +108,7 @@ def quorum_signature():
 def judge(m, name, *, tag, present, of, weights):
     """Classify a gradient of round ``of`` when round ``tag`` is closed.
 
-    Rank 0 and the node itself both use this function, since they must reach the same result.
+    Both rank 0 and the node itself use this function, because their results must agree.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def judge(m, name, *, tag, present, of, weights):
 
 
 def _choose(index, values):
-    """Choose the value at an index, with a tree of multiplexers."""
+    """Select the value at an index with a multiplexer tree."""
     for bit in index:
         values = [Mux(bit, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
     return Cat(values[0])[:5]

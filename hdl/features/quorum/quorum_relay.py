@@ -1,4 +1,4 @@
-"""READY and CLOSE: nodes report gradients to rank 0, and rank 0 reports closed rounds to the nodes."""
+"""READY and CLOSE words: nodes report gradients to rank 0, which reports closed rounds to the nodes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,14 +15,14 @@ CLOSE_WORDS = 3
 
 
 class QuorumRelay(wiring.Component):
-    """Forward READYs towards rank 0, and a CLOSE from rank 0 once around the ring.
+    """Forward READYs to rank 0, and each CLOSE from rank 0 once around the ring.
 
     Rank 0 removes both types, so words of rounds never wait for later ones: rank 0 accepts all words, and the other
     nodes wait only for their successor. A node's own READY has priority over arriving words, but never interrupts a
     message. A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, and a round is ``closed`` in
     the cycle after the last word of its CLOSE was taken.
 
-    A node without a place sends nothing, and drops all words. Without a rank 0, a node drops its returning READYs.
+    A node without a position sends nothing and drops all words. Without a rank 0, a node drops its returning READYs.
     ``o`` comes from registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
 
     Members
@@ -71,7 +71,7 @@ class QuorumRelay(wiring.Component):
             inserts.eq(rounds.ready.valid & known & ~first & (count == 0)),
             self.i.ready.eq(Mux(first, rounds.heard.ready | ~is_ready, ~wanted | (free & ~inserts))),
             taken.eq(self.i.valid & self.i.ready),
-            # At rank 0, gradients of other nodes have priority over its own gradients.
+            # At rank 0, other nodes' gradients have priority over its own.
             rounds.heard.valid.eq(first & ((self.i.valid & is_ready) | rounds.ready.valid)),
             rounds.ready.ready.eq(Mux(first, rounds.heard.ready & ~(self.i.valid & is_ready), inserts & free)),
         ]
@@ -89,7 +89,7 @@ class QuorumRelay(wiring.Component):
             rounds.heard.payload.tag.eq(heard.tag),
         ]
 
-        # Send a CLOSE of this node word by word.
+        # Send this node's CLOSE word by word.
         outgoing = rounds.close.payload
         words = [Signal(32, name=f"close_{n}") for n in range(CLOSE_WORDS)]
         head = data.View(control_layout(), words[0])

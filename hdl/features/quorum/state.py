@@ -1,4 +1,4 @@
-"""State of a node's gradients for quorum rounds: slot contents, and what becomes of each gradient."""
+"""State of a node's gradients in quorum rounds: slot contents, and what happened to each gradient."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,23 +20,23 @@ __all__ = ["QuorumState"]
 
 
 class QuorumState(wiring.Component):
-    """Keep the slots of a node and its share in the active round, and count the fates of gradients.
+    """Manage a node's slots and its share in the current round, and count the fates of gradients.
 
-    A slot is free, or its gradient is being computed, is pending, or is used by a closed round that has not ended.
-    When a computation ends, its gradient is compared with the latest closed round at most :attr:`latency` cycles
-    later: it becomes pending and is reported to rank 0 once, or it is too late for any weight and is dropped.
-    :attr:`latency` cycles after a round is closed, the node's gradient of that round is taken if it is on time, and
-    its oldest one with a weight is taken if the round includes a late one of this node; gradients too late for any
-    weight are dropped, and their slots become free. Weights must not grow with the age, so that the fate of a
+    A slot is free, or its gradient is being computed, is pending, or is used by a closed round that has not ended
+    yet. When a computation ends, its gradient is compared with the latest closed round within :attr:`latency` cycles:
+    either it becomes pending and is reported to rank 0 once, or it is dropped, being too late for any weight. When a
+    round is closed, it takes :attr:`latency` cycles to take the node's gradient of that round if it is on time, to
+    take its oldest gradient with a weight if the round includes a late one from this node, and to drop gradients that
+    are too late for any weight, which frees their slots. Weights must not increase with age, so that the fate of a
     gradient does not depend on whether its computation ends before or after rounds are closed without it.
 
-    A gradient is thus pending, or it is applied, applied late or dropped in the cycle when its slot stops being
+    A gradient stays pending until it is applied, applied late or dropped, in the cycle in which its slot stops being
     pending. A reset drops all pending gradients.
 
-    At most one round after the active one is closed: rank 0 closes no round before its own share in the previous
-    round has ended, and this node's share in that round came earlier.
+    At most one round after the active one can be closed, since rank 0 does not close a round before its own share of
+    the previous round has ended, and this node's share of that round came earlier.
 
-    All outputs depend only on registers, except that ``over`` depends on ``tag``, and ``known`` on ``asked``.
+    All outputs depend only on registers, except that ``over`` also depends on ``tag``, and ``known`` on ``asked``.
 
     Members
     -------
@@ -117,9 +117,9 @@ class QuorumState(wiring.Component):
             self.known.eq(following.present & (following.tag == self.asked)),
         ]
 
-        # Closing a round takes one cycle per slot and one for both; otherwise a gradient is classified in one cycle.
+        # Closing a round takes one cycle per slot plus one; otherwise, classifying a gradient takes one cycle.
         turn = Signal(SLOTS + 1)
-        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not yet classified
+        ends = Signal(SLOTS)  # its gradient has been computed but not yet classified
         judges, chosen, present = Signal(), Signal(), Signal()
         of = Signal(16)
         m.d.sync += turn.eq(Cat(self.closed, turn))
@@ -150,7 +150,7 @@ class QuorumState(wiring.Component):
                 m.d.sync += slot.taken.eq(0)
         m.d.comb += self.count.gradients_computed.eq(judges | again)
 
-        # Of two unreported gradients, the older one, of the lower round, is reported to rank 0 first.
+        # If two gradients are unreported, the older one (of the lower round) is reported to rank 0 first.
         unreported = pending & ~reported
         later = Signal(16)
         m.d.comb += later.eq(states[1].tag - states[0].tag)

@@ -1,4 +1,4 @@
-"""Products of gradients and weights in whole sixteenths."""
+"""Products of gradients and weights, where weights are multiples of 1/16."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -11,20 +11,20 @@ __all__ = ["Weighting"]
 
 
 class Weighting(wiring.Component):
-    """Multiply a binary32 number by 1 to 16 sixteenths, rounding to nearest even.
+    """Multiply a binary32 number by 1/16 to 16/16, rounding to nearest even.
 
-    Results match :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities are
-    as in IEEE 754, and every NaN result is canonical. A product is no larger than the number, and its leading one
-    is at most four bits lower, so nothing overflows, and a short shift to the left is sufficient.
+    Results match :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities are as in
+    IEEE 754, and every NaN result is canonical. The product is no larger than the number and its leading one is at
+    most four bits lower, so it never overflows and needs only a short left shift.
 
-    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; a pair can be taken in every cycle.
+    The result appears on ``o`` :attr:`latency` cycles after its operands; a new pair can be supplied in every cycle.
     No register is reset.
 
     Members
     -------
     a : In(32)
     weight : In(5)
-        Sixteenths; the result of 0 or more than 16 is undefined.
+        Weight in sixteenths; the result is undefined for 0 and for more than 16.
     o : Out(32)
     """
 
@@ -37,7 +37,7 @@ class Weighting(wiring.Component):
 
     #: Operand bits of a multiplier block.
     _BLOCK = 18
-    #: Maximum number of binades by which a product is below the number, since weights are at least 1/16.
+    #: Maximum number of binades between number and product, since weights are at least 1/16.
     _PLACES = 4
 
     def elaborate(self, platform):
@@ -45,7 +45,7 @@ class Weighting(wiring.Component):
         places, block = self._PLACES, self._BLOCK
         a = data.View(FP32.layout, self.a)
 
-        # Stage 1: unpack the number. Subnormal numbers have the exponent of the smallest normal one.
+        # Stage 1: unpack the number. Subnormal numbers get the smallest normal exponent.
         normal = a.exponent.any()
         opened = register(
             m, "opened", significand=Cat(a.fraction, normal), weight=self.weight, sign=a.sign,
@@ -58,7 +58,7 @@ class Weighting(wiring.Component):
             m, "parts", low=opened.significand[:block] * opened.weight,
             high=opened.significand[block:] * opened.weight, exponent=opened.exponent - 1, **passing)
 
-        # Stage 3: join the parts. ``mark`` limits the later left shift to the exponent of subnormal numbers.
+        # Stage 3: combine the parts. ``mark`` limits the later left shift so that the exponent stays representable.
         width = FP32.fraction_bits + 1 + places
         total = Cat(parts.low[:block], (parts.low[block:] + parts.high)[:width - block])
         passing = {"sign": parts.sign, "infinite": parts.infinite, "nan": parts.nan}

@@ -1,7 +1,7 @@
-"""Check of a word on a link: CRC-8 with polynomial 0x2f, in Koopman's notation 0x97.
+"""Check value of a link word: CRC-8 with polynomial 0x2f (0x97 in Koopman's notation).
 
-Up to three wrong bits are detected in up to 119 bits of data, and thus in any word of a link (34 bits plus check).
-Bits enter from data bit 0 up, then last, then kind; the register starts with all ones and shifts towards bit 7.
+It detects up to three wrong bits in up to 119 bits of data, and thus in any link word (34 bits plus check). Bits
+enter starting at data bit 0, followed by last and kind; the register starts with all ones and shifts towards bit 7.
 """
 
 from amaranth.hdl import Cat, Mux
@@ -16,14 +16,14 @@ INITIAL = 0xFF
 
 
 def after_bit(register, bit):
-    """Return the check register of 8 bits after one more bit."""
+    """Return the 8-bit check register after one more bit."""
     return (register << 1)[:8] ^ Mux(register[7] ^ bit, POLYNOMIAL, 0)
 
 
 def check_of(bits):
-    """Check of a value of any width, bit 0 first, without the number of the word.
+    """Check of a value of any width, starting at bit 0, excluding the word number.
 
-    Each bit of the check is a parity of some bits of the value: two to three levels of logic for a word.
+    Each check bit is the parity of some bits of the value, with two to three logic levels for a word.
     """
     columns, column, constant = [], 0x80, INITIAL
     for _ in range(len(bits)):
@@ -34,5 +34,5 @@ def check_of(bits):
 
 
 def _shifted(register):
-    """Return the check register after one more 0 bit, as a number."""
+    """Return the check register, as an integer, after one more 0 bit."""
     return (register << 1 & 0xFF) ^ (POLYNOMIAL if register & 0x80 else 0)

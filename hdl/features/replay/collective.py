@@ -1,4 +1,4 @@
-"""Links with replay in the collective engine, and the reports that nodes exchange in control words."""
+"""Replay links in the collective engine, and the control words that nodes exchange as reports."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -14,9 +14,9 @@ __all__ = ["ReplayExtension"]
 
 
 class ReplayExtension(CollectiveExtension):
-    """Ends of replay links, counters of repairs, and control words in a node with two queues.
+    """Replay link ends, repair counters and, in a node with two queues, control words.
 
-    Without two queues, arriving control words are dropped.
+    A node with one queue drops incoming control words.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Dispatch of control words: from the link to the unit for their type, and from all units to the link."""
+"""Routing of control words: from the link to the unit for their type, and from all units to the link."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -18,7 +18,7 @@ __all__ = ["ControlHub"]
 
 
 class ControlHub(wiring.Component):
-    """Pass each message to the unit for its type, and send the messages of all units.
+    """Route each message to the unit for its type, and send the messages of all units.
 
     The first word of a message contains the number of further words, which follow the same route. A message without a
     unit is skipped with all its words; a word with nonzero reserved bits was damaged and is skipped on its own.
@@ -28,16 +28,16 @@ class ControlHub(wiring.Component):
     throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on the unit's
     ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
 
-    With tenants, the first word of each message on a link carries the mark of the tenant that the node executes
-    (:func:`~hdl.features.replay.control_word.mark`), which is hidden from units. A message of a different tenant is
-    skipped with all its words. The tenant changes only while ``reset_link`` is held.
+    With tenants, the first word of each message on a link carries the mark of the tenant that the node is executing
+    (:func:`~hdl.features.replay.control_word.mark`); units do not see it. Messages of a different tenant are skipped
+    with all their words. The tenant changes only while ``reset_link`` is held.
 
     Parameters
     ----------
     takes : sequence of sequence of ControlType
         Types for each unit; no type belongs to two units.
     tenants : bool
-        Whether messages have marks of tenants.
+        Whether messages carry tenant marks.
 
     Members
     -------

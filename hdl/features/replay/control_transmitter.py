@@ -1,4 +1,4 @@
-"""Transmitter of a link that carries only control words, and repeats them."""
+"""Transmitter for a link that carries only control words, which it can repeat."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import stream, wiring
@@ -16,11 +16,11 @@ __all__ = ["ControlTransmitter"]
 
 
 class ControlTransmitter(wiring.Component):
-    """Send control words, and repeat from the word that the receiver requests.
+    """Send control words, and repeat them from the word that the receiver requests.
 
-    In every cycle it behaves like a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
-    packets, but it needs fewer LUTs: it counts no credits, a word is stored without its check, which is computed from
-    the wires instead, and time starts at 0 with each restart.
+    It behaves exactly like a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
+    packets, but needs fewer LUTs: it counts no credits, stores words without checks (which are computed from the
+    wires), and restarts time at 0 with each restart of the link.
 
     Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. All
     outputs depend on registers and ``reset_link``; all wires except the check are registers.
@@ -28,15 +28,15 @@ class ControlTransmitter(wiring.Component):
     Parameters
     ----------
     window : int
-        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255. One more word can wait.
+        Maximum number of unacknowledged words; a power of two minus 1, from 3 to 255. One more word can wait.
 
     Members
     -------
     control, ring_o, reset_link, settled, fresh, repeated, restarted, delay, enable, round
-        As in :class:`~hdl.features.replay.transmitter.ReplayTransmitter`; but all wires are 0 while there is no
-        word, and the check depends combinationally on the register of the other wires.
+        As in :class:`~hdl.features.replay.transmitter.ReplayTransmitter`, except that all wires are 0 while there is
+        no word, and the check depends combinationally on the register of the other wires.
     hush : In(1)
-        Nothing may be on the wires in the next cycle: a word that is due then is lost.
+        The wires must be idle in the next cycle: a word that would be sent then is lost.
     """
 
     latency = 3
@@ -56,9 +56,9 @@ class ControlTransmitter(wiring.Component):
         m.submodules.window = window = Window(rows=self._window + 1, window=self._window)
         m.submodules.listener = listener = Listener()
         id, next_id = Signal(2), Signal(2)
-        confirmed, holds = Signal(), Signal()  # whether the receiver has seen the last restart; words wait for it
+        confirmed, holds = Signal(), Signal()  # receiver has seen the last restart; words wait for that
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since the last news from the receiver, and their limit: the round trip plus PATIENCE.
+        # Cycles since the last news from the receiver, and the limit: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -81,7 +81,7 @@ class ControlTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # Time restarts at 0 with each of these three events.
+        # Each of these three events restarts the timer at 0.
         first, goes_back, news = Signal(), Signal(), Signal()
         m.d.comb += [
             first.eq(~started & listener.complete & ~listener.lost),
@@ -101,11 +101,11 @@ class ControlTransmitter(wiring.Component):
             with m.Elif(~first & (timer == Mux(again, START_AGAIN_LATER + ENDS, START_AGAIN + ENDS))):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(goes_back):
-            # Restarts without words between them share a number, so none in flight is mistaken for a later one.
+            # Restarts with no words in between share a number, so one in flight is not taken for a later one.
             m.d.comb += next_id.eq(id + (demanded | ~holds))
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded)]
 
-        # Numbers of restarts continue across a reset of the link, so a START from before it differs from the one
+        # Restart numbers continue across a link reset, so that a START from before it differs from the one
         # after it.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
@@ -114,7 +114,7 @@ class ControlTransmitter(wiring.Component):
         return kept
 
     def _send(self, m, window, started, id, restart_due, holds):
-        """Pass words in and out, through the memory's latch and the wires' register."""
+        """Pass words in and out, through the latch of the memory and the register of the wires."""
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._window + 1, init=[], attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
@@ -144,6 +144,6 @@ class ControlTransmitter(wiring.Component):
         ]
         with m.If(is_restart):
             m.d.sync += [out.data[restart_layout()["zeros"].offset:].eq(0), named.eq(0)]
-        # Other units use these wires while no word leaves this unit, so the unit's outputs are then zero.
+        # Other units use these wires while no word leaves this unit, so its outputs must then be zero.
         with m.If(~fetched | self.hush):
             m.d.sync += [out.valid.eq(0), out.kind.eq(0), out.last.eq(0), out.data.eq(0)]

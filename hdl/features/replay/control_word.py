@@ -1,8 +1,8 @@
-"""Control words: reports that links and nodes send to each other between the words of packets.
+"""Control words: reports that links and nodes exchange between the words of packets.
 
-A control word has ``kind`` set on the link. A control word with ``last`` belongs to the link itself and is laid out
-as :func:`restart_layout`; all other control words are passed on, and the first word of a message is laid out as
-:func:`control_layout`. The first word of a message contains the number of further words.
+A control word has ``kind`` set on the link. If ``last`` is also set, the word belongs to the link itself and has the
+layout :func:`restart_layout`. All other control words are forwarded; the first word of a message has the layout
+:func:`control_layout`, and contains the number of further words.
 """
 
 from amaranth.hdl import Cat, Const, Mux
@@ -32,56 +32,56 @@ class ControlType(enum.Enum, shape=4):
     START = 14
 
 
-#: Types with fields that differ from :func:`control_layout`: no word follows them.
+#: Types with fields that differ from :func:`control_layout`; they consist of a single word.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
-#: Types of control words that consist of a single word on links with slots.
+#: Types of control words that have only one word on links with slots.
 SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
-#: Type numbers of the SIGNALs of tenants 1 and 2 on links, needed since all bits of a SIGNAL are used.
+#: Types of the SIGNALs of tenants 1 and 2 on links; SIGNALs have no spare bits.
 TENANT_SIGNALS = (9, 10)
 
 
 def message_layout():
-    """A word of a message inside a node, with its position in the message."""
+    """A word of a message within a node, and its position in the message."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def control_layout():
-    """First word of a message: ``words`` further words follow it, and ``tag`` depends on the type."""
+    """First word of a message. It is followed by ``words`` more words; ``tag`` depends on the type."""
     return data.StructLayout({"type": ControlType, "words": 8, "tag": 16, "reserved": 4})
 
 
 def restart_layout():
-    """RESTART: the next word on the link has this number.
+    """RESTART: number of the next word on the link.
 
-    ``id`` counts restarts, and ``zeros`` are zero. The first restart after a reset is START.
+    ``id`` counts restarts, and ``zeros`` must be zero. The first restart after a reset is START.
     """
     return data.StructLayout({"type": ControlType, "number": 10, "id": 2, "zeros": 16})
 
 
 def signal_layout():
-    """SIGNAL: number of commands of a queue that the source has ended in this run, modulo 65,536."""
+    """SIGNAL: how many commands of a queue the source has completed in this run, modulo 65,536."""
     return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
 
 
 def keepalive_layout():
-    """KEEPALIVE: a node computes; the word is forwarded to ``hops`` more nodes after its receiver."""
+    """KEEPALIVE: a node is computing. The word is forwarded to ``hops`` more nodes after its receiver."""
     return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
 def ready_layout():
-    """READY: the source has a gradient for the round of this number, in one of its slots."""
+    """READY: one of the source's slots holds a gradient for the round with this number."""
     return data.StructLayout({"type": ControlType, "source": 4, "slot": 1, "zeros": 7, "tag": 16})
 
 
 def close_layout():
-    """Second word of CLOSE: masks of on-time and of late nodes. The third word is the index of the scale."""
+    """Second word of CLOSE: masks of on-time and of late nodes. The third word is the scale's index."""
     return data.StructLayout({"on_time": 16, "late": 16})
 
 
 def mark(word):
-    """Tenant of the first word of a message on a link, in a node with tenants: encoded in the type of a SIGNAL,
-    in the zeros of a READY, and in ``reserved`` of other messages. 3 means none."""
+    """Tenant of a message's first word on a link, in a node with tenants. It is encoded in the type of a SIGNAL, the
+    zeros of a READY, or ``reserved`` of other messages; 3 means none."""
     kind = word[:4]
     result = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
     result = Mux(result < 3, result[:2], 3)
@@ -91,7 +91,7 @@ def mark(word):
 
 
 def marked(word, tenant, own):
-    """First word of a message with tenant 0's mark replaced by a tenant's mark or, if ``own``, removed."""
+    """Replace tenant 0's mark in a message's first word with a tenant's mark or, if ``own``, remove it."""
     kind, zeros = word[:4], ready_layout()["zeros"]
     is_signal = kind == ControlType.SIGNAL
     number = Mux(tenant == 0, ControlType.SIGNAL, Cat(tenant, Const(TENANT_SIGNALS[0] >> 2, 2)))
@@ -104,6 +104,6 @@ def marked(word, tenant, own):
 
 
 def sync_layout():
-    """Tag of SYNC, which is one word, and of the FOLLOW of the same number, which has two more words: the departure
-    time of SYNC, and the sum of round trips of links."""
+    """Tag of a SYNC, which is one word, and of the FOLLOW with the same number, which has two more words: the SYNC's
+    departure time, and the sum of link round trips."""
     return data.StructLayout({"number": 15, "follows": 1})

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # Units are created only to read their ports.
-"""Control words of a node: the units that receive and send them, and reports to the command queues."""
+"""Control words of a node: units that receive and send them, and reports to the command queues."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,14 +28,14 @@ class ControlUnit:
     name : str
         Name of the submodule.
     takes : tuple of ControlType
-        Types of the messages that it receives.
+        Message types that it receives.
     make : callable
         Creates the component from a :class:`~hdl.config.NodeConfig`. The component has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
-        each. Further ports named like a member of :func:`~hdl.control.remote_after.signals_signature`, or
-        ``reset_link``, are connected to it.
+        each. Further ports with the name of a member of :func:`~hdl.control.remote_after.signals_signature`, or named
+        ``reset_link``, are connected to the signal of that name.
     interface : str
-        Name of its interface to another engine or to the link ends, or empty.
+        Name of its interface to another engine or to the link ends; empty if there is none.
     """
 
     name: str
@@ -49,12 +49,12 @@ class ControlUnit:
 
 
 def units(config):
-    """Units of a node with this configuration; the first one with a message has priority."""
+    """Units of a node with this configuration; the first unit with a message has priority."""
     return tuple(unit for feature in features_of(config) for unit in feature.control_units(config))
 
 
 class ControlWords(wiring.Component):
-    """Connect the units of control words with the link ends and with the queues of commands.
+    """Connect the control-word units with the link ends and the command queues.
 
     A forwarded SIGNAL takes :attr:`latency` cycles from ``i`` to ``o``.
 
@@ -109,7 +109,7 @@ class ControlWords(wiring.Component):
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)
-            # Words that a unit has not sent before a reset are for the previous links, and are dropped.
+            # Words not sent before a reset were meant for the previous links and are dropped.
             m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
                 self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])
@@ -127,7 +127,7 @@ class ControlWords(wiring.Component):
 
     @staticmethod
     def _join(m, unit, take, give):
-        """Connect the streams of a unit and of the hub."""
+        """Connect the streams of a unit with the hub."""
         whole = "last" in getattr(unit.o.payload.shape(), "members", ())
         m.d.comb += [
             unit.i.valid.eq(take.valid), take.ready.eq(unit.i.ready),

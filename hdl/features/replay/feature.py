@@ -1,4 +1,4 @@
-"""Links that repeat damaged or lost words, see docs/ring/link.md."""
+"""Links that retransmit damaged or lost words; see docs/ring/link.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,17 +11,17 @@ from hdl.section import Integer, option
 
 __all__ = ["FEATURE", "MAX_REPLAYED", "Replay", "ReplayFeature", "ReplayLink", "two_queues"]
 
-#: Maximum number of segments of an ingress, limited by the packet count in messages of a link with replay.
+#: Maximum number of segments in an ingress, limited by the packet count in messages of a replay link.
 MAX_REPLAYED = 15
 
 
 def two_queues(programs):
-    """Whether a node has the two queues that control words require."""
+    """Return whether a node has the two queues that control words require."""
     return programs is not None and not programs.move_queue
 
 
 class ReplayLink(Link):
-    """Base of links that have the wires of replay."""
+    """Base class of links that have the replay wires."""
 
     replay: ClassVar[bool] = True
 
@@ -33,10 +33,10 @@ class ReplayLink(Link):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replay(ReplayLink):
-    """Links that send packets on credit, and repeat damaged or lost words, see docs/ring/link.md.
+    """Links that send packets on credit and retransmit damaged or lost words; see docs/ring/link.md.
 
-    These links have nine more wires. With programs they also have control words, so that commands can wait for
-    commands of other nodes: docs/ring/link.md.
+    These links have nine more wires. With programs, they also carry control words, which let commands wait for
+    commands of other nodes.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Replay(ReplayLink):
 
 
 class ReplayFeature(Feature):
-    """Feature with links that store sent words until they have arrived, and measure their latency."""
+    """Feature with links that store sent words until they have arrived, and that measure their latency."""
 
     couplings = (
         Coupling(sections=("link", "topology", "programs"),

@@ -1,4 +1,4 @@
-"""KEEPALIVEs: a computing node reports to all other nodes that it is still at work."""
+"""KEEPALIVE words, with which a computing node informs all other nodes that it is still working."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,11 +11,11 @@ __all__ = ["KeepAlive"]
 
 
 class KeepAlive(wiring.Component):
-    """Send a KEEPALIVE for every :attr:`period` cycles of work, and forward those from other nodes.
+    """Send a KEEPALIVE after every :attr:`period` cycles of work, and forward KEEPALIVEs of other nodes.
 
-    A KEEPALIVE travels once around the ring, back to its node, which thus learns that no link is broken. It contains
-    the number of remaining forwards, so it ends on any ring. Of several that wait to be sent, only the one with the
-    most forwards left is sent: it also reaches the nodes that the rest would reach, so there is always room.
+    A KEEPALIVE travels once around the ring and back to its sender, which thus learns that no link is broken. It
+    contains the number of hops left, so it cannot circulate forever. If several are waiting, only the one with the
+    most hops left is sent: it also reaches all nodes that the rest would reach, so there is always room.
 
     A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``. ``o`` comes from registers,
     ``i`` is always ready, and ``alive`` depends combinationally on ``i``. Words other than KEEPALIVE are dropped.
@@ -29,9 +29,9 @@ class KeepAlive(wiring.Component):
     at_work : In(1)
         The node is doing work that ends by itself and that other nodes may wait for.
     place : In(place_layout())
-        A single node, or one without a place, sends no KEEPALIVE of its own.
+        A single node, or one without a place in the ring, sends no KEEPALIVE of its own.
     alive : Out(1)
-        Pulse: this node or a different one is at work, and all links from there are intact.
+        Pulse: this node or another one is working, and all links between it and this node are intact.
     """
 
     period = 1024

@@ -1,4 +1,4 @@
-"""The return line of a link that repeats words: 30-bit messages on one wire, and the units at its ends."""
+"""Return line of a link with replay: 30-bit messages on one wire, and the units at its ends."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,31 +8,31 @@ from hdl.features.replay.check import INITIAL, after_bit
 
 __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 
-#: Bits of a message (mark, fields, inverse of the field ``given``, check), and of the gap before the first message.
+#: Number of bits of a message (mark, fields, inverse of ``given``, check), and of the gap before the first message.
 MESSAGE_BITS = 30
-#: Position of the first bit of the check.
+#: Position of the first check bit.
 _CHECK = 22
-#: Value of the check register after the mark bit of a message.
+#: Value of the check register after a message's mark bit.
 _MARKED = INITIAL << 1 & 0xFF
 
 
 def message_layout():
-    """Fields of a message: number of the next expected word, packets that have left (modulo 16), number of
-    the last restart seen (modulo 4), and whether the receiver waits for the next one."""
+    """Fields of a message: next expected word, number of packets that have left (modulo 16), number of the last
+    restart seen (modulo 4), and whether the receiver is waiting for the next restart."""
     return data.StructLayout({"expect": 10, "given": 4, "id": 2, "recover": 1})
 
 
 class Speaker(wiring.Component):
-    """Receiver's end of the line: silent until it is started, then a gap of zeros, then endless messages.
+    """Receiver's end of the line: silent until it is started; then a gap of zeros, then endless messages.
 
     A message reports the state at its beginning, except for ``recover``, which is sampled when its bit is sent. The
-    line is a register.
+    line is driven by a register.
 
     Members
     -------
     now : In(message_layout())
     start : In(1)
-        Begin with a gap, in the next cycle. The first message begins :data:`MESSAGE_BITS` cycles later.
+        Start the gap in the next cycle. The first message starts :data:`MESSAGE_BITS` cycles later.
     active : Out(1)
         The speaker has been started.
     line : Out(1)
@@ -59,7 +59,7 @@ class Speaker(wiring.Component):
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
                 fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
-                # After the last field bit, the check is fed with its own output bit, so that it only shifts.
+                # After the last field bit, the check register is fed its own output bit, so that it only shifts.
                 check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
             ]
             with m.If(count == MESSAGE_BITS - 1):
@@ -70,26 +70,26 @@ class Speaker(wiring.Component):
 
 
 class Listener(wiring.Component):
-    """Transmitter's end of the line: finds the first message after a gap, and keeps its phase permanently.
+    """Transmitter's end of the line: finds the first message after a gap, and then keeps its phase.
 
-    A gap is at least :data:`MESSAGE_BITS` zeros in a row, unlike any message. Outputs depend only on registers.
+    A gap has at least :data:`MESSAGE_BITS` zeros in a row, which no message has. Outputs depend only on registers.
 
     Parameters
     ----------
     ports : int
-        Number of lines, 1 or 2; it listens to one at a time and keeps the phase of both.
+        Number of lines, 1 or 2; the unit listens to one at a time and tracks the phase of both.
 
     Members
     -------
     line : In(1)
     swap : In(1)
-        With two ports: from the next cycle on, ``line`` is the line of the other port.
+        With two ports: ``line`` is the other port's line from the next cycle on.
     lost : In(1)
-        With ``complete``: the bits were not a message. Look for the next gap.
+        With ``complete``: the bits were no message. Look for the next gap.
     complete : Out(1)
         The last bit of a message arrived one cycle ago.
     good : Out(1)
-        With ``complete``: the message is whole.
+        With ``complete``: the message is intact.
     message : Out(message_layout())
         Valid with ``complete``.
     marked : Out(1)
@@ -105,11 +105,11 @@ class Listener(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        phased = Signal()  # a first message has begun, provided that its bits are valid
-        count = Signal(range(MESSAGE_BITS + 1))  # bits of the message received so far, or successive zeros
+        phased = Signal()  # a first message has begun, if its bits turn out to be valid
+        count = Signal(range(MESSAGE_BITS + 1))  # number of message bits received so far, or of successive zeros
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)
-        whole = Signal(init=1)  # the whole message has been received on this line
+        whole = Signal(init=1)  # all of this message has been received on this line
         mark, expect, departed, inverse, id, recover = (
             bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
 
@@ -138,7 +138,7 @@ class Listener(wiring.Component):
         with m.Else():
             m.d.sync += count.eq(0)
         if self._ports > 1:
-            # The phase of the other line is tracked while it is not used.
+            # The phase of the other line is tracked even while that line is not in use.
             other_phased, other_count = Signal(), Signal(range(MESSAGE_BITS))
             m.d.sync += other_count.eq(_after(other_count))
             with m.If(self.swap):
@@ -154,5 +154,5 @@ class Listener(wiring.Component):
 
 
 def _after(count):
-    """Position of the next bit in its message."""
+    """Position of the next bit within its message."""
     return Mux(count == MESSAGE_BITS - 1, 0, count + 1)

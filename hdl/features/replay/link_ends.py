@@ -1,4 +1,4 @@
-"""Link ends of a node that repeats words."""
+"""Link ends of a node with replay links."""
 
 from amaranth.hdl import Module, unsigned
 from amaranth.lib import data, stream, wiring
@@ -13,12 +13,12 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["WINDOW", "ReplayEnds", "repair_members", "repairs_layout", "repairs_of"]
 
-#: Maximum number of words in flight on a link without acknowledgement: it hides 80 cycles of wire in each direction.
+#: Maximum number of unacknowledged words in flight on a link, which hides 80 cycles of wire in each direction.
 WINDOW = 255
 
 
 def repairs_layout(ports=1):
-    """Repairs of links in a cycle, by counter name; a check can fail in a receiver at each port."""
+    """Link repairs in a cycle, keyed by counter name; checks can fail in the receiver of each port."""
     return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": range(ports + 1)})
 
 
@@ -29,7 +29,7 @@ def repair_members(ports=1):
 
 
 def repairs_of(links, transmitter, receivers, reset):
-    """Count the words and packets that link ends send and receive, each only once even if it is repeated."""
+    """Count the words and packets sent and received by link ends, counting repeated words once."""
     taken = transmitter.i.valid & transmitter.i.ready & ~reset
 
     def total(name):
@@ -49,7 +49,7 @@ def repairs_of(links, transmitter, receivers, reset):
 
 
 class ReplayEnds(wiring.Component):
-    """Receiver of the link from the predecessor, and transmitter of the link to the successor.
+    """Receiver for the link from the predecessor and transmitter for the link to the successor.
 
     Streams, latencies and throughput are as in :class:`~hdl.features.replay.transmitter.ReplayTransmitter` and
     :class:`~hdl.features.replay.receiver.ReplayReceiver`.
@@ -57,7 +57,7 @@ class ReplayEnds(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration with the number of packets that a receiver holds, and their length.
+        Configuration, which gives the number and length of packets that the receiver can hold.
 
     Members
     -------
@@ -65,11 +65,11 @@ class ReplayEnds(wiring.Component):
     i, o, may_start, overrun, reset_link, throttle, wire_delay
         As in :class:`~hdl.ring.link_ends.LinkEnds`.
     sent, received : Out(moves_layout())
-        Words of packets to the successor and from the predecessor, each counted once, whether repeated or not.
+        Packet words to the successor and from the predecessor, each counted once even if it is repeated.
     repairs : Out(repairs_layout())
     control_i, control_o : In, Out(stream of unsigned(32))
-        Control words to the successor, and from the predecessor. Words from the predecessor should not have to wait:
-        see :class:`~hdl.features.replay.receiver.ReplayReceiver`.
+        Control words to the successor and from the predecessor. The sink of the latter should always have room: see
+        :class:`~hdl.features.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Measured latency in cycles of the link to the successor.
     """

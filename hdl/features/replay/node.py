@@ -1,4 +1,4 @@
-"""Links with replay in a node: nodes with control words report to each other."""
+"""Replay links in a node, with nodes that report to each other through control words."""
 
 from amaranth.lib import wiring
 

@@ -29,7 +29,7 @@ class ReplayReceiver(wiring.Component):
     Parameters
     ----------
     segments : int
-        Packets that can be held; 2 to 15.
+        Number of packets that can be held, 2 to 15.
     packet_words : int
         Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
 
@@ -41,9 +41,9 @@ class ReplayReceiver(wiring.Component):
     control : Out(stream of unsigned(32))
         Control words other than RESTART, in order.
     arrived, ended : Out(1)
-        A pulse of one cycle for each word of a packet, when it is accepted, and for the last one of a packet.
+        One-cycle pulses when a packet word is accepted, and when a packet's last word is accepted.
     failed : Out(1)
-        A pulse of one cycle for each word that makes the receiver wait for a restart.
+        One-cycle pulse for each word that makes the receiver wait for a restart.
     """
 
     latency = 4
@@ -79,7 +79,7 @@ class ReplayReceiver(wiring.Component):
         m.submodules.speaker = speaker = Speaker()
         ring = self.ring_i
 
-        # First register: the word, the number implied by its check, and whether it looks like a RESTART.
+        # First stage: register the word, the number implied by its check, and whether it may be a RESTART.
         fields = data.View(restart_layout(), ring.data)
         type = fields.type.as_value()
         word = Signal(word_layout())
@@ -97,10 +97,10 @@ class ReplayReceiver(wiring.Component):
 
         # Second register: the treatment of the word.
         expect = Signal(NUMBER_BITS)
-        number = Signal(8)  # number of the next word on the wires, at most 255 less than `expect`
+        number = Signal(8)  # next word number on the wires, at most 255 less than `expect`
         id = Signal(2)
         departed = Signal(4)
-        recover = Signal(init=1)  # after a reset, words in flight from before it are dropped until START arrives
+        recover = Signal(init=1)  # after a reset, words still in flight are dropped until START arrives
         restart = data.View(restart_layout(), word.data)
         distance = Signal(NUMBER_BITS)
         due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
@@ -114,7 +114,7 @@ class ReplayReceiver(wiring.Component):
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            # A START that a wrong `valid` has duplicated is answered only once.
+            # A START duplicated by a wrong `valid` is answered only once.
             speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, departed, id, recover)),

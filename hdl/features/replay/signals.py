@@ -1,4 +1,4 @@
-"""SIGNALs: each node's counts of finished commands, distributed to all nodes of a ring."""
+"""SIGNALs: distribute each node's counts of finished commands to all nodes of a ring."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,35 +11,35 @@ from hdl.streams.stream import Queue
 
 __all__ = ["SOURCES", "SignalRelay"]
 
-#: Maximum number of nodes of a ring where each node keeps the counts of all nodes.
+#: Maximum number of nodes in a ring if each node keeps the counts of all nodes.
 SOURCES = 16
 
 
 class SignalRelay(wiring.Component):
-    """Forward the SIGNALs of other nodes, remove the node's own ones, and store their counts.
+    """Forward other nodes' SIGNALs and store their counts, and remove the node's own SIGNALs.
 
-    A node's counts travel once around the ring in SIGNALs, which the node itself removes before it sends the next
-    one. There are thus never more than :data:`SOURCES` on a ring, and the queue of this capacity in each node is
-    never full. A SIGNAL waits for no data, so no circular wait is possible. Only the latest counts are sent, not
-    every change; if the counts of several queues have changed, they are sent one after another.
+    A node's counts travel around the ring once in SIGNALs, and the node itself removes each one before it sends the
+    next. There are thus never more than :data:`SOURCES` on a ring, so the queue in each node, which has this
+    capacity, is never full. A SIGNAL waits for no data, so circular waits are impossible. Only the latest counts are
+    sent, not every change; if the counts of several queues have changed, they are sent one after another.
 
-    Counts belong to a run with a number. The first count of any queue in a new run reports to the other nodes that
-    the node has begun this run; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a
-    run of number 0, or by a single node or a node without a position.
+    Counts belong to a numbered run. A new run's first count of any queue informs the other nodes that the node has
+    started this run; they then drop the counts of all its queues from an earlier run. Nothing is sent in run 0, by a
+    single node, or by a node without a position.
 
-    A SIGNAL leaves at ``o`` :attr:`latency` cycles after it arrives at ``i``, if no other one precedes it. ``o``
-    comes from registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid SIGNALs of a
-    node of the ring, are accepted and dropped; a node without a position assumes a ring of :data:`SOURCES` nodes.
+    Latency from ``i`` to ``o`` is :attr:`latency` cycles if no other SIGNAL is waiting. ``o`` is registered, and
+    ``i.ready`` depends only on registers. Words other than valid SIGNALs of nodes in the ring are accepted and
+    dropped; a node without a position assumes a ring of :data:`SOURCES` nodes.
 
     Parameters
     ----------
     queues : int
-        Queues of commands; 1 to 4.
+        Number of command queues, 1 to 4.
 
     Members
     -------
     i : In(stream of unsigned(32))
-        Control words from the predecessor. None is taken for :data:`SOURCES` cycles after a reset.
+        Control words from the predecessor. None is accepted for :data:`SOURCES` cycles after a reset.
     o : Out(stream of unsigned(32))
         Control words to the successor.
     place : In(place_layout())
@@ -47,13 +47,13 @@ class SignalRelay(wiring.Component):
     run : In(6)
         Number of this node's run.
     done : In(array of queues counts)
-        Commands done in each queue of this node in that run, modulo 65,536.
+        Number of commands completed in each queue of this node in that run, modulo 65,536.
     of_node, of_queue : In
-        Count to read.
+        Node and queue of the count to read.
     count : Out(16)
         Latest received count of that queue, one cycle after both inputs; undefined unless ``current``.
     current : Out(1)
-        With ``count``: that node has begun the run of this node. The count is 0 if none has arrived.
+        Valid with ``count``: that node has started this node's run. The count is 0 if none has arrived.
     reset_link : In(1)
         Level: discard all state.
     """
@@ -89,7 +89,7 @@ class SignalRelay(wiring.Component):
         size = self.place.size
         fits, own, taken = Signal(), Signal(), Signal()
 
-        # After a reset the table is cleared, row by row; a row with run 0 counts as empty.
+        # After a reset, the table is cleared row by row; rows with run 0 count as empty.
         cleared = Signal(range(SOURCES + 1))
         ready = cleared[-1]
         with m.If(~ready):
@@ -114,7 +114,7 @@ class SignalRelay(wiring.Component):
             m.d.comb += write.data.done[queue].eq(Mux(came.queue == queue, came.done, kept))
 
         # Local changes that have not been sent yet.
-        away = Signal()  # a SIGNAL of this node is on the ring
+        away = Signal()  # a SIGNAL from this node is on the ring
         turn = Signal(range(self._queues))
         sent = Signal(row)
         outgoing = Signal(signal_layout())
@@ -136,7 +136,7 @@ class SignalRelay(wiring.Component):
                 self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # Queues are served one after the other; a word of this node has priority, but only once per lap.
+                # Queues are served one after another. This node's word has priority, but only once per lap.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]

@@ -7,23 +7,23 @@ __all__ = ["ReplayLinkSignature"]
 
 
 class ReplayLinkSignature(wiring.Signature):
-    """Wires of one directed link with replay, as seen by the transmitter: 43 forward and 1 back.
+    """Wires of a directed link with replay, as seen by the transmitter: 43 forward and 1 back.
 
-    While ``valid`` is low, the other wires keep the last word.
+    While ``valid`` is low, the other wires hold the last word.
 
     Members
     -------
     valid : Out(1)
-        There is a word in this cycle.
+        High in a cycle with a word.
     data : Out(32)
     last : Out(1)
-        The word ends its packet.
+        Set for the last word of a packet.
     kind : Out(1)
-        0: a word of a packet; 1: a control word, which may come between any two words of a packet.
+        0 for a packet word, 1 for a control word, which may come between any two words of a packet.
     check : Out(8)
-        CRC-8 of data, last and kind, exclusive-or the number of the word modulo 256.
+        CRC-8 of data, last and kind, XORed with the word's number modulo 256.
     line : In(1)
-        Endless messages of 30 bits: words received, credits, and requests to repeat.
+        Continuous 30-bit messages: words received, credits and repeat requests.
     """
 
     def __init__(self):

@@ -14,11 +14,11 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["ReplayTransmitter"]
 
-#: Cycles from the first word of START on the wires to the answer to START, with wires of latency 0.
+#: Latency in cycles from the first word of START on the wires until its answer, with zero-latency wires.
 ENDS = 35
-#: Cycles without news until a restart is sent, beyond twice the latency of the wires: time for four messages.
+#: Cycles without news until a restart is sent, in excess of twice the wires' latency: time for four messages.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``ENDS`` without an answer until START is repeated, for the first time and each later time.
+#: Cycles in excess of ``ENDS`` without an answer until START is repeated, the first time and later times.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -28,8 +28,8 @@ def _row_layout():
 
 def _link_layout():
     """State of a link after all words have left, except the number of its last restart: the number of the window's
-    word 0, the number of packets known to have left the receiver, whether START has been answered, and the cycles
-    until this answer minus the cycles of both ends."""
+    word 0, the number of packets known to have left the receiver, whether START has been answered, and the latency of
+    this answer minus the cycles at both ends."""
     return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
@@ -40,28 +40,28 @@ class ReplayTransmitter(wiring.Component):
     registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``; all other outputs depend only
     on registers and ``reset_link``.
 
-    A word is stored until two messages in a row have acknowledged it. Numbers in messages are compared with
-    the highest one that was ever sent, not with the number of the next word, which decreases with each restart.
+    A word is stored until two consecutive messages have acknowledged it. Numbers in messages are compared with the
+    highest number ever sent, not with the next word's number, which decreases with each restart.
 
     After a reset the first word is START, and packets wait for its answer, which takes the round trip plus twice
     :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles. The answer gives the phase of messages, and ``delay``.
 
-    With two ports there is a link at each, with its own numbers, phase and latency; only one is in use. The
-    transmitter switches to the other link, in two cycles, when all words have arrived and all credits have returned:
-    a link then has a state of some 30 bits, which is stored. A link starts when the first word waits for it.
+    With two ports, each has a link with its own numbers, phase and latency; only one link is in use. When all words
+    have arrived and all credits have returned, the transmitter can switch to the other link in two cycles: the link
+    then has a state of about 30 bits, which is stored. A link starts when the first word waits for it.
 
     Parameters
     ----------
     segments : int
-        Packets that the receiver at the far end holds; 2 to 15.
+        Number of packets that the receiver at the far end can hold; 2 to 15.
     egress_words : int
         Minimum capacity for words to be sent or acknowledged; 5 to 512, and never less than ``window`` + 1.
     window : int
-        Maximum number of sent words without acknowledgement; a power of two less 1, from 3 to 255.
+        Maximum number of unacknowledged words; a power of two minus 1, from 3 to 255.
     ports : int
-        Links: 1 or 2.
+        Number of links: 1 or 2.
     throttled : bool
-        Whether words other than restarts are sent only in a cycle of ``enable``.
+        Whether words other than restarts are sent only while ``enable`` is high.
     timed : bool
         Whether there is ``round``.
 
@@ -76,9 +76,9 @@ class ReplayTransmitter(wiring.Component):
     settled : Out(1)
         All accepted words have arrived.
     fresh, repeated, restarted : Out(1)
-        In the cycle of a word on the wires: it is sent for the first time; it is repeated; it is RESTART.
+        High during a word on the wires that is sent for the first time, is repeated, or is RESTART.
     delay : Out(10)
-        Latency of the wires in cycles: half the round trip of START and its answer, less the cycles of both ends.
+        Latency of the wires in cycles: half the round trip of START and its answer, without the cycles at both ends.
     port : In(1)
         With two ports: port to send on. No word is taken while it differs from ``at``.
     at : Out(1)
@@ -88,8 +88,7 @@ class ReplayTransmitter(wiring.Component):
     enable : In(1)
         Only if ``throttled``.
     round : Out(11)
-        Only if ``timed``, valid once a word has left: latency of the wires forward and back; ``delay`` is
-        half of it.
+        Only if ``timed``, valid once a word has left: round-trip latency of the wires; ``delay`` is half of it.
     """
 
     latency = 3
@@ -150,7 +149,7 @@ class ReplayTransmitter(wiring.Component):
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
         holds = Signal()  # words wait for `confirmed`, since the last restart was not requested
-        # The first restart is START: sent immediately, or when a word waits.
+        # The first restart is START, sent immediately or when a word is waiting.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)
         again = Signal()
@@ -170,7 +169,7 @@ class ReplayTransmitter(wiring.Component):
 
         # Evaluate a message.
         latest, demanded, confirms = Signal(), Signal(), Signal()
-        away = Signal(4)  # packets not known to have left the receiver
+        away = Signal(4)  # packets not yet known to have left the receiver
         m.d.comb += [
             latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
@@ -187,7 +186,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # Restart on demand or after PATIENCE; before the first word, START is repeated until it is answered.
+        # Restart on request or after PATIENCE; before the first word, repeat START until it is answered.
         m.d.comb += listener.lost.eq(
             listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
@@ -206,7 +205,7 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Restarts without words between them share a number, so no restart in flight is mistaken for a later one.
+            # Restarts with no words in between share a number, so none is mistaken for a later restart.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
@@ -216,7 +215,7 @@ class ReplayTransmitter(wiring.Component):
         if has_ports:
             other = Signal(_link_layout())
             elsewhere = self.at != self.port
-            at_rest = Signal()  # stays high while nothing is taken, except for a requested restart
+            at_rest = Signal()  # stays high while no word is taken, except for a requested restart
             m.d.sync += at_rest.eq(
                 elsewhere & self.home & ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending)
             m.d.comb += [
@@ -235,8 +234,8 @@ class ReplayTransmitter(wiring.Component):
                     asked.eq(other.started),
                 ]
 
-        # Numbers of restarts continue across a reset of the link, so that a START from before it, which may still be
-        # in flight, differs from the one after it.
+        # Restart numbers continue across a reset of the link, so that a START from before the reset, which may still
+        # be in flight, differs from the next one.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
         if has_ports:
@@ -275,8 +274,9 @@ class ReplayTransmitter(wiring.Component):
             m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
     def _send(self, m, memory, window, link, id, restart_due, holds):
-        """Send words through the memory's latch and the wires' register. Return the number of the next
-        word, a cycle later, and whether there is a word in the latch."""
+        """Send words through the memory's latch and the wires' register. Return the number of the next word, one
+        cycle later, and whether the latch holds a word.
+        """
         port = memory.read_port()
         fetch = Signal()
         fetched, is_restart, is_new = Signal(), Signal(), Signal()

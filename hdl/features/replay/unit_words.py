@@ -1,4 +1,4 @@
-"""Connection of control words to a unit that is located elsewhere in the node."""
+"""Connect control words to a unit elsewhere in the node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -11,18 +11,18 @@ __all__ = ["UnitWords", "unit_words_signature"]
 
 
 def unit_words_signature():
-    """Control words of a unit, as seen by the unit."""
+    """Control words of a unit, from the unit's point of view."""
     words = stream.Signature(message_layout())
     return wiring.Signature({"i": In(words), "o": Out(words)})
 
 
 class UnitWords(wiring.Component):
-    """Pass the control words of a unit that is elsewhere, without a register.
+    """Pass the control words of a unit elsewhere in the node, without registers.
 
     Parameters
     ----------
     name : str
-        Name of the interface to that unit.
+        Name of the interface to the unit.
 
     Members
     -------

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control-word units of nodes with links that repeat words."""
+"""Control-word units of nodes with replay links."""
 
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit
@@ -18,9 +18,9 @@ def _keepalive(config):
 
 
 def describe(config):
-    """Units that report finished commands, and work in progress, from node to node.
+    """Units that report finished commands and activity from node to node.
 
-    Nodes of two jobs on a ring report nothing to each other.
+    On a ring of two jobs, nodes report nothing to each other.
     """
     if config.link.jobs > 1:
         return ()

@@ -1,4 +1,4 @@
-"""Sequence numbers of a transmitter's words: accepted, sent, to be repeated, and arrived."""
+"""Sequence numbers of a transmitter's words: accepted, sent, to be repeated and arrived."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -13,44 +13,44 @@ NUMBER_BITS = 10
 class Window(wiring.Component):
     """Count words that are numbered modulo 1,024, and check the numbers that the receiver reports.
 
-    The number in a message is plausible if it is between ``acknowledged`` and the highest number that was ever sent.
-    It is not compared with ``send``, which decreases with each restart: otherwise correct numbers above ``send``
-    would never be accepted. Words are released when two messages in a row have reported their arrival.
+    The number in a message is plausible if it is between ``acknowledged`` and the highest number ever sent. It is not
+    compared with ``send``, which decreases with each restart; otherwise, correct numbers above ``send`` would never
+    be accepted. Words are released after two consecutive messages have reported their arrival.
 
     Parameters
     ----------
     rows : int
-        Words that are stored, a power of two.
+        Number of stored words; a power of two.
     window : int
-        Maximum sent words without acknowledgement: a power of two less 1, from 3 to 255, and less than ``rows``.
+        Maximum number of unacknowledged words: a power of two minus 1, from 3 to 255, and less than ``rows``.
 
     Members
     -------
     enters : In(1)
-        A word is taken; only with ``room``.
+        A word is accepted; only with ``room``.
     room : Out(1)
     fetches : In(1)
         Word ``send`` is fetched; only with ``pending``.
     pending : Out(1)
         There is a word to send.
     send, write, highest, acknowledged : Out(10)
-        Number of the next word to send, to take, to send for the first time, and to be acknowledged.
+        Number of the next word to send, to accept, to send for the first time, and to be acknowledged.
     repeats : Out(1)
         Word ``send`` has been sent before.
     complete : In(1)
-        A message with number ``expect`` has arrived. It counts in the next cycle, if ``count`` is set then.
+        A message with number ``expect`` has arrived. It takes effect in the next cycle if ``count`` is set then.
     expect : In(10)
     count : In(1)
     judged : Out(1)
-        A message counts in this cycle.
+        A message takes effect in this cycle.
     differs : Out(1)
-        With ``judged``: its number differs from the previous one.
+        With ``judged``: the message's number differs from the previous one.
     demanded, goes_back : In(1)
-        Next, send the word that the message expects, or the first one without acknowledgement.
+        Send next the word that the message expects, or the first unacknowledged word.
     flying : Out(1)
-        There are sent words without acknowledgement.
+        High while sent words are unacknowledged.
     settled : Out(1)
-        All accepted words are acknowledged.
+        High while all accepted words have been acknowledged.
     """
 
     def __init__(self, *, rows, window):
@@ -67,9 +67,9 @@ class Window(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         level, sent = Signal(NUMBER_BITS), Signal(NUMBER_BITS)
-        open = Signal(init=1)  # the window had room for two words a cycle ago
+        open = Signal(init=1)  # the window had room for two words in the previous cycle
         possible, forward = Signal(), Signal()
-        said, announced = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # numbers of this message and of the last one
+        said, announced = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # numbers of this message and of the previous one
 
         def reaches(first, last):
             """Whether ``last`` equals ``first`` or is less than 256 words ahead of it."""

@@ -1,4 +1,4 @@
-"""A settable count of updates in the collective engine."""
+"""Settable update counter in the collective engine."""
 
 from amaranth.lib.wiring import In
 
@@ -10,7 +10,7 @@ __all__ = ["SettableVersionExtension"]
 
 
 class SettableVersionExtension(CollectiveExtension):
-    """Settable start value of the count of updates."""
+    """Configurable initial value of the update counter."""
 
     control = {"settable": True}
     inputs = {"set_version": Setting("set_version")}

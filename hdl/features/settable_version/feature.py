@@ -1,4 +1,4 @@
-"""A count of updates that can be written, see docs/migration.md."""
+"""Writable update counter; see docs/migration.md."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ __all__ = ["FEATURE", "SettableVersion", "SettableVersionFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SettableVersion(Section):
-    """Register WEIGHT_VERSION can be written, so that a run that began on other nodes continues their count of
-    updates, see docs/migration.md."""
+    """Make register WEIGHT_VERSION writable, so that a run started on other nodes continues their update count; see
+    docs/migration.md."""
 
 
 class SettableVersionFeature(Feature):

@@ -1,1 +1,1 @@
-"""Common clock of the nodes of a ring, and their slots for sending."""
+"""Time slots: a common clock for the nodes of a ring, and their slots for sending."""

@@ -1,4 +1,4 @@
-"""Access of rank 0's host to a node by messages: the gate, and a cache of answers for repeated requests."""
+"""Access of rank 0's host to a node over messages: the gate, and an answer cache for repeated requests."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,7 +12,7 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["MESSAGES", "ONCE", "AnswerCache", "MessageAccess", "messages_signature"]
 
-#: Interface of the ring's messages to the access of rank 0's host (:func:`messages_signature`).
+#: Interface between the ring's messages and the access for rank 0's host (:func:`messages_signature`).
 MESSAGES = Interface("messages")
 
 #: Requests that must not be executed twice.
@@ -20,7 +20,7 @@ ONCE = (Opcode.PUSH_COMMAND, Opcode.POP_EVENT, Opcode.RUN, Opcode.EDIT)
 
 
 def messages_signature():
-    """Interface between the link ends and the messages of a node, as seen by the link ends.
+    """Interface between the link ends and a node's messages, as seen by the link ends.
 
     Members
     -------
@@ -32,20 +32,20 @@ def messages_signature():
     rank : Out(4)
         Rank of the node.
     forget : Out(1)
-        The node's place has changed: messages in progress belong to a different ring.
+        The node's place has changed, so messages in progress belong to a different ring.
     """
     return wiring.Signature({"i": In(stream.Signature(word_layout())), "word": Out(word_layout()), "heard": Out(1),
                              "rank": Out(4), "forget": Out(1)})
 
 
 class AnswerCache(wiring.Component):
-    """Execute a request that arrives in messages only once, even if it is repeated.
+    """Execute a request received in messages only once, even if it is repeated.
 
     The answer to the latest request is stored if the request is in :data:`ONCE` and the answer has at most
     :attr:`words`. If the next request has the same opcode and tag, it is dropped and receives the stored answer.
 
-    A request is examined for one cycle before its first word passes; all further words pass without a register. A
-    stored answer is offered from the cycle after the request's last word on, at one word per cycle.
+    The first word of a request is delayed by one cycle while the request is examined; all other words pass
+    combinationally. A stored answer is offered from the cycle after the request's last word, at one word per cycle.
 
     Members
     -------
@@ -54,7 +54,7 @@ class AnswerCache(wiring.Component):
     port_i, port_o : Out, In(stream of word_layout())
         To and from the host port.
     direct : In(1)
-        Level: pass all requests, since they come from a host at this node and none can be lost.
+        Level: pass all requests, because they come from a host at this node and cannot be lost.
     """
 
     words = 8
@@ -109,7 +109,7 @@ class AnswerCache(wiring.Component):
 
 
 class MessageAccess(wiring.Component):
-    """Connect the ring, the host at a node, if any, and the node's host port.
+    """Connect the ring and an optional local host to the node's host port.
 
     Members
     -------

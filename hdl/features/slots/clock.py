@@ -1,4 +1,4 @@
-"""TIME of a node, and the control words by which rank 0 sets it on all other nodes."""
+"""TIME of a node, and the control words with which rank 0 sets it on all other nodes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -10,38 +10,38 @@ from hdl.features.replay.window import NUMBER_BITS
 
 __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signature", "departure_layout"]
 
-#: Bits of a drift, and fraction bits of the cycle count that it is added to: its unit is 0.95 ppm.
+#: Width of a drift, and number of fraction bits of the cycle count that it is added to; its unit is 0.95 ppm.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
-#: Number of bits of the sum of all round trips, and of the number of a SYNC.
+#: Width of the sum of all round trips, and of a SYNC's number.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
-#: Width of the count of further words in a message on links in slots; a FOLLOW has two further words.
+#: Width of the count of a message's further words on links in slots; a FOLLOW has two.
 _LEFT_BITS = 2
 
-#: Cycles to wait beyond the round trip: by then, a link with a missing word would have been restarted.
+#: How many cycles to wait after the round trip: by then, a link with a missing word would have restarted.
 _PATIENCE = 255
 
 
 def departure_layout():
-    """State of the link to the successor: whether a SYNC is on its wires for the first time, a word is repeated or a
-    RESTART sent, and all words have arrived; and the latency of its wires forward and back in cycles."""
+    """State of the link to the successor: a SYNC is on its wires for the first time, a word is resent or a RESTART
+    sent, all words have arrived; and the latencies of its wires, forward and back, in cycles."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
 def clock_signature():
-    """Interface of a clock to the rest of its node, as seen by the node.
+    """Interface between a clock and the rest of its node, as seen by the node.
 
     Members
     -------
     link : Out(departure_layout())
     drift : Out(signed(8))
-        Additional speed of TIME at ranks other than 0, in cycles per 2^20 cycles, for tests.
+        For tests: extra speed of TIME at ranks other than 0, in cycles per 2^20 cycles.
     shift, shifts : Out(32), Out(1)
-        Pulse: TIME at these ranks moves by ``shift``, for tests.
+        For tests: a pulse adds ``shift`` to TIME at these ranks.
     time : In(32)
     valid : In(1)
-        TIME has been set; at rank 0, a SYNC has been sent.
+        TIME has been set (at rank 0: a SYNC has been sent).
     way : In(15)
         Latency of the wires from rank 0 to this node when TIME was set: half of all round trips. At rank 0, the
         latency of the whole ring, after a SYNC has circulated.
@@ -57,18 +57,18 @@ def clock_signature():
 
 
 class Departures(wiring.Component):
-    """Watch the wires of a replay link for departing SYNCs.
+    """Detect SYNCs that leave on the wires of a replay link.
 
-    ``departed`` depends combinationally on all inputs except ``reset_link``. The words of a message after the first,
-    at most three, are never taken for a SYNC, whatever their value.
+    ``departed`` depends combinationally on all inputs except ``reset_link``. A message's words after the first (at
+    most three) are never mistaken for a SYNC, whatever their value.
 
     Members
     -------
     fresh, kind : In(1)
-        There is a word that has not been on the wires before, and it is a control word.
+        A word is on the wires for the first time; it is a control word.
     data : In(32)
     departed : Out(1)
-        The word is a SYNC.
+        This word is a SYNC.
     reset_link : In(1)
         Level: the next word is the first of a message.
     """
@@ -98,24 +98,24 @@ class Departures(wiring.Component):
 
 
 class Clock(wiring.Component):
-    """Count TIME, and set it by SYNCs of rank 0, which circulate once around the ring.
+    """Count TIME, and set it from the SYNCs of rank 0, which circulate once around the ring.
 
-    A SYNC marks the time when it is on the wires, regardless of any wait before. A FOLLOW comes after it,
-    with the time when the SYNC left rank 0 plus all cycles that it has spent in nodes since, and the sum of the round
-    trips of all links that it has passed. To get the TIME of rank 0, a node adds half of the sum, and the cycles
-    since the SYNC arrived. Since only the total is halved, no half cycles are lost on each link.
+    A SYNC marks the moment when it is on the wires, regardless of any earlier wait. It is followed by a FOLLOW, which
+    carries the time when the SYNC left rank 0 plus all cycles that it has spent in nodes since, and the sum of the
+    round trips of all links that it has passed. To get rank 0's TIME, a node adds half of this sum and the cycles
+    since the SYNC arrived. Only the total is halved, so no half cycles are lost on each link.
 
-    A node sends its FOLLOW when its SYNC has arrived at the first attempt: all words have arrived, or would have been
-    repeated by then. If a link is restarted meanwhile, there is no FOLLOW, and subsequent nodes keep their TIME.
+    A node sends its FOLLOW when its SYNC has arrived at the first attempt, that is, when all words have arrived or
+    would have been resent. If a link restarts before that, there is no FOLLOW, and all later nodes keep their TIME.
 
     Rank 0 removes the words that have circulated. ``error`` is the change that they would have made to its own TIME:
-    half of the difference between the latencies of all links forward and back.
+    half the difference between the total forward and backward latencies of all links.
 
     TIME is set by a FOLLOW 4 cycles after its last word.
 
-    A forwarded SYNC is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``. All outputs, including
-    ``o``, are registers; ``i`` is always ready. Words that do not belong to SYNCs, or are unexpected at this time,
-    are accepted and dropped. A node without a place sends and forwards nothing.
+    Latency is :attr:`latency` cycles from a SYNC at ``i`` to the forwarded SYNC at ``o``. All outputs are registered,
+    and ``i`` is always ready. Words that do not belong to SYNCs, or are not expected at that time, are accepted and
+    dropped. A node without a place neither sends nor forwards anything.
 
     Parameters
     ----------
@@ -153,12 +153,12 @@ class Clock(wiring.Component):
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
         number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
-        # State of the node's own SYNC: to be offered; offered, but not departed; departed; a word was repeated since.
+        # State of the node's own SYNC: to be offered; offered, but not departed; departed; a word was resent since.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
-        # State of FOLLOW: expected; still expected after a period; received; the node's own FOLLOW offered.
+        # State of the FOLLOW: expected; still expected after one period; received; own FOLLOW offered.
         awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
-        leaving, due = Signal(2), Signal(2)  # words of a FOLLOW still to be offered, and to be received
+        leaving, due = Signal(2), Signal(2)  # number of words of a FOLLOW still to be offered, and to be received
         sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")
         m.d.comb += [self.i.ready.eq(1), mark.eq(head.tag), busy.eq(pending | handed),
                      same.eq(mark.number[:_NUMBER_BITS] == number)]

@@ -18,7 +18,7 @@ _TIME = ("time", "time_status", "superframes")
 
 
 class SlotsExtension(CollectiveExtension):
-    """Link ends in slots, with TIME, the node's place on the ring, and messages."""
+    """Link ends with slots, TIME, the node's position on the ring, and messages."""
 
     inputs = {"slot_position": Setting("slot_position"), "time_test": Setting("time_test")}
 
@@ -33,7 +33,7 @@ class SlotsExtension(CollectiveExtension):
 
     def members(self):
         return {
-            # Position on the ring, test settings of TIME, TIME and its state, and the number of superframes.
+            # Position on the ring, test settings and state of TIME, and number of superframes.
             "slot_position": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
             "time_status": Out(state_layout()), "superframes": Out(16),
             # Messages from and to rank 0's host.
@@ -55,7 +55,7 @@ class SlotsExtension(CollectiveExtension):
                          messages.rank.eq(link.rank), messages.forget.eq(link.forget)]
             began = Signal()
             m.d.sync += began.eq(engine.link_reset)
-            # If the reset lasted longer, words that wait here would block the message that ends it.
+            # If the reset lasted longer, words waiting here would block the message that ends it.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
             units.words_reset = engine.slot_position.size == 0

@@ -1,4 +1,4 @@
-"""Packets in slots of a common TIME, see docs/ring/slots.md."""
+"""Packets in slots of a common TIME; see docs/ring/slots.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,15 +15,15 @@ __all__ = ["FEATURE", "JobSlots", "Slots", "SlotsFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slots(ReplayLink):
-    """Links that send packets in slots of a common TIME, with the wires and control words of :class:`Replay`, see
+    """Links that send packets in slots of a common TIME, with the wires and control words of :class:`Replay`; see
     docs/ring/slots.md.
 
     Parameters
     ----------
     ingress : int
-        As in :class:`Replay`.
+        See :class:`Replay`.
     messages : bool
-        Whether there are messages to all nodes in slots: docs/ring/slots.md.
+        Whether slots can carry messages to all nodes: docs/ring/slots.md.
     """
 
     slots: ClassVar[bool] = True
@@ -35,12 +35,12 @@ class Slots(ReplayLink):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSlots(ReplayLink):
-    """Links that send packets of two jobs in separate slots, see docs/ring/slots.md.
+    """Links that send the packets of two jobs in separate slots; see docs/ring/slots.md.
 
     Parameters
     ----------
     ingress : int
-        As in :class:`Replay`.
+        See :class:`Replay`.
     """
 
     slots: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class JobSlots(ReplayLink):
 
 
 class SlotsFeature(Feature):
-    """Feature where nodes agree on TIME, and thereby on the node that sends in each slot."""
+    """Feature with a common TIME on all nodes, which determines the node that sends in each slot."""
 
     requires = ("replay", "programs")
     couplings = (

@@ -1,4 +1,4 @@
-"""Link ends of a node on a ring of two jobs, which send alternately in slots of TIME."""
+"""Link ends of a node on a ring shared by two jobs, which send alternately in slots of TIME."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import stream, wiring
@@ -20,15 +20,15 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["JobLink", "JobUnits"]
 
-#: Maximum number of control words in flight without acknowledgement.
+#: Maximum number of unacknowledged control words in flight.
 _WINDOW = 31
 
 
 class JobUnits(wiring.Component):
-    """All slot units of a node on a ring of two jobs, between control words, packets and the wires.
+    """All slot units of a node on a two-job ring, between control words, packets and the wires.
 
     No job resets these units: they are held in reset in a node without a position in the ring, and otherwise continue
-    whatever the jobs do. Rank 0 uses the round trips and the error in its own SYNC to compute when slots return.
+    whatever the jobs do. Rank 0 computes when slots return from the round trips and the error in its own SYNC.
 
     Parameters
     ----------
@@ -93,9 +93,9 @@ class JobUnits(wiring.Component):
             self.now.eq(state.time), self.error.eq(state.error),
         ]
 
-        # Latency around the ring, at rank 0, as measured by SYNC.
+        # Latency around the ring, as measured by SYNC at rank 0.
         master, lag = self.place.rank == 0, Signal(SHIFT_BITS)
-        returned, known = Signal(), Signal()  # the latency has been measured; it is short enough
+        returned, known = Signal(), Signal()  # the latency has been measured and is short enough
         with m.If(state.looped):
             m.d.sync += lag.eq(state.way - state.error)
         m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (lag <= self._frame.way))]
@@ -132,10 +132,10 @@ class JobUnits(wiring.Component):
 
 
 class JobLink(wiring.Component):
-    """Link ends on a ring of two jobs, as :class:`~hdl.features.slots.link.SlotLink` on a ring of one.
+    """Link ends on a ring of two jobs; like :class:`~hdl.features.slots.link.SlotLink` for one job.
 
-    A node without a place resets all units, and drives nothing. ``reset_link`` drops packets of this node, in both
-    directions, and nothing else: TIME, laps, control words and passing words belong to both jobs.
+    A node without a position resets all units and drives nothing. ``reset_link`` drops only packets of this node, in
+    both directions, because TIME, laps, control words and passing words belong to both jobs.
 
     The room of a node is the number of packets that its receiver can still hold. It is one less at ranks 0 and 1,
     since one packet may still be on its way to them when the window opens.

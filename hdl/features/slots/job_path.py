@@ -1,4 +1,4 @@
-"""Path of packets of two jobs through a node: packets of its own job, and passing ones of the other job."""
+"""Path of two jobs' packets through a node, which handles its own job and forwards the other one."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,28 +12,28 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["JobPath"]
 
-#: Maximum number of cycles by which a slot becomes longer when TIME is set back during it.
+#: Maximum number of cycles by which a slot is extended if TIME is set back during it.
 _LONGER = 8
 
 
 class JobPath(wiring.Component):
-    """Route packets of slots between the wires of links with replay and the node, in addition to control words.
+    """Route slot packets between the node and the wires of links with replay, alongside control words.
 
     The handling of a word depends only on the slot, never on the word itself: in a slot of its own job the node sends
     a packet, if it is complete, and accepts arriving words; in a slot of the other job it forwards them. A packet
     that is cut off or damaged therefore has no effect after its slot.
 
-    A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, and then word by word. A
+    A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, one word per cycle. A
     passing word is on the wires :attr:`hop` cycle after it arrives. At rank 0, where slots return to their origin,
-    words arrive later than the node's slots for sending. Passing packets are stored there and sent in a later slot of
-    their job, each word in the same cycle of the slot.
+    words arrive later than the node's own slots. Passing packets are therefore stored there, and sent in a later slot
+    of their job, each word in the same cycle of the slot.
 
     Own words have priority over passing words, and these over control words. All wires to other nodes are registers.
 
     Parameters
     ----------
     depth : int
-        Capacity in words for packets; at least 5.
+        Capacity for packets in words; at least 5.
     frame : JobFrame
 
     Members
@@ -45,19 +45,19 @@ class JobPath(wiring.Component):
     clear : In(1)
         Level: drop stored words of passing packets.
     goes : In(1)
-        A packet may be sent in a slot that starts.
+        A packet may be sent in the slot that starts.
     word : Out(word_layout())
-        Arriving word; depends combinationally on ``ring_i``, as the next output does.
+        Arriving word; like the next output, it depends combinationally on ``ring_i``.
     arrived : Out(1)
         The word is for this node.
     slot, coming : In(slot_layout())
-        Slots for the node's sending, and for arriving words.
+        Current slot for sending, and for arriving words.
     wraps : In(1)
         The two slots differ: this is rank 0.
     whole : Out
         Number of complete packets.
     left : Out(1)
-        Sending of a packet of this node begins.
+        A packet of this node starts to be sent.
     lost : Out(1)
         Pulse: a passing word met one of the node's words.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
@@ -98,7 +98,7 @@ class JobPath(wiring.Component):
             self.word.data.eq(came.data), self.word.last.eq(came.last), self.arrived.eq(word & coming.drives),
         ]
 
-        # Passing packets at rank 0: each of the last pairs of slots has its own rows, one per cycle of a slot.
+        # Passing packets at rank 0: each of the most recent slot pairs has its own rows, one per cycle of a slot.
         row_bits, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
         into_pair, from_pair = Signal(range(pairs)), Signal(range(pairs))
         kept = data.StructLayout({"data": 32, "last": 1, "valid": 1})
@@ -114,8 +114,8 @@ class JobPath(wiring.Component):
         ]
         m.d.sync += [row.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
 
-        # Departing words; without a departing word, the wires do not change.
-        passes, there = Signal(), Signal(pairs)  # pairs with rows that have not been sent
+        # Departing words; if there is none, the wires do not change.
+        passes, there = Signal(), Signal(pairs)  # pairs with unsent rows
         with m.If(coming.starts & coming.passes):
             m.d.sync += there.bit_select(into_pair, 1).eq(1)
         with m.If(slot.starts & slot.drives):

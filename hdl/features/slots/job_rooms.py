@@ -1,4 +1,4 @@
-"""Room for packets of each of two jobs: one lap of the ring finds the minimum, a second one distributes it."""
+"""Packet room on a ring of two jobs: one lap finds each job's minimum, a second lap distributes it."""
 
 from amaranth.hdl import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,41 +14,41 @@ ROOM_BITS = 5
 
 
 def rooms_layout():
-    """Tag of COLLECT and GRANT on rings of two jobs: the number of the superframe, and the minimum room of the nodes
-    of each job, in packets."""
+    """Tag of COLLECT and GRANT on rings of two jobs: superframe number and minimum room of each job's nodes, in
+    packets."""
     return data.StructLayout({"number": FRAME_BITS, "rooms": data.ArrayLayout(ROOM_BITS, JOBS)})
 
 
 class RoomLaps(wiring.Component):
-    """Find the minimum room of the nodes of each job, and distribute it, once in each window.
+    """Find the minimum room of each job's nodes and distribute it, once per window.
 
-    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers the room of its job to its own room
-    at the opening of its own window. When COLLECT returns to rank 0, its rooms circulate as GRANT. A node that
-    receives GRANT in the window of the same superframe may send that number of packets of its job; otherwise, none.
-    The rooms of a job therefore depend only on its own nodes, and not on the arrival times of the words.
+    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers its job's room to the room that it
+    had when its own window opened. When COLLECT returns to rank 0, the minima circulate as GRANT. A node that
+    receives GRANT in the same superframe's window may send that number of packets for its job, otherwise none. The
+    rooms of a job therefore depend only on its own nodes, and not on the arrival times of the words.
 
-    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, throughput is one word per cycle.
-    ``o`` and all other outputs are registers, except ``i.ready``, which depends combinationally on ``o.ready``. Words
-    of other messages and of other superframes are accepted and dropped.
+    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``; throughput is one word per cycle.
+    ``o`` and all other outputs are registers, except ``i.ready``, which depends combinationally on ``o.ready``. Other
+    messages and words of other superframes are accepted and dropped.
 
     Members
     -------
     i, o : In, Out(stream of message_layout())
         From the predecessor, and to the successor.
     place : In(place_layout())
-        Place on the whole ring.
+        The node's position on the whole ring.
     room : In(5)
-        Packets that this node has room for.
+        Number of packets that this node has room for.
     window, opens, number : In
         As in :class:`~hdl.features.slots.job_table.JobTable`.
     allowed : Out(5)
-        Packets that this node may send; valid with ``granted``.
+        Number of packets that this node may send; valid with ``granted``.
     granted : Out(1)
         Pulse: GRANT has arrived.
     reset_link : In(1)
-        Level: drop everything in progress.
+        While high, everything in progress is dropped.
     kept, due : Signal
-        Room when the window opened, and a COLLECT to be offered. Not ports: for proofs.
+        Room when the window opened, and whether a COLLECT must be sent. Not ports; used by proofs.
     """
 
     latency = 1

@@ -1,4 +1,4 @@
-"""Slots of two jobs on one ring, determined only by TIME: all superframes have one shape, independent of traffic."""
+"""Fixed time slots for two jobs on one ring, derived only from TIME and independent of traffic."""
 
 import dataclasses
 
@@ -11,27 +11,27 @@ from hdl.ring.header import packet_words
 
 __all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTable", "slot_layout"]
 
-#: Jobs on a ring: rank mod 2 is the job of a node.
+#: Number of jobs on a ring; rank mod 2 selects a node's job.
 JOBS = 2
-#: Number of bits of a superframe's number (its low bits), and of the delay between TIME and a node's slots.
+#: Number of (low) bits of the superframe number, and of the delay between TIME and a node's slots.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
-#: Minimum length in cycles of the window for departing control words, and minimum number of pairs of slots.
+#: Minimum length in cycles of the window for sending control words, and minimum number of slot pairs.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
-#: Minimum permitted latency of words around the ring, in cycles; bits of the number of a pair of slots.
+#: Minimum permitted latency around the ring, in cycles; number of bits of a slot pair's index.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles without departures at the beginning and end of the window: departing words could meet words of slots.
+#: Cycles at both ends of the window when nothing is sent, because the words could meet words of slots.
 _HEAD, _TAIL = 4, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobFrame:
-    """Shape of superframes: a window for control words, followed by alternating slots of both jobs.
+    """Shape of a superframe: a window for control words, followed by alternating slots of both jobs.
 
     Parameters
     ----------
     longest : int
-        Words of the longest packet.
+        Number of words of the longest packet.
     """
 
     longest: int
@@ -42,7 +42,7 @@ class JobFrame:
 
     @classmethod
     def of(cls, config):
-        """Shape for the packets of nodes of this configuration."""
+        """Superframe shape for nodes with this configuration."""
         return cls(longest=packet_words(config.segment))
 
     @property
@@ -52,7 +52,7 @@ class JobFrame:
 
     @property
     def cycles(self):
-        """Cycles of a superframe, a power of two, so that the position in it follows from TIME."""
+        """Length of a superframe in cycles, a power of two so that the position in it follows from TIME."""
         return 1 << (_MIN_PAIRS * JOBS * self.slot + _MIN_WINDOW - 1).bit_length()
 
     @property
@@ -67,32 +67,32 @@ class JobFrame:
 
     @property
     def kept(self):
-        """Slot pairs, 2 or 4, for which rank 0 stores packets, to pass them on ``kept`` - 1 pairs later."""
+        """Slot pairs (2 or 4) for which rank 0 stores packets; it forwards them ``kept`` - 1 pairs later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
     def way(self):
-        """Maximum cycles that a passing word may take from rank 0 around the ring, to return to rank 0 in time."""
+        """Maximum number of cycles that a word may take around the ring to return to rank 0 in time."""
         return (self.kept - 1) * JOBS * self.slot - 4
 
     @property
     def control(self):
-        """First cycle in which control words may leave, and the cycle after the last such cycle."""
+        """First cycle when control words may be sent, and the cycle after the last one."""
         return _HEAD, self.window - _TAIL
 
 
 def slot_layout():
-    """State of a node in a cycle: a slot begins ``soon``, in the next cycle, or ``starts``. In a slot of its own job
-    the node ``drives`` and accepts arriving words; in a slot of the other job a packet ``passes``. ``pair`` is the
-    low bits of the number of its pair of slots, which continues from superframe to superframe."""
+    """State of a node in a cycle: a slot begins in the next cycle (``soon``) or in this one (``starts``). In a slot
+    of its own job the node ``drives`` and accepts arriving words; in a slot of the other job a packet ``passes``.
+    ``pair`` is the low bits of the slot pair number, which keeps counting across superframes."""
     return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
 
 
 class JobTable(wiring.Component):
-    """Generate the slots of superframes, which begin whenever TIME is a multiple of their cycles.
+    """Generate the slots of superframes; a superframe begins when TIME is a multiple of its length.
 
-    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Slots depend on
-    nothing but TIME. When its TIME becomes valid, a node begins with the next window.
+    A superframe consists of a window for control words, followed by a slot of job 0, a slot of job 1, and so on.
+    Slots depend only on TIME. When TIME becomes valid, a node starts at the next window.
 
     All outputs except ``soon`` are registers, :attr:`latency` cycles after TIME; ``soon`` depends only on registers.
     If TIME is set back, the current slot becomes longer; if it is set forward, the slot becomes shorter.

@@ -1,4 +1,4 @@
-"""Link ends of a node that sends in slots of TIME instead of on credit."""
+"""Link ends of a node that sends in time slots instead of using credits."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -25,27 +25,27 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time", "connect_units", "egress_words",
            "link_members", "state_layout", "test_layout", "usual_words"]
 
-#: Cycles from one SYNC of rank 0 to the next.
+#: Period in cycles of rank 0's SYNC.
 PERIOD = 2048
 
-#: Maximum number of control words in flight without acknowledgement: laps of 16 nodes, and a SYNC with FOLLOW.
+#: Maximum number of unacknowledged control words in flight: laps of 16 nodes, and a SYNC with FOLLOW.
 _WINDOW = 31
 
 _SHIFT_BITS = 16
 
 
 def test_layout():
-    """Register TIME_TEST: drift of TIME, and its shift when ``move`` rises."""
+    """Register TIME_TEST: the drift of TIME, and the shift applied to it when ``move`` rises."""
     return data.StructLayout({"drift": DRIFT_BITS, "shift": _SHIFT_BITS, "move": 1, "free": 7})
 
 
 def state_layout():
-    """Register TIME_STATUS: whether TIME is valid, words lost in the path, and the error of rank 0."""
+    """Register TIME_STATUS: whether TIME is valid, words lost in the path, and rank 0's error."""
     return data.StructLayout({"valid": 1, "free": 7, "lost": 8, "error": 16})
 
 
 def egress_words(config):
-    """Capacity in words for packets that wait for their slots: three of the longest packets, and part of a fourth."""
+    """Capacity in words for packets that await their slots: three longest packets and part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
 
 
@@ -64,7 +64,7 @@ def link_members(config):
 
 
 def connect_clock(m, *, clock, departures, transmitter):
-    """Connect the clock with the state of the link to the successor."""
+    """Connect the clock to the state of the link to the successor."""
     link = clock.clock.link
     m.d.comb += [
         departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
@@ -75,9 +75,9 @@ def connect_clock(m, *, clock, departures, transmitter):
 
 
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
-    """Connect a node's slot units, except for the node's record and the requests for LAP control words.
+    """Connect a node's slot units, apart from the node's record and requests for LAP control words.
 
-    Control words leave between superframes.
+    Control words are sent between superframes.
     """
     wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
     wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
@@ -94,7 +94,7 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
 
 
 def connect_time(m, *, link, units, now, lost, granted):
-    """Connect TIME of the units with the registers of a node's links; count lost words and superframes."""
+    """Connect the units' TIME to the registers of a node's links; count lost words and superframes."""
     moved, lost_words, test = Signal(), Signal(8), link.test
     m.d.sync += [moved.eq(test.move), lost_words.eq(lost_words + lost),
                  link.superframes.eq(link.superframes + granted)]
@@ -106,8 +106,9 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for a lap at rank 0, the only rank with ``looped``, when there are no slots, no records are expected, and
-    the previous LAP has returned, or has not returned for two SYNCs. The first lap waits for a SYNC to return."""
+    """Ask for a lap at rank 0, which is the only rank with ``looped``, when there are no slots, no records are
+    expected, and the previous LAP has returned, or has not returned for two SYNCs. The first lap waits for a SYNC to
+    return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -121,8 +122,7 @@ def ask_for_laps(m, *, laps, table, clock, reset_link):
 
 
 def usual_words(config):
-    """Number of words of the longest packet of gradients and of new weights; an uncoded packet of a broadcast may be
-    longer."""
+    """Number of words in the longest packet of gradients or new weights. Uncoded broadcast packets may be longer."""
     return OVERHEAD_WORDS + max(CODECS[name].max_words(config.segment)
                                 for name in (config.gradients, config.weights.codec))
 
@@ -130,17 +130,17 @@ def usual_words(config):
 class SlotLink(wiring.Component):
     """Link ends that send packets in slots, and control words between superframes.
 
-    All slot units are here: the clock, the laps of records, the slots of a table, and the path, with replay's link
-    ends only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
+    All slot units are here: the clock, the record laps, the slots of a table and the path; the replay link ends are
+    used only for control words. A packet at ``i`` waits until it is complete, and then for a slot that is long
     enough. The node's record is created here: it reports the maximum number of packets, of the longest possible
     length, if there has been a packet since the previous superframe, and the number of packets its receiver can still
-    hold. The record leaves when all packets of the predecessor's slots have arrived, or the last one is arriving.
+    hold. The record is sent when all packets of the predecessor's slots have arrived or the last one is arriving.
 
     Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table, only control words
     are driven.
 
-    Arriving packets are stored as in :class:`~hdl.ring.link.Ingress`, but without checks of length and damage: the
-    depacketizer's CRC detects errors.
+    Arriving packets are stored as in :class:`~hdl.ring.link.Ingress`, but without checking for wrong lengths or
+    damage, which the depacketizer's CRC detects.
 
     Parameters
     ----------
@@ -155,15 +155,15 @@ class SlotLink(wiring.Component):
     clock_words, record_words : Out(unit_words_signature())
         Control words of two units.
     place : In(place_layout())
-        Place of this node; changes only together with ``reset_link``. With a size of 0 or 1 nothing is driven. With
+        Position of this node; changes only together with ``reset_link``. With size 0 or 1 nothing is driven. With
         messages it is the ``given`` input of a :class:`~hdl.features.slots.place.PositionRelay`.
     test : In(test_layout())
     now : Out(32)
     state : Out(state_layout())
     superframes : Out(16)
-        Superframes that the node had a table for, modulo 65,536.
+        Number of superframes for which the node had a table, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages of this node, without checks; the first word is
+        Messages from this node, without checks; the first word is
         :func:`~hdl.features.slots.layouts.message_header_layout`.
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
@@ -171,7 +171,7 @@ class SlotLink(wiring.Component):
     place_words : Out(unit_words_signature()), with messages
     rank : Out(4), with messages
     forget : Out(1), with messages
-        The place of the node has changed in this cycle.
+        Whether the node's position changed in this cycle.
     """
 
     def __init__(self, *, config):
@@ -190,7 +190,7 @@ class SlotLink(wiring.Component):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.link.ingress, packet_words(config.segment)
-        # With messages, link ends and control words continue while the host resets links: a message ends the reset.
+        # With messages, link ends and control words continue during a host's link reset, since a message ends it.
         position, links, restart, drops = self.place, reset, reset, reset
         if config.link.messages:
             m.submodules.placer = placer = PositionRelay()
@@ -225,12 +225,12 @@ class SlotLink(wiring.Component):
         for unit in (departures, transmitter, receiver):
             m.d.comb += unit.reset_link.eq(links)
 
-        # Connect TIME, its slots and the test inputs.
+        # Connect TIME, its slots, and the test inputs.
         state = clock.clock
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
 
-        # Packets for the successor; words of the longest waiting packet, by default the usual number.
+        # Packets for the successor, and the word count of the longest waiting packet, by default the usual one.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         usual = usual_words(config)
         recent, most = Signal(), Signal(length.shape(), init=usual)

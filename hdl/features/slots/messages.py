@@ -11,16 +11,16 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["MessageGate", "MessageStore"]
 
-_ROWS = 128  # memory rows of a message, a power of two
+_ROWS = 128  # number of memory rows per message; a power of two
 _OFFSET_BITS = 7
 
 
 class MessageStore(wiring.Component):
-    """Store arriving messages, and output those with a correct check.
+    """Store arriving messages, and output the ones with a correct check.
 
     A message can be read :attr:`latency` cycles after its last word. A message that arrives while :attr:`messages`
-    are stored is dropped as a whole. Words of a message are read one per cycle: the word at ``offset`` is on ``read``
-    in the next cycle.
+    messages are stored is dropped as a whole. Words are read one per cycle: the word at ``offset`` is on ``read`` in
+    the next cycle.
 
     Members
     -------
@@ -28,7 +28,7 @@ class MessageStore(wiring.Component):
     heard : In(1)
         The word belongs to a message for this node.
     there : Out(1)
-        There is a message.
+        A message is available.
     offset : In(7)
     read : Out(word_layout())
         Word at that offset of the oldest message, one cycle later: the header, the payload, and the check with
@@ -73,7 +73,7 @@ class MessageStore(wiring.Component):
         with m.If(self.heard):
             m.d.sync += [check.eq(check_after(check, self.word.data)),
                          position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
-        # At least one cycle must be between two messages; otherwise, the second one has a wrong check.
+        # Messages must be at least one cycle apart; otherwise, the second one would have a wrong check.
         with m.If(ended):
             m.d.sync += [check.eq(0), refused.eq(0)]
         with m.If(self.reset_link):
@@ -82,24 +82,24 @@ class MessageStore(wiring.Component):
 
 
 class MessageGate(wiring.Component):
-    """Route messages between the slots, the host and the host port of a node.
+    """Route messages between the slots, the host, and the host port of a node.
 
-    At rank 0 a packet of the host that begins with a message header is sent in the slots; words after the 64th
-    are dropped. Each arriving message becomes a packet for the host, with header and check. The path
-    appends a check to a departing message.
+    At rank 0, a host packet that starts with a message header is sent in the slots; words after the 64th are dropped.
+    Each arriving message becomes a packet for the host, with header and check. The path appends a check to a
+    departing message.
 
-    At other ranks the words of the messages of a request form one packet for the host port, and its response becomes
-    messages of at most 64 words. Each correct message of a request is answered by one message: an empty one if it is
-    not the last, otherwise the first one of the answer. The next message of an answer waits for an empty message, or
-    for the first one of another request. A request that begins while another one is open ends the open request, with
-    a word that has ``last`` set. A message that is not the next one of an open request is dropped.
+    At other ranks, the messages of a request are joined into one packet for the host port, and its response is split
+    into messages of at most 64 words. Each correct message of a request is answered by one message: an empty one if
+    it is not the last, otherwise the first one of the answer. The next message of an answer waits for an empty
+    message, or for the first one of another request. A request that begins while another one is open ends the open
+    request, with a word that has ``last`` set. A message that is not the next one of an open request is dropped.
 
     The host's own requests go to the port one at a time, as in a node without messages: the next one enters after the
-    response, also after the response to a request that came in messages.
+    response to the previous one, even if that request came in messages.
 
-    A word is forwarded in the cycle of its arrival. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
-    ``message_o`` depend combinationally on the streams at the other side. A correct message is offered
-    :attr:`latency` cycles after its last word, a word per cycle, at rank 0 with the header, otherwise without.
+    A word is forwarded in the cycle in which it arrives. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready``
+    and ``message_o`` depend combinationally on the streams on the other side. A correct message is offered
+    :attr:`latency` cycles after its last word, one word per cycle, with its header only at rank 0.
 
     Members
     -------
@@ -110,11 +110,11 @@ class MessageGate(wiring.Component):
         To and from the :class:`~hdl.control.host_port.HostPort`.
     word : In(word_layout())
     heard : In(1)
-        As in :class:`~hdl.features.slots.path.SlotPath`.
+        See :class:`~hdl.features.slots.path.SlotPath`.
     message_o : Out(stream of word_layout())
         To ``message_i`` of the path; the path's ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
-        Level: drop messages that have not been received, or not been formed, completely.
+        Level: drop messages that have not been completely received or formed.
     """
 
     latency = 4
@@ -137,16 +137,16 @@ class MessageGate(wiring.Component):
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        # `store.read` holds the header of a message, or one of its words for the host or for the port.
+        # `store.read` holds the header of a message, or one of its words, for the host or for the port.
         heads, gives, reads = Signal(), Signal(), Signal()
-        heading, filling = Signal(), Signal()  # header, or further word, of a message being made
-        # A host request is at the port, or enters it; a request in messages is at the port, and may be incomplete.
+        heading, filling = Signal(), Signal()  # header, or any further word, of a message being formed
+        # A host request is at the port, or is entering it; one in messages is at the port, and may be incomplete.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
         held = Signal()  # the rest of an answer waits; at rank 0, the rest of a packet is dropped
-        fresh = Signal(init=1)  # no message of the current answer has been sent
+        fresh = Signal(init=1)  # no message of the current answer has been sent yet
 
-        # The host sends a message, or its own request.
+        # The host sends a message, or a request of its own.
         offers, takes_local, takes_message = Signal(), Signal(), Signal()
         m.d.comb += [
             offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),
@@ -230,7 +230,7 @@ class MessageGate(wiring.Component):
                 (filling & source_valid)
                 | (heading & Mux(master, takes_message & host.valid, owes | (port.valid & remote & ~held))))),
             message.payload.last.eq(Mux(filling, source_last | full, Mux(master, host.payload.last, owes))),
-            # Each of these sources is 0 unless it is selected.
+            # Each source is 0 unless it is selected.
             message.payload.data.eq((host.payload.data & master.replicate(32))
                                     | (port.payload.data & (~master & filling).replicate(32))
                                     | (made.as_value() & (~master & heading).replicate(32))),

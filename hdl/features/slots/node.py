@@ -1,4 +1,4 @@
-"""Extension of nodes in slots: the host of rank 0 accesses all nodes by messages."""
+"""Extension of nodes with slots: rank 0's host accesses all nodes by messages."""
 
 from amaranth.lib import wiring
 
@@ -10,7 +10,7 @@ __all__ = ["SlotsNode"]
 
 
 class SlotsNode(NodeExtension):
-    """Gate between the host and the host port, in a node with messages."""
+    """Gate between the host and the host port in nodes with messages."""
 
     def host(self, m, units):
         if not self._config.link.messages:

@@ -1,4 +1,4 @@
-"""Path through a node for packets in slots: the node's own, passing and arriving packets."""
+"""Path of slot packets through a node: its own packets, passing packets and arriving packets."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,21 +13,21 @@ __all__ = ["SlotPath", "SlotSender", "check_capacity"]
 
 
 def check_capacity(words, role):
-    """Raise ValueError unless ``words`` is a valid depth of a queue."""
+    """Raise ValueError unless ``words`` is a valid queue depth."""
     if isinstance(words, bool) or not isinstance(words, int) or words < 5:
         raise ValueError(f"{role} must be an integer of at least 5, not {words!r}")
 
 
 class SlotSender(wiring.Component):
-    """Store packets, and on request send one without a pause, if it is complete.
+    """Store packets, and send a complete one without a pause on request.
 
-    The first word is at ``o`` in the cycle after ``start``, throughput is one word per cycle. ``o`` is registers,
-    with all bits 0 while there is no word, and ``i.ready`` depends only on registers.
+    The first word is at ``o`` in the cycle after ``start``; throughput is one word per cycle. ``o`` is registered,
+    and all bits are 0 while there is no word; ``i.ready`` depends only on registers.
 
     Parameters
     ----------
     depth : int
-        Words that are stored, in addition to the one at ``o``; at least 5.
+        Number of words that can be stored, not counting the one at ``o``; at least 5.
     least : int
         Minimum number of words of a packet: 1, or at least 2.
 
@@ -35,16 +35,16 @@ class SlotSender(wiring.Component):
     -------
     i : In(stream of word_layout())
     o : Out(stream of word_layout())
-        Words; each one is always accepted.
+        Words; the receiver must accept every word.
     start : In(1)
         Pulse, while nothing is being sent: send a packet.
     whole : Out(range(depth // 2 + 1))
         Number of complete packets; each counts in the cycle after its last word, or one cycle later if packets
         may have one word.
     left : Out(1)
-        Sending of a packet begins.
+        A packet starts to be sent.
     follows : Out(1)
-        There is a word at ``o`` in the next cycle.
+        ``o`` has a word in the next cycle.
     """
 
     def __init__(self, *, depth, least=2):
@@ -62,7 +62,7 @@ class SlotSender(wiring.Component):
         m.submodules.memory = memory = Memory(shape=word_layout(), depth=1 << bits, init=[],
                                               attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
-        # Addresses of entering and leaving words. The first word of a packet is prefetched in the memory's latch.
+        # Addresses of words that enter and leave. The first word of a packet is prefetched into the memory's latch.
         enters, leaves, after, level = (Signal(bits + 1, name=name) for name in (
             "enters", "leaves", "after", "level"))
         ended, goes, follows = Signal(), self.left, self.follows
@@ -87,18 +87,18 @@ class SlotSender(wiring.Component):
 
 
 class SlotPath(wiring.Component):
-    """Route packets of slots between the wires of links with replay and the node, in addition to control words.
+    """Route slot packets between the node and the wires of links with replay, alongside control words.
 
-    Words of kind 0 belong to slots, and have no check; words of kind 1 come from replay's transmitter and go to its
+    Words of kind 0 belong to slots and have no check; words of kind 1 come from replay's transmitter and go to its
     receiver. The node's words of a slot have priority over passing words, and passing words over words of the
-    transmitter, which is notified one cycle before the node sends a word of a slot: its lost words are repeated like
-    damaged words. ``lost`` reports lost words of passing packets.
+    transmitter, which is notified one cycle before the node sends a word of a slot: words lost in this way are
+    repeated, like damaged ones. ``lost`` reports lost words of passing packets.
 
     A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle before
-    (messages: two), and then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so
-    is at the same position of its slot as at the previous node, where slots begin earlier by the latency of the wires
+    (messages: two), then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so is
+    at the same position of its slot as at the previous node, where slots begin earlier by the latency of the wires
     and of a hop. The first word decides whether a packet passes; it then passes up to its last word, in any slot. All
-    wires to other nodes are registers: the transmitter's words take a cycle, and so does ``line``.
+    wires to other nodes are driven by registers: the transmitter's words take one cycle, and so does ``line``.
 
     A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
     it passes or not. After the last word of the node's message, and a cycle without one, its check follows
@@ -107,7 +107,7 @@ class SlotPath(wiring.Component):
     Parameters
     ----------
     depth, message_depth : int
-        Capacity in words for packets, and for messages; at least 5.
+        Capacity for packets and for messages, in words; at least 5.
 
     Members
     -------
@@ -116,13 +116,13 @@ class SlotPath(wiring.Component):
     word : Out(word_layout())
         Arriving word; depends combinationally on ``ring_i``, as do the next two, which also depend on ``mode``.
     arrived, heard : Out(1)
-        The word belongs to a packet for this node; to a message for it, with the check as the last word.
+        The word belongs to a packet, or to a message, for this node; the last word of a message is its check.
     starts : In(1)
     mode : In(mode_layout())
         As in :class:`~hdl.features.slots.table.SlotTable`.
     rank : In(4)
     whole, message_whole : Out
-        Number of complete packets, and messages.
+        Number of complete packets, and of complete messages.
     lost : Out(1)
         Pulse: a passing word met one of the node's words.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
@@ -162,7 +162,7 @@ class SlotPath(wiring.Component):
         m.d.comb += [Cat(packets.start, messages.start).eq(due), self.whole.eq(packets.whole),
                      self.message_whole.eq(messages.whole)]
 
-        # The first arriving word of a packet decides how the packet is handled.
+        # The first arriving word of a packet determines how the packet is handled.
         word, header = Signal(), data.View(message_header_layout(), came.data)
         inside, passing, messaging, addressed = Signal(), Signal(), Signal(), Signal()
         passes, message, meant = Signal(), Signal(), Signal()
@@ -177,7 +177,7 @@ class SlotPath(wiring.Component):
         m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
                      self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
 
-        # Departing words. Words of this node are 0 when none is sent, so they can be combined by OR.
+        # Departing words. Words of this node are 0 while none is sent, so they can be ORed.
         check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
         drives, takes = Signal(), Signal()
         m.d.comb += [
@@ -192,7 +192,7 @@ class SlotPath(wiring.Component):
             out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
         ]
 
-        # Check of the message on the wires; the message's last word precedes the check by a cycle.
+        # Check of the message on the wires; the last word of the message precedes it by one cycle.
         after = check_after(check, out.data)
         m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
                      ends.eq(messages.o.payload.last), checks.eq(ends)]

@@ -1,4 +1,4 @@
-"""Assignment of a place, the rank and the ring size, to all nodes of a ring, starting at rank 0."""
+"""Assign all nodes of a ring their place (rank and ring size), starting from rank 0."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,25 +11,25 @@ __all__ = ["PositionRelay"]
 
 
 class PositionRelay(wiring.Component):
-    """Assign the nodes of a ring their places, starting at rank 0.
+    """Assign the nodes of a ring their places, starting from rank 0.
 
-    A node that is given the place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each
-    node adopts the arriving place and forwards the next one, up to rank 0. Until PLACE has returned, rank 0 sends
+    A node that is given the place of rank 0 sends PLACE with its successor's rank and the ring size. Each node adopts
+    the place that arrives, and forwards the next one, up to rank 0. Until its PLACE has returned, rank 0 sends
     another one every :attr:`period` cycles. An arriving place has priority over a given one.
 
-    A word is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``, which is always ready. ``o`` comes
-    from registers. Words other than PLACE are accepted and dropped.
+    Latency is :attr:`latency` cycles from ``i``, which is always ready, to ``o``, which is registered. Words other
+    than PLACE are accepted and dropped.
 
     Members
     -------
     i, o : In, Out(stream of message_layout())
         From the predecessor, and to the successor.
     given : In(place_layout())
-        Place from the host, if there is one at this node.
+        Place from the host, if one is attached to this node.
     place : Out(place_layout())
         Depends combinationally on ``given``.
     moved : Out(1)
-        Level: the place has changed in this cycle.
+        The place changes in this cycle.
     """
 
     latency = 2

@@ -1,4 +1,4 @@
-"""Records of the packets and rooms of nodes, distributed to all nodes in one lap of the ring."""
+"""Records of each node's packets and free space, sent to all nodes in one lap of the ring."""
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -21,12 +21,12 @@ __all__ = ["RecordLaps"]
 
 
 class RecordLaps(wiring.Component):
-    """Send the record of this node when its slots are over, and combine all records into one table on all nodes.
+    """Send this node's record when its slots end, and combine all records into a table on every node.
 
-    A node forwards the other nodes' RECORDs, which arrive in descending order of ranks, except its successor's. The
+    A node forwards the RECORDs of the other nodes, except its successor's; they arrive in descending rank order. The
     slots of rank 0's predecessor end later by the latency around the ring, so rank 0 sends its own RECORD that much
-    later, or when the first one arrives. The records of all ranks form a table, if they have arrived at least 3
-    cycles before slots begin. Any other RECORD is dropped: no node then has all records at the end of the next slots.
+    later, or when the first one arrives. The records of all ranks form a table if they have arrived at least 3 cycles
+    before slots begin. Any other RECORD is dropped: no node then has all records at the end of the next slots.
 
     The first lap, and a lap after a table that rank 0 missed, begins as if slots had ended at a certain TIME.
     LAP, which rank 0 sends around the ring, contains this TIME, and the cycles from the end of slots to the next
@@ -133,7 +133,7 @@ class RecordLaps(wiring.Component):
             checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
         ]
 
-        # To the successor: a LAP, the record of this node, or an arriving word.
+        # Send to the successor: a LAP, this node's record, or a word that has arrived.
         record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
         m.d.comb += [
             span.eq(size * self.hop + self.margin),
@@ -155,7 +155,7 @@ class RecordLaps(wiring.Component):
         with m.If(self.ask & master):
             m.d.sync += calls.eq(1)
 
-        # Handle words from the predecessor, and the end of this node's slots.
+        # Handle words from the predecessor and the end of this node's slots.
         with m.If(taken & lap & ~master):
             m.d.sync += self.sets.eq(self.valid)
         with m.If(taken & fits):
@@ -163,7 +163,7 @@ class RecordLaps(wiring.Component):
         with m.If(self.left[-1] | checks | self.sets):
             m.d.sync += self.gathers.eq(0)
 
-        # The table combines the records in `o`, one cycle later.
+        # The table combines the records in `o` one cycle later.
         with m.If(folds):
             with m.If(came.record.room < table.slots):
                 m.d.sync += table.slots.eq(came.record.room)

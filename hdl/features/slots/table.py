@@ -1,4 +1,4 @@
-"""Slots of a node, generated from its TIME according to a table."""
+"""Generate a node's slots from its TIME and a table."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -12,17 +12,17 @@ __all__ = ["SlotTable"]
 class SlotTable(wiring.Component):
     """Generate the slots of a superframe.
 
-    After every four slots for packets, and after the last one, there is one for messages. In a slot for packets every
-    node sends a packet to its successor. Slots for messages belong alternately to rank 0 and to rank ``other`` of the
+    There is one message slot after every four packet slots, and after the last packet slot. In a packet slot, every
+    node sends a packet to its successor. Message slots belong alternately to rank 0 and to rank ``other`` of the
     table, if there is one; nodes after the sender forward arriving words, up to rank 0.
 
-    ``starts`` and ``mode`` are registers, :attr:`latency` cycle after TIME. If TIME is set back, the current slot
-    becomes longer; if it is set forward, the slot becomes shorter.
+    ``starts`` and ``mode`` are registered; latency from TIME is :attr:`latency` cycle. If TIME is set back, the
+    current slot becomes longer, and if it is set forward, the slot becomes shorter.
 
     Parameters
     ----------
     messages : bool
-        Whether there are slots for messages.
+        Whether there are message slots.
 
     Members
     -------

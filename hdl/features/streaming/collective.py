@@ -10,7 +10,7 @@ __all__ = ["StreamingExtension"]
 
 
 class StreamingExtension(CollectiveExtension):
-    """Extension for the format of a BROADCAST and, on a server, the table entry that counts a command."""
+    """Extension for the format of a BROADCAST and, on servers, the table entry that counts a command."""
 
     def take(self, m, units, command):
         if not self._config.role.broadcast_formats:

@@ -1,4 +1,4 @@
-"""Layers streamed from a server to workers, see docs/streaming.md."""
+"""Streaming of layers from a server to workers; see docs/streaming.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ __all__ = ["FEATURE", "Server", "ServerConfig", "ServerMemories", "StreamingFeat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker(Role):
-    """A worker: it receives layers from a server, and returns gradients by PUSH, see docs/streaming.md.
+    """A worker, which receives layers from a server and returns gradients by PUSH; see docs/streaming.md.
 
     Parameters
     ----------
     broadcast_formats : bool
-        Whether weights have a format in BROADCAST: docs/ring/collective/formats.md.
+        Whether BROADCAST supports formats for weights: docs/ring/collective/formats.md.
     """
 
     streams: ClassVar[bool] = True
@@ -37,12 +37,12 @@ class Worker(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(Role):
-    """The server of workers, with weights and state in its far memory, see docs/streaming.md.
+    """The workers' server, with weights and state in its far memory; see docs/streaming.md.
 
     Parameters
     ----------
     broadcast_formats : bool
-        Whether weights have a format in BROADCAST, and are counted: docs/ring/collective/formats.md.
+        Whether BROADCAST supports formats for weights, and counts the weights: docs/ring/collective/formats.md.
     """
 
     streams: ClassVar[bool] = True
@@ -59,21 +59,21 @@ class Server(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerMemories(Memories):
-    """Memories of a server; weights and state are in its far memory.
+    """Memories of a server, with weights and state in its far memory.
 
     Parameters
     ----------
     gradient, weight, state, planes : int
         As in :class:`Memories`.
     far : int
-        Capacity in elements of the far memory, with room for weights and state: docs/far.md.
+        Capacity of the far memory in elements, enough for weights and state: docs/far.md.
     """
 
     far: int = option(32768, Words())
 
     @property
     def served(self):
-        """Number of words of weights and state together."""
+        """Total number of words of weights and state."""
         return self.weight + self.planes * self.state
 
     def check(self):
@@ -85,8 +85,8 @@ class ServerMemories(Memories):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(Coupled):
-    """Parameters of a server of layers: it has weights and state in a far memory, and does not compute, mask or
-    infer, see docs/streaming.md.
+    """Parameters of a layer server, which keeps weights and state in a far memory, and does not compute, mask or
+    infer; see docs/streaming.md.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class ServerConfig(Coupled):
 
 
 class StreamingFeature(Feature):
-    """Feature with the operation PUSH, and weights and state in a server's far memory."""
+    """Feature with the PUSH operation, and with weights and state in a server's far memory."""
 
     couplings = (
         Coupling(sections=("role", "lanes"), clash=lambda role, lanes: role.broadcast_formats and lanes < 2,

@@ -1,7 +1,7 @@
-"""FETCH in several formats: a server encodes the weights that it broadcasts, and a worker decodes them.
+"""FETCH in several formats: a server encodes the weights it broadcasts, and workers decode them.
 
-One quantizer and one decoder serve all formats with blocks. The field ``format`` of a BROADCAST selects one of
-these, or none, for the whole command. On the server, elements of FETCH and sums of PUSH are counted as they pass.
+All block formats share one quantizer and one decoder. The ``format`` field of a BROADCAST selects a format, or none,
+for the whole command. The server counts the elements of FETCH and the sums of PUSH as they pass through.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -30,7 +30,7 @@ def _is_counted(record, setup):
 
 
 def describe(config):
-    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without formats."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None if no formats are configured."""
     if not config.role.broadcast_formats:
         return None
     if not config.is_server:
@@ -43,7 +43,7 @@ def describe(config):
     return PartDescription(
         name="fetch",
         component=Served,
-        # One instruction for each counted segment: the command lasts until the table is written.
+        # Each counted segment has one instruction, because the command lasts until its counts are written.
         instructions=(Instruction("counted", OWN, 1, _is_last, when=_is_counted, awaited=True),),
         writes={"counts": 1},
         inputs=(Input("stored", Channel.STORED), Input("sums", Channel.SUMS)),
@@ -52,13 +52,13 @@ def describe(config):
 
 
 class Fetched(Part):
-    """Decoder of weights from the ring, in the commands with coded weights."""
+    """Decoder of weights from the ring, for commands with encoded weights."""
 
     def __init__(self, *, config, description):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(stream.Signature(word_layout())),
-            # Decoded weights, as rows for the weight memory.
+            # Decoded weights, in rows of the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
         })
 
@@ -76,7 +76,7 @@ class Fetched(Part):
 
 
 class Served(Part):
-    """Encode weights for the ring, or pass them unchanged; count these weights and the sums of PUSH."""
+    """Encode weights for the ring or pass them through; count these weights and the sums of PUSH."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

@@ -1,4 +1,4 @@
-"""Tally of a server: zeros and saturations among the elements of a command, in a table that the host reads."""
+"""Tally of a server: counts zeros and saturations in a command's elements, in a host-readable table."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,35 +10,35 @@ from hdl.memory_map import COUNT_WORDS
 
 __all__ = ["ENTRIES", "Tally"]
 
-#: Number of entries of the table, of four words each: zeros and saturations of FETCH, and then of PUSH.
+#: Number of table entries; an entry has four words: zeros and saturations of FETCH, then of PUSH.
 ENTRIES = COUNT_WORDS // 4
 
 
 class Tally(wiring.Component):
-    """Count flags of the first ``length`` elements of a command, and write the counts into an entry of the table.
+    """Count the flags of a command's first ``length`` elements, and write the counts to a table entry.
 
-    Zeros are written to the command's half of the entry when the command begins, and the counts so far are written
-    after each packet. Flags are counted in the cycle of their ``valid``; a write occurs :attr:`latency` cycle after a
-    packet's last flags at the earliest. A packet is ``written`` when its counts have been written.
+    The command's half of the entry is cleared when the command begins, and the counts so far are written after each
+    packet. Flags are counted in the cycle of their ``valid``; the write occurs at least :attr:`latency` cycle after
+    the packet's last flags. A packet is reported at ``written`` once its counts have been written.
 
     Parameters
     ----------
     lanes : int
-        Elements in a beat, and words in a row of the table: 2, 4 or 8.
+        Number of elements in a beat, and of words in a table row: 2, 4 or 8.
     elements : int
-        Maximum number of elements of a command.
+        Maximum number of elements in a command.
 
     Members
     -------
     start : In(1)
-        Begins a command; the next four inputs must hold until its last packet is written.
+        Start of a command; the next four inputs must be held until its last packet is written.
     enable : In(1)
         Whether the command is counted.
     entry, push, length : In
-        Entry; whether its second half is used; elements to count, possibly followed by more in the last packet.
+        Entry to write; whether to use its second half; number of elements to count (the last packet may have more).
     flags : In(flags_layout(lanes))
     written : Out(stream of no bits)
-        One for each packet.
+        One beat per packet.
     port : Out(write_signature(COUNT_WORDS // lanes, lanes))
     """
 

@@ -1,4 +1,4 @@
-"""Store of the codebook that the host has loaded into an encoder of tables."""
+"""Stores the codebook that the host loads into a table encoder."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,11 +12,11 @@ __all__ = ["CentroidStore"]
 
 
 class CentroidStore(wiring.Component):
-    """Pass loaded bounds to the comparators, and store the centroids, if packets contain them.
+    """Pass loaded bounds to the comparators, and store the centroids if packets contain them.
 
     One word is accepted per cycle while ``open``. ``load.ready`` equals ``open``; a bound is passed on in the same
-    cycle as its word is accepted, and a word of centroids is stored from the next cycle on. After a load of the wrong
-    length, the next load starts from its first word.
+    cycle as its word is accepted, and a centroid word is in the memory from the next cycle on. After a load of the
+    wrong length, the next load starts from its first word.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Number of the next word to be loaded; the number after the last one stands for all excess words.
+        # Number of the next word to load; the number after the last one stands for all excess words.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

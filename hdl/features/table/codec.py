@@ -1,4 +1,4 @@
-"""Table-based compression as a codec of the ring."""
+"""Table-based compression as a codec on the ring."""
 
 import dataclasses
 
@@ -23,14 +23,14 @@ class TableCodec:
     ----------
     code : int
     centroids : int
-        Centroids of fractions: 8, 16, 32, 64 or 128.
+        Number of fraction centroids: 8, 16, 32, 64 or 128.
     """
 
     code: int
     centroids: int
 
     weights = True
-    gradients = False  # the codebook fits the weights it was computed from, but not sums
+    gradients = False  # the codebook fits the weights from which it was computed, but not sums
     exact = False
     sums_coded = False
     drops_zeros = False
@@ -57,7 +57,7 @@ class TableCodec:
         return 2 * self.centroids
 
     def max_words(self, count):
-        """Return the number of words in a packet of ``count`` elements with all exponents different."""
+        """Return the number of words in a packet of ``count`` elements if all exponents differ."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def length_counter(self):

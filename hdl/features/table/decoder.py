@@ -1,4 +1,4 @@
-"""Conversion of packets to elements, in the format of :mod:`hdl.features.table.format`."""
+"""Decoding of packets into elements, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,22 +15,22 @@ __all__ = ["Decoder"]
 
 
 class Decoder(wiring.Component):
-    """Expand packets, in whole groups of 32 / lanes beats.
+    """Expand packets to whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. Within a packet, one beat is output per
-    cycle without a bubble between groups, as long as words arrive. Each exponent and each centroid takes one cycle,
-    plus two cycles in all. They are read when all codes of the previous packet have been taken for look-up.
-    ``i.ready`` depends combinationally on ``o.ready``.
+    cycle without bubbles between groups, as long as words arrive. The tables take one cycle per exponent and per
+    centroid, plus two cycles. They are read once all codes of the previous packet have been looked up. ``i.ready``
+    depends combinationally on ``o.ready``.
 
-    A malformed packet raises ``error``, and the next one is decoded correctly. If its tables are cut short or out of
-    order, there is no output. If it ends within a group, output ends with the incomplete group of eight, and the
-    missing elements are unspecified. If an index is beyond its table, the exponent is unspecified.
+    A malformed packet raises ``error``, and the next one is decoded correctly. If its tables are truncated or out of
+    order, there is no output. If it ends within a group, the output ends with the incomplete group of eight, where
+    missing elements are unspecified. If an index exceeds its table, the exponent is unspecified.
 
     Parameters
     ----------
     table : LookupTable
     lanes : int
-        Elements per beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -40,10 +40,10 @@ class Decoder(wiring.Component):
         ascending order. Accepted at any time, and effective immediately.
     o : Out(stream of beat_layout(lanes, table.format.width))
     error : Out(1)
-        Pulse: this packet is malformed, or a wrong number of words was loaded.
+        Pulse if this packet is malformed or the wrong number of words was loaded.
     """
 
-    #: Cycles from the acceptance of the beat that completes eight codes to the offer of their first elements.
+    #: Latency in cycles from the beat that completes eight codes to the offer of their first elements.
     latency = ByteUnpacker.latency + GroupSplitter.latency + 2
 
     def __init__(self, *, table, lanes):
@@ -88,14 +88,14 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
-        # Exponents ascend: only the first may be the exponent of zeros, and only the last the exponent of infinities.
+        # Exponents ascend: only the first can stand for zeros, and only the last for infinities.
         first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        # The latest exponent is out of order; this is known two cycles later, when another may have been read.
+        # Whether the latest exponent is out of order; known two cycles later, when another may have been read.
         previous = Signal(8)
         following = Signal()
         excessive = Signal()
@@ -108,7 +108,7 @@ class Decoder(wiring.Component):
         centroid_number = Signal(range(table.mantissas))
         centroid_write = Signal()
 
-        # The number of required bytes is known one cycle ahead, except for codes that come in several chunks.
+        # The number of bytes needed is known one cycle ahead, except for codes that come in several chunks.
         want = Signal.like(unpacker.want, init=1)
         m.d.comb += unpacker.want.eq(want)
 
@@ -170,7 +170,7 @@ class Decoder(wiring.Component):
                     m.d.sync += want.eq(1)
                     m.next = "Exponents"
 
-        # Look up exponents and mantissas, and join them.
+        # Look up exponents and mantissas and combine them.
         looked = Signal(data.StructLayout({"lanes": data.ArrayLayout(data.StructLayout({
             "sign": 1, "mantissa": table.mantissa_bits, "zero": 1}), lanes), "last": 1, "valid": 1}))
         looking = Signal()
@@ -244,7 +244,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """Take one centroid per cycle. Each leaves one more unused bit in its last byte than the previous one."""
+        """Accept one centroid per cycle; each leaves one unused bit more in its last byte."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
-"""Conversion of elements to packets, in the format of :mod:`hdl.features.table.format`."""
+"""Encoding of elements as packets, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,7 +19,7 @@ __all__ = ["Encoder"]
 
 
 def _lowest(bits):
-    """Return only the lowest set bit of ``bits``."""
+    """Isolate the lowest set bit of ``bits``."""
     return Cat(bit & ~bits[:number].any() for number, bit in enumerate(bits))
 
 
@@ -35,13 +35,13 @@ def _is_special(exponent):
 
 
 class Encoder(wiring.Component):
-    """Compress packets of elements; each packet is streamed twice.
+    """Compress packets of elements; each packet must be streamed twice.
 
-    The first time, on ``scan``, its exponents are collected; the second time, on ``i``, its elements are encoded. No
-    element is stored. The two may overlap: while one packet is encoded, the next one is scanned. Weights may also be
-    scanned while another unit writes them to their memory, so that they are read only once.
+    The first stream, on ``scan``, collects the exponents; the second, on ``i``, is encoded. No element is stored. One
+    packet can be scanned while the previous one is encoded. Weights may also be scanned while another unit writes
+    them to their memory, so that they are read only once.
 
-    One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
+    One beat per cycle is accepted on either port. From the last beat of its scan to its first element a packet takes
     four cycles plus, for each of the 16 rows of 16 exponents, one cycle per exponent in the row, but at least one.
     Words before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
     filled up to 32 elements, in the cycles of the missing elements. The first beat that a group of eight codes
@@ -52,7 +52,7 @@ class Encoder(wiring.Component):
     ----------
     table : LookupTable
     lanes : int
-        Elements per beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -63,7 +63,7 @@ class Encoder(wiring.Component):
         as they are sent, if at all.
     o : Out(stream of beat_layout(words))
     error : Out(1)
-        Pulse: there are too many exponents, or one that was not scanned, or a wrong number of words was loaded.
+        Pulse if there are too many exponents, an exponent was not scanned, or the wrong number of words was loaded.
     """
 
     def __init__(self, *, table, lanes):
@@ -95,12 +95,12 @@ class Encoder(wiring.Component):
 
     @property
     def stages(self):
-        """Number of registers between the input register and the codes."""
+        """Number of registers from the input register to the codes."""
         return self._table.mantissa_bits if self._table.centroids else 2
 
     @property
     def latency(self):
-        """Cycles from a group's eighth code to the offer of the output beat completed by the group's first bytes."""
+        """Latency in cycles from a group's eighth code to the output beat that its first bytes complete."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._table.width)
         return 1 + self.stages + assembler.latency + BytePacker.latency
 
@@ -117,14 +117,14 @@ class Encoder(wiring.Component):
         connect_stream(m, self.scan, exponents.i)
         connect_stream(m, packer.o, self.o)
 
-        # Rows of exponents, and the number of exponents below each row.
+        # Rows of exponents, and the number of exponents before each row.
         rows = Signal(data.StructLayout({"bits": ROW, "below": 8}))
         row = Signal(range(ROWS))
         fresh = Signal()
         accepting = Signal()
         unknown = self._elaborate_codes(m, assembler, store, accepting, row, rows, fresh)
 
-        # The preamble: step through the rows, and output a byte for each bit.
+        # Preamble: step through the rows and output one byte per set bit.
         bits = Signal(ROW)
         lowest = Signal(ROW)
         rest = Signal(ROW)
@@ -209,17 +209,17 @@ class Encoder(wiring.Component):
         return m
 
     def _elaborate_codes(self, m, assembler, store, accepting, row, rows, fresh):
-        """Convert elements to codes, in several registers, each with its own valid bit.
+        """Convert elements to codes in a pipeline with a valid bit per stage.
 
         Returns
         -------
         Value
-            Whether the last register outputs an exponent that was not scanned.
+            Whether the last stage outputs an exponent that was not scanned.
         """
         table, lanes = self._table, self._lanes
         format = table.format
 
-        # Hold one beat. The last beat of a packet is held, without elements, until its group is complete.
+        # Holds one beat; a packet's last beat stays, without elements, until its group is complete.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -296,7 +296,7 @@ class Encoder(wiring.Component):
                     with m.If(free[number]):
                         m.d.sync += target.node.eq(Cat(above[lane], source.node))
                 if number == 1:
-                    # Count the smaller exponents: in the same row, and in the rows of smaller exponents.
+                    # Index of an exponent: the number of smaller exponents in its row and in all lower rows.
                     upto = Signal(ROW, name=f"upto_{lane}")
                     m.d.comb += upto.eq(Cat(source.exponent[:4] > lower for lower in range(ROW)))
                     with m.If(free[number]):
@@ -314,7 +314,7 @@ class Encoder(wiring.Component):
         for lane in range(lanes):
             source = result.lanes[lane]
             mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
-            # Where index 0 encodes zero, a nonzero fraction that would get index 0 gets index 1.
+            # If index 0 encodes zero, a nonzero fraction that would map to index 0 maps to 1 instead.
             m.d.comb += [
                 mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
                                                                         source.node[1:])), source.node)),

@@ -1,4 +1,4 @@
-"""Set of the exponents that occur in a packet, as rows of bits."""
+"""Set of the exponents that occur in a packet, stored as rows of bits."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,19 +10,19 @@ from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["ROW", "ROWS", "ExponentSet"]
 
-#: Number of exponents in a row; they have the same upper half.
+#: Number of exponents in a row, which share the same upper half.
 ROW = 16
 #: Number of rows for all exponents.
 ROWS = 16
 
 
 class ExponentSet(wiring.Component):
-    """Collect the exponents that occur in a packet, and then output them as rows of bits.
+    """Collect the exponents that occur in a packet, then output them as rows of bits.
 
-    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; an output
-    row is the union of all lanes' rows, and may be cleared. The set is complete :attr:`latency` cycles after the last
-    beat was accepted. After a reset the rows are cleared, one per cycle. ``i.ready`` is a
-    register; ``bits`` depends combinationally on ``row``.
+    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; an output row
+    is the union of all lanes' rows, and may be cleared. The set is complete :attr:`latency` cycles after the last
+    beat is accepted. After a reset, one row is cleared per cycle. ``i.ready`` is a register; ``bits`` depends
+    combinationally on ``row``.
 
     Parameters
     ----------
@@ -35,18 +35,18 @@ class ExponentSet(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes, format.width))
     full : Out(1)
-        A packet is complete. Until ``done``, no other one is accepted.
+        A packet is complete. No other packet is accepted until ``done``.
     row : In(range(16))
         Row to output.
     bits : Out(16)
-        Exponents of that row that occur; valid while ``full``.
+        Exponents in this row that occur; valid while ``full``.
     clear : In(1)
         Clear the row, from the next cycle on; only while ``full``.
     done : In(1)
         Start again in the next cycle; only while ``full``. Rows that have not been cleared remain in the set.
     """
 
-    #: Cycles from the acceptance of a packet's last beat to ``full``.
+    #: Latency in cycles from when a packet's last beat is accepted until ``full``.
     latency = 2
 
     def __init__(self, *, lanes, format):

@@ -1,4 +1,4 @@
-"""The format table32, see docs/compression/lookup_table.md."""
+"""The table32 format; see docs/compression/lookup_table.md."""
 
 from hdl.feature import Feature
 from hdl.registry import codes
@@ -7,7 +7,7 @@ __all__ = ["FEATURE", "TableFeature"]
 
 
 class TableFeature(Feature):
-    """Feature with format table32, which replaces fractions by the nearest centroids."""
+    """Feature that provides the table32 format, which replaces fractions by their nearest centroids."""
 
     requires = ("codebook",)
 

@@ -1,18 +1,17 @@
-"""Compression of weights by tables: exponents without loss, mantissas by a few representatives.
+"""Compress weights with tables: lossless exponents, and mantissas from a few representatives.
 
-An element is split. Its sign is sent unchanged, its exponent as an index into the table of the exponents that
-occur in its packet, and its fraction as the index of one of a few **mantissas**: bins of equal width, or centroids
-chosen by the host. Decoding is concatenation.
+The sign of an element is sent unchanged, its exponent as an index into a table of the exponents that occur in the
+packet, and its fraction as the index of one of a few **mantissas**: bins of equal width, or centroids chosen by the
+host. Decoding concatenates the three.
 
-The exponent and the sign of every element are exact. A mantissa stands for any number in its bin,
-except where the exponent encodes zeros and subnormal numbers, or infinities and NaNs: there index 0 is the
-fraction of zero, and no other fraction gets index 0. So zeros and infinities are exact, subnormal numbers do not
-become zeros, and NaNs remain NaNs, although their fractions may change.
+Exponents and signs are exact. A mantissa represents all fractions in its bin. However, for the exponents of zeros and
+subnormal numbers and of infinities and NaNs, index 0 represents only the fraction zero. So zeros and infinities are
+exact, subnormal numbers do not become zeros, and NaNs remain NaNs, although their fractions may change.
 
-A packet contains the exponents in ascending order, one byte each, and the last of them once more to mark the end;
-then the centroids, if there are any and they are not loaded into decoders, without gaps; and, from
-the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and the bits of the
-exponent's index that its table needs, from the lowest bit on.
+A packet contains the exponents in ascending order, one byte each, with the last one repeated to mark the end. The
+centroids follow without gaps, unless there are none or they are loaded into decoders. The codes start at the next
+word, stored as in :mod:`hdl.compression.planes`: sign, mantissa index, and as much of the exponent index as the table
+needs, lowest bit first.
 
 :mod:`hdl.features.table.encoder` creates packets, using :mod:`hdl.features.table.exponent_set` and, with centroids,
 :mod:`hdl.features.table.centroid_store`; :mod:`hdl.features.table.decoder` expands them.
@@ -25,7 +24,7 @@ from hdl.group import GROUP
 
 __all__ = ["LookupTable", "check_table"]
 
-#: Number of high bits of a fraction that an encoder uses to find the nearest centroid.
+#: Number of high fraction bits that an encoder compares to find the nearest centroid.
 _COMPARED = 12
 
 
@@ -36,15 +35,15 @@ class LookupTable:
     Parameters
     ----------
     format : FloatFormat
-        Format of the elements: FP32 or BF16.
+        Element format: FP32 or BF16.
     mantissas : int
-        Representatives of the fractions: 8, 16, 32, 64 or 128. With 128, bins of BF16 are lossless.
+        Number of representatives for fractions: 8, 16, 32, 64 or 128. With 128, BF16 bins are lossless.
     centroids : bool
-        Whether representatives are centroids, sent with every packet, or the middles of bins.
+        Whether representatives are centroids, sent with every packet, instead of bin centres.
     exponents : int
-        Maximum number of exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
+        Maximum number of exponents in a table: 16, 32, 64, 128 or 256; 256 is enough for any packet.
     loaded : bool
-        Whether the centroids are loaded into decoders, so that packets do not contain them.
+        Whether centroids are loaded into decoders instead of being sent in packets.
     """
 
     format: FloatFormat = FP32
@@ -84,25 +83,25 @@ class LookupTable:
 
     @property
     def compared_bits(self):
-        """Highest bits of a fraction that determine its centroid."""
+        """Number of high fraction bits that determine the centroid."""
         return min(self.format.fraction_bits, _COMPARED)
 
     @property
     def load_length(self):
-        """Words loaded into an encoder: the bounds between centroids, and the centroids as they are sent."""
+        """Number of words loaded into an encoder: the bounds between centroids, then the centroids to send."""
         sent = -(-self.mantissas * self.format.fraction_bits // 32) if self.sent else 0
         return self.mantissas - 1 + sent
 
     def code_width(self, exponents):
-        """Number of bits of a code in a packet with ``exponents`` distinct exponents."""
+        """Number of bits per code in a packet with ``exponents`` distinct exponents."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def code_size(self, last_index):
-        """:meth:`code_width` for the gateware, from the index of the last exponent."""
+        """Gateware version of :meth:`code_width`, as a function of the last exponent's index."""
         return 1 + self.mantissa_bits + sum(last_index[bit:].any() for bit in range(len(last_index)))
 
     def bits(self, count, exponents):
-        """Number of bits of ``count`` elements and their tables, as in the formulas, without the end of the table."""
+        """Number of bits of ``count`` elements and their tables, as in the formulas, excluding the end mark."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 

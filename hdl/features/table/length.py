@@ -1,4 +1,4 @@
-"""Length counter of table-based compression, which reads the table of exponents before the codes."""
+"""Length counter for table-based compression, which reads the exponent table before the codes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -10,9 +10,9 @@ __all__ = ["TableLength"]
 
 
 class TableLength(wiring.Component):
-    """Count the groups of a packet: the number of its exponents gives the words of each group of codes.
+    """Count the groups of a packet: the number of exponents gives the word count of a group.
 
-    A table with exponents that do not ascend is invalid.
+    A table is invalid unless its exponents ascend.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class TableLength(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tabling = Signal()  # the word belongs to the table
-        begun = Signal()  # a word of the table has been taken
-        latest = Signal(8)  # last byte of the latest word of the table
-        last_index = Signal(8)  # number of exponents before this word; finally, the index of the last exponent
+        begun = Signal()  # whether a word of the table has been accepted
+        latest = Signal(8)  # last byte of the most recent table word
+        last_index = Signal(8)  # number of exponents before this word; at the end, the index of the last exponent
         left = Signal(range(GROUP + 1))  # remaining words of the current group
         group_words = Signal(range(GROUP + 1))
         parts = [self.word[8 * index:8 * index + 8] for index in range(4)]

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
-"""Lossless compression of bfloat16: short codes for common exponents, and everything else unchanged.
+# The constructor creates codecs only to read their latencies and widths, even if nothing is elaborated.
+"""Lossless compression of bfloat16: short codes for common exponents, everything else unchanged.
 
-Trained weights use few exponents, and most weights have one of three or four exponents. A packet has a canonical
-prefix code of sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the
-weights. If all codes have four bits, a weight takes 12 bits instead of 16.
+Trained weights use few exponents, and most weights have one of only three or four. A packet has a canonical prefix
+code of sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the weights.
+If all codes have four bits, a weight takes 12 bits instead of 16.
 
 A packet contains, from its lowest bit up: the fifteen exponents, eight bits each, and eight zeros; the sixteen
 lengths, four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits,
@@ -23,18 +23,18 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LONGEST", "SYMBOLS", "WORDS", "CodeNumbering", "PrefixCode", "longest_first"]
 
-#: Number of words of a table: the exponents, and the lengths of their codes.
+#: Number of words of a table: the exponents and the lengths of their codes.
 WORDS = 6
 
 SYMBOLS = 16
 
-#: Maximum number of bits of a code. Each additional bit slows a decoder down, and saves half a percent at most.
+#: Maximum number of bits of a code; each further bit slows down the decoder and saves at most half a percent.
 LONGEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Parameters of the format, which are all fixed: elements are BF16, one per beat."""
+    """Fixed parameters of the format: elements are BF16, one per beat."""
 
     @property
     def symbols(self):
@@ -52,31 +52,31 @@ class PrefixCode:
         return WORDS
 
     def words(self, lengths):
-        """Number of words in a packet with codes of these lengths, including escaped exponents and the end."""
+        """Number of words of a packet with codes of these lengths, including escaped exponents and the end."""
         return WORDS + -(-sum(8 + length for length in lengths) // 32)
 
 
 def longest_first(code):
-    """Bits of a code in the order of sending: the highest bit comes first."""
+    """Bits of a code in transmission order: the highest bit comes first."""
     return Cat(reversed([code[bit] for bit in range(LONGEST)]))
 
 
 class CodeNumbering(wiring.Component):
-    """Number the codes: one symbol per cycle.
+    """Number the codes, one symbol per cycle.
 
     Members
     -------
     load : In(1)
-        Take eight lengths, first for the lower half of the symbols and then for the upper half.
+        Load eight lengths, first for the lower half of the symbols, then for the upper half.
     lengths : In(32)
     start : In(1)
-        Begin, in the next cycle.
+        Begin in the next cycle.
     active : Out(1)
         A symbol is output.
     symbol : Out(4)
     length : Out(4)
     code : Out(6)
-        Code, in the highest bits.
+        Code, aligned to the highest bit.
     after : Out(7)
         The next symbol's code; 64 after the last one.
     sound : Out(1)

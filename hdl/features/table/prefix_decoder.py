@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
-"""Conversion of packets of prefix codes to elements; see :mod:`hdl.features.table.prefix_code`."""
+# The constructor creates codecs only to read their latencies and widths, even if nothing is elaborated.
+"""Conversion of prefix-coded packets to elements; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -16,12 +16,12 @@ __all__ = ["Decoder"]
 class Decoder(wiring.Component):
     """Expand packets, one element per cycle; an escape takes two cycles.
 
-    A table takes :attr:`table_cycles` cycles. An element is output when it is known whether another one follows it.
+    A table takes :attr:`table_cycles` cycles. An element is output once it is known whether another one follows.
     ``i.ready`` depends only on registers.
 
-    A packet raises ``error`` if its table is not a valid code, and then has no output; if it ends before or after its
-    end symbol; and if it has no elements. Elements that have been expanded are output, the last one marked as such,
-    and the next packet is decoded correctly.
+    A packet raises ``error`` if its table is not a valid code (it then has no output), if it ends before or after its
+    end symbol, or if it has no elements. Elements that were already expanded are output, with ``last`` set on the
+    final one, and the next packet is decoded correctly.
 
     Members
     -------
@@ -31,7 +31,7 @@ class Decoder(wiring.Component):
         Pulse: this packet is malformed.
     """
 
-    #: Cycles from the first word of a table to the first element, as long as words arrive.
+    #: Latency in cycles from the first word of a table to the first element, as long as words arrive.
     table_cycles = 24
 
     def __init__(self):
@@ -48,20 +48,20 @@ class Decoder(wiring.Component):
         write = memory.write_port()
         read = memory.read_port(domain="comb")
 
-        # Hold one word, and use it in halves.
+        # Store one word and use its halves one after the other.
         word = Signal(word_layout())
         word_valid = Signal()
-        upper = Signal()  # the lower half of the word was used
+        upper = Signal()  # the lower half of the word has been used
         take_word = Signal()
         take_half = Signal()
-        final = Signal()  # the last word of the packet was used
+        final = Signal()  # the last word of the packet has been used
         m.d.comb += self.i.ready.eq(~word_valid | take_word | (take_half & upper))
         with m.If(self.i.ready):
             m.d.sync += [word.eq(self.i.payload), word_valid.eq(self.i.valid), upper.eq(0)]
         with m.Elif(take_half):
             m.d.sync += [upper.eq(1), word.data.eq(word.data[16:])]
 
-        # Window on the next bits: half words are appended to it, and the bits of decoded elements are removed.
+        # Window on the next bits: half words are appended, and the bits of decoded elements are removed.
         window = Signal(48)
         fill = Signal(range(49))
         extended = Signal(48)
@@ -78,7 +78,7 @@ class Decoder(wiring.Component):
         clear = Signal()
         m.d.comb += [
             code.eq(longest_first(window[8:])),
-            # Limits are compared without their lower bits, which are zeros. No code is longer than LONGEST.
+            # Limits are compared without their lower bits, which are zero. No code is longer than LONGEST.
             below.eq(Cat(1 if length == LONGEST else code[LONGEST - length:] < limit[LONGEST - length:]
                          for length, limit in enumerate(limits, 1))),
             less[2].eq(~below[3]),
@@ -87,7 +87,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # Length and whether bits are taken are known late: they only select among counts prepared in advance.
+        # The length, and whether bits are taken, are known late; they only select among precomputed counts.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
@@ -101,9 +101,9 @@ class Decoder(wiring.Component):
         with m.Elif(take_half & upper & word.last):
             m.d.sync += final.eq(1)
 
-        # Symbols with codes of the same length are consecutive, and so are these codes.
+        # Symbols with codes of the same length are consecutive, as are their codes.
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
-        fresh = Signal(LONGEST)  # lengths that no symbol has had so far
+        fresh = Signal(LONGEST)  # lengths not yet used by any symbol
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
             with m.If(numbering.active & (numbering.length <= length)):
                 m.d.sync += limit.eq(numbering.after)
@@ -118,7 +118,7 @@ class Decoder(wiring.Component):
         with m.If(numbering.active & numbering.final):
             m.d.sync += escape_code.eq(numbering.code)
 
-        # An element waits until the next one arrives or the packet ends; then its exponent is looked up.
+        # An element is held until the next one arrives or the packet ends; then its exponent is looked up.
         pending = Signal(data.StructLayout({
             "raw": 8, "code": LONGEST, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
         entry = Signal(data.StructLayout({
@@ -161,7 +161,7 @@ class Decoder(wiring.Component):
         m.d.sync += self.error.eq(0)
 
         def end(*, error):
-            """End the packet, and skip the rest of it."""
+            """End the packet and skip its remaining words."""
             m.d.comb += [forward.eq(1), ending.eq(1)]
             m.d.sync += self.error.eq(error | ~pending.valid)
             with m.If(~final & ~(take_half & upper & word.last)):
@@ -172,7 +172,7 @@ class Decoder(wiring.Component):
 
         with m.FSM():
             with m.State("Table"):
-                # The exponents of the previous packet are looked up until its last element is output.
+                # The exponents of the previous packet stay in use until its last element is output.
                 m.d.comb += [take_word.eq(word_valid & ~entry.valid), clear.eq(1)]
                 with m.If(take_word):
                     m.d.sync += [words.eq(words + 1), bad.eq(0)]

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
-"""Conversion of elements to packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
+# Codecs are created here only for their latencies and widths, even if nothing is elaborated.
+"""Conversion of elements into packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,25 +14,24 @@ __all__ = ["Encoder"]
 
 
 class Encoder(wiring.Component):
-    """Compress packets of elements, each with the table that precedes it.
+    """Compress packets of elements, each preceded by its table.
 
-    One element is taken per cycle. A table takes :attr:`table_cycles` cycles before the elements. The word that an
-    element completes is offered :attr:`latency` cycles after the element was accepted. ``i.ready`` depends
+    One element is accepted per cycle. The table takes :attr:`table_cycles` cycles before the elements. The word that
+    an element completes is offered :attr:`latency` cycles after the element was accepted. ``i.ready`` depends
     combinationally on ``o.ready``.
 
     Members
     -------
     table : In(stream of {data, last})
-        Six words for each packet, as they are sent.
+        Six words per packet, as they are sent.
     i : In(stream of beat_layout(1, 16))
     o : Out(stream of {data, last})
     error : Out(1)
-        Pulse: a table did not have six words, or its lengths do not form a code. A packet is produced
-        nevertheless.
+        Pulse: a table did not have six words, or its lengths do not form a code. A packet is still produced.
     """
 
     latency = 5
-    #: Cycles from the last word of a table to the first element.
+    #: Latency in cycles from the last word of a table to the first element.
     table_cycles = 18
 
     def __init__(self):
@@ -57,7 +56,7 @@ class Encoder(wiring.Component):
             write.en.eq(numbering.active), numbering.lengths.eq(self.table.payload.data),
         ]
 
-        # Four registers: the element, its symbol, its code, and its bits; a packet ends with an escape.
+        # Four registers: element, symbol, code and bits; a packet ends with an escape.
         accepting = Signal()
         free = [Signal(name=f"free_{stage}") for stage in range(5)]
         held = Signal(data.StructLayout({"element": 16, "last": 1, "end": 1, "valid": 1}))
@@ -83,7 +82,7 @@ class Encoder(wiring.Component):
         exponent = held.element[7:15]
         hits = Signal(SYMBOLS - 1)
         m.d.comb += hits.eq(Cat(exponent == exponents[position] for position in range(SYMBOLS - 1)))
-        # Without a match, all bits of the symbol are ones: the escape.
+        # If nothing matches, all bits of the symbol are ones: the escape.
         number = Cat(Cat(hits[position] for position in range(SYMBOLS - 1) if not position >> bit & 1).any()
                      for bit in range(4))
         with m.If(free[1]):
@@ -108,7 +107,7 @@ class Encoder(wiring.Component):
                 bits.end.eq(coded.end), bits.valid.eq(coded.valid),
             ]
 
-        # Collect bits into words, after the words of the table.
+        # Collect bits into words, following the words of the table.
         position = Signal(5)
         waiting = Signal(32)
         tail = Signal()

@@ -9,9 +9,9 @@ __all__ = ["TenantsExtension"]
 
 
 class TenantsExtension(CollectiveExtension):
-    """Tenant of the commands, carried in packets: all nodes must have the same one.
+    """Tenant of a command, which packets carry: it must be the same at all nodes.
 
-    A command that is ``cut`` waits for the ring at most :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
+    A command that is ``cut`` waits for the ring for at most :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
     """
 
     control = {"cuttable": True}

@@ -1,4 +1,4 @@
-"""Supervision of running commands: accesses outside their windows, and their budget of cycles."""
+"""Supervise running commands: accesses outside their windows, and their cycle budgets."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,20 +11,20 @@ from hdl.streams.stream import connect_stream
 __all__ = ["BudgetClock", "CommandWatch"]
 
 
-#: Number of bits of a time: one more than in a budget, so that the sign of a difference gives the order.
+#: Width of a time: one bit more than a budget, so that the sign of a difference gives the order.
 _TIME = register("BUDGET").width + 1
 
 
 class BudgetClock(wiring.Component):
-    """Count cycles, and compute the count at which a command that starts now will have used up its budget.
+    """Count cycles, and compute the time at which a command that starts now will exceed its budget.
 
-    One clock serves all watches, so that each of them needs only a register and a comparison.
+    One clock serves all watches, so each watch needs only a register and a comparator.
 
     Members
     -------
     budget : In(31)
     now : Out(32)
-        Cycles, modulo 2^32.
+        Number of cycles, modulo 2^32.
     deadline : Out(32)
         Value of ``now`` in the cycle after ``budget`` more cycles. Combinational.
     """
@@ -41,10 +41,10 @@ class BudgetClock(wiring.Component):
 
 
 class CommandWatch(wiring.Component):
-    """Change the event of a command that has left its window or exceeded its budget.
+    """Replace the status of a command that has left its window or exceeded its budget.
 
-    Its status becomes ``OUT_OF_WINDOW``, or else ``OVER_BUDGET``, whatever the engine reports; the rest of the event
-    is unchanged. Nothing after the offer of the engine's event has an effect. Combinational from ``i`` to ``o``.
+    The status becomes ``OUT_OF_WINDOW`` or otherwise ``OVER_BUDGET``, whatever the engine reports; the rest of the
+    event is unchanged. Anything after the engine offers its event has no effect. Combinational from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class CommandWatch(wiring.Component):
     Members
     -------
     offered : In(1), if ``gated``
-        There is a command for the engine, or for a gate before it.
+        A command is offered to the engine, or to a gate before it.
     started : In(1)
         The engine takes a command.
     stray : In(1)
@@ -83,12 +83,12 @@ class CommandWatch(wiring.Component):
         strayed = Signal()
         deadline = Signal.like(self.deadline, reset_less=True)
         counts = Signal()  # the budget is not yet used up
-        begins, over = Signal(), Signal()  # in a command's first cycle, only a budget of zero is used up
+        begins, over = Signal(), Signal()  # in a command's first cycle, only a zero budget is exceeded
         m.d.sync += begins.eq(self.started)
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)
         before = 0
-        if self._gated:  # accesses through the gate that ended before the command was taken
+        if self._gated:  # accesses by the gate that ended before the command was accepted
             before = Signal()
             m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):

@@ -1,4 +1,4 @@
-"""Two tenants that do not trust each other, see docs/tenants.md."""
+"""Support for two tenants that do not trust each other; see docs/tenants.md."""
 
 import dataclasses
 
@@ -10,12 +10,11 @@ __all__ = ["FEATURE", "Tenants", "TenantsFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tenants(Section):
-    """Two tenants that do not trust each other, with windows on the memories and guards at their ports, see
-    docs/tenants.md."""
+    """Two mutually distrusting tenants, with windows and guards at the memories; see docs/tenants.md."""
 
 
 class TenantsFeature(Feature):
-    """Feature that restricts commands to a tenant's memory windows and budget."""
+    """Feature that limits commands to a tenant's memory windows and budget."""
 
     def collective(self, config):
         from hdl.features.tenants.collective import TenantsExtension

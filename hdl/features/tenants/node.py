@@ -1,4 +1,4 @@
-"""Tenants in a node: their memory windows, and watches over their commands."""
+"""Tenant support of a node: memory windows and watches over the tenants' commands."""
 
 from amaranth.hdl import Cat, Mux, ResetInserter, Signal
 
@@ -13,7 +13,7 @@ __all__ = ["TenantsNode"]
 
 
 class TenantsNode(NodeExtension):
-    """Windows of tenants, and watches over their commands. A change of tenant resets the queue."""
+    """Add tenants' memory windows and watches over their commands. A change of tenant resets the queue."""
 
     def make_queue(self, m, units):
         config, host_port, registers, queue = self._config, units.host_port, units.registers, units.queue
@@ -28,7 +28,7 @@ class TenantsNode(NodeExtension):
         if FAR in windows.tenancy.windows.shape().members:
             units.far_owes = Signal()
             busy |= units.far_owes
-        # Delaying ``busy`` by a cycle is harmless: a request takes longer to change windows or tenant.
+        # Delaying ``busy`` by a cycle is harmless, since a request to change windows or tenant takes longer.
         m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),

@@ -1,4 +1,4 @@
-"""Sources of engine inputs: the tenant, its memory windows, and the end of its budget."""
+"""Signal sources for tenants: the current tenant, its memory windows and the end of its budget."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["Cut", "Tenant", "Window"]
 
 @dataclasses.dataclass(frozen=True)
 class _OfTenants(Source):
-    """Base class of signal sources that exist only in nodes with tenants."""
+    """Base class of the signal sources that exist only in nodes with tenants."""
 
     def check(self, config, what):
         if not config.has("tenants"):
@@ -27,7 +27,7 @@ class Tenant(_OfTenants):
 
 @dataclasses.dataclass(frozen=True)
 class Cut(_OfTenants):
-    """Whether the engine's command is over its budget."""
+    """Whether the engine's command has exceeded its budget."""
 
     def signal(self, units, engine):
         return units.cuts[units.queue_of(engine)]
@@ -35,7 +35,7 @@ class Cut(_OfTenants):
 
 @dataclasses.dataclass(frozen=True)
 class Window(_OfTenants):
-    """Window of the executing tenant in a memory space, by name of the space."""
+    """Window of the current tenant in the memory space ``name``."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Windows of tenants: the share of each memory space that belongs to a tenant."""
+"""Memory windows: the range of each memory space that belongs to a tenant."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -23,19 +23,19 @@ __all__ = ["WindowTable"]
 
 
 class WindowTable(wiring.Component):
-    """Store the windows of two tenants in each memory space, and output the windows of the executing tenant.
+    """Store two tenants' windows in each memory space, and output the windows of the running tenant.
 
     While ``set`` of :attr:`window` is high, the window of its tenant and space becomes the range from ``base`` to
-    ``bound``; a window with ``base`` > ``bound``, or beyond the memory, becomes empty. The tenant is taken
-    from its register. Neither happens while the node is ``busy``; and in a node with control words, which may arrive
-    at any time, the tenant changes only while links are reset, so that the previous tenant's state is discarded. The
-    privileged host, tenant 0, has all of each memory, and tenant 3 has no memory.
+    ``bound``; if ``base`` > ``bound``, or if it exceeds the memory, the window becomes empty. The tenant is taken
+    from its register. Both can change only while the node is not ``busy``. In a node with control words, which may
+    arrive at any time, the tenant changes only while links are reset, so that the previous tenant's state is
+    discarded. The privileged host (tenant 0) can access all memory, and tenant 3 none.
 
-    All windows are in one small memory, which is read in the cycle of a request. In other cycles the windows in
-    :attr:`tenancy` are updated from there, one after the other: they follow a change at most :attr:`latency` cycles
-    later, plus one for each request in between; a command arrives in a packet, which takes longer. After a reset no
-    tenant has a window: the memory is cleared, in fewer cycles than four times the latency, and is not read for
-    tenants until then.
+    All windows are stored in one small memory, which is read in the cycle of a request. In other cycles the windows
+    in :attr:`tenancy` are updated from it, one after another. They follow a change with a latency of at most
+    :attr:`latency` cycles, plus one for each request in between; commands arrive in packets, which take longer. After
+    a reset, no tenant has a window: the memory is being cleared, which takes fewer than four times the latency, and
+    is not read for tenants until then.
 
     Parameters
     ----------
@@ -46,22 +46,22 @@ class WindowTable(wiring.Component):
     tenant, window, base, bound : In
         Registers TENANT, WINDOW, WINDOW_BASE and WINDOW_BOUND.
     busy : In(1)
-        A command, or a program, is in the node.
+        The node has a command or a program.
     link_reset : In(1), in a node with control words
     tenancy : Out(tenancy_layout(config))
     changed : Out(1)
-        The tenant changes with the next clock edge.
+        The tenant changes at the next clock edge.
     asked : In(asked_layout())
     found : Out(found_layout())
-        Window of the requested tenant and space, in the same cycle; empty if there is none, and for the trace, which
+        Window of the requested tenant and space, in the same cycle. Empty if there is none, and for the trace, which
         has no windows.
     """
 
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
-        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # bits of the index of a memory space
-        #: The window being updated or cleared, and whether all windows are being cleared; read by formal tests.
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # width of a memory space index
+        #: The window being updated or cleared, and whether all windows are being cleared. Read by formal tests.
         self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
         super().__init__({
             "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
@@ -88,7 +88,7 @@ class WindowTable(wiring.Component):
         write, read = memory.write_port(), memory.read_port(domain="comb")
         turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)
-        index = Signal(bits)  # index of the space of the window to set
+        index = Signal(bits)  # space of the window to set
         known = Signal()
         free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
 

@@ -11,7 +11,7 @@ __all__ = ["ThrottlesExtension"]
 
 
 class ThrottlesExtension(CollectiveExtension):
-    """Rates of the optimizer (fixed during a command) and of the links, and the delay of words on links."""
+    """Rates of the optimizer (fixed during a command) and the links, and the delay of words on links."""
 
     inputs = {"throttle_optimizer": SettingField("THROTTLE_COMPUTE", "optimizer"),
               "throttle_link": Setting("throttle_link"), "wire_delay": Setting("delay_link")}

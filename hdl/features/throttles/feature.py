@@ -1,4 +1,4 @@
-"""Registers that slow links, memories, arithmetic and the host port, see docs/estimate.md."""
+"""Registers that slow down links, memories, arithmetic and the host port; see docs/estimate.md."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ class Throttles(Section):
 
 
 class ThrottlesFeature(Feature):
-    """Feature with throttles, which make parts of a node work only in some cycles."""
+    """Feature with throttles that make parts of a node work only in some cycles."""
 
     def pace(self, config):
         from hdl.features.throttles.pace import ThrottledPace

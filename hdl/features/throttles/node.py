@@ -7,7 +7,7 @@ __all__ = ["ThrottlesNode"]
 
 
 class ThrottlesNode(NodeExtension):
-    """Throttles for the memories and the host port; engines have their own throttles."""
+    """Node extension with throttles for the memories and the host port; engines have their own."""
 
     def make_queue(self, m, units):
         m.submodules.memory_throttle = self._memories = Throttle()

@@ -1,4 +1,4 @@
-"""Limited rate and additional delay of links in a node with throttles."""
+"""Rate limit and extra delay of the links in a node with throttles."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -12,10 +12,10 @@ __all__ = ["ThrottledPace"]
 
 
 class ThrottledPace(Pace):
-    """Pace of a link with words that leave at a limited rate and arrive later.
+    """Pace of a link that sends words at a limited rate, and delays them.
 
-    The link ends have ``throttle``, words in 65,536 cycles, and ``wire_delay``, additional cycles of each word
-    (:class:`~hdl.ring.wire_delay.WireDelay`).
+    The link ends have ``throttle``, in words per 65,536 cycles, and ``wire_delay``, the number of extra cycles for
+    each word (:class:`~hdl.ring.wire_delay.WireDelay`).
 
     Parameters
     ----------

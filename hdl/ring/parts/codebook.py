@@ -1,4 +1,4 @@
-"""Loader that sends a codebook to the encoder and the decoder of weights."""
+"""Loader that sends a codebook to the weight encoder and decoder."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -13,14 +13,14 @@ __all__ = ["CodebookLoader"]
 
 
 class CodebookLoader(wiring.Component):
-    """Read a codebook once after reset: its bounds, and then its centroids.
+    """Read a codebook once after reset, bounds first, then centroids.
 
     Parameters
     ----------
     words : int
-        Words of the codebook: twice the number of centroids, although there is one bound fewer than centroids.
+        Number of words in the codebook: twice the number of centroids, although there is one bound less.
     lanes : int
-        Elements in a row of its memory.
+        Number of elements in a row of the codebook memory.
     """
 
     def __init__(self, *, words, lanes):

@@ -1,7 +1,7 @@
-"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory.
+"""Coded weights: new weights are encoded for the ring and decoded again for the weight memory.
 
-They come from the optimizer or, in a separate gather, from the weight memory; weights that have passed through the
-codec before do not change.
+They come from the optimizer or, in a separate gather, from the weight memory; weights that have already passed
+through the codec do not change.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux
@@ -28,7 +28,7 @@ class _Decode(Sequence):
         return Path(steps=Mux(command.setup.coded, command.size, 0), first=command.following)
 
 
-#: Segments of new weights in the order of decoding: the node's own segment, followed by the gathered ones.
+#: Segments of new weights in decoding order: the node's own segment, followed by the gathered ones.
 DECODE = _Decode()
 
 
@@ -44,7 +44,7 @@ def _restored_from(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None for weights without a codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None if weights have no codec."""
     if config.weights.codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
@@ -71,8 +71,8 @@ def describe(config):
 
 
 class CodedWeights(Part):
-    """Part for coded weights: a node's own block is encoded once, for the ring and for the node's own memory. In the
-    memory it is followed by decoded weights from the ring."""
+    """Part for coded weights: a node's own block is encoded once, for the ring and for the node's own memory, where
+    the decoded weights from the ring follow it."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -99,7 +99,7 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Queues for words of the own block until the gather, which lags by one segment, and for words to be decoded.
+        # Queues for the own block's words until the gather, which lags by one segment, and for words to be decoded.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
@@ -126,12 +126,12 @@ class CodedWeights(Part):
         return m
 
     def _load(self, m, encoder, decoder):
-        """Return whether encoder and decoder are loaded, which is always the case without a codebook."""
+        """Return whether encoder and decoder are loaded; always true without a codebook."""
         return Const(1)
 
 
 class CodebookWeights(CodedWeights):
-    """Coded weights with a codec that reloads its codebook at the start of every command that uses it."""
+    """Coded weights with a codec that reloads its codebook at the start of every command using it."""
 
     def _load(self, m, encoder, decoder):
         config = self._config

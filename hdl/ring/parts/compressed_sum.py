@@ -1,4 +1,4 @@
-"""Compressed sum: gradients are added in the coded form that is sent."""
+"""Compressed sum: gradients are summed in coded form, just as they are sent."""
 
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import enum, stream
@@ -27,7 +27,7 @@ class ForwardedFrom(enum.IntEnum):
 
 
 class DecodedFrom(enum.IntEnum):
-    """Source of a compressed segment to be decoded."""
+    """Source of a compressed segment that is decoded."""
 
     INGRESS = 0
     ADDER = 1
@@ -43,22 +43,20 @@ class SummedTo(enum.IntEnum):
 
 
 def _is_sent(record, setup):
-    """Whether a local gradient is sent without an addition."""
     return record.first & ~setup.alone
 
 
 def _is_added(record, setup):
-    """Whether a local gradient is added to a packet from the ring."""
     return ~_is_sent(record, setup)
 
 
 def _takes_local(record, setup):
-    """Whether the adder adds the local gradient to a packet; in updates the optimizer forms the last sum."""
+    """Whether the local gradient is added to a packet; in updates, the optimizer adds it last."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
 def _is_summed(record, setup):
-    """Whether a sum leaves the adder. In a ring of one node there is nothing to add."""
+    """Whether the adder outputs a sum. A ring of one node has nothing to add."""
     return ~setup.alone & _takes_local(record, setup)
 
 
@@ -74,7 +72,7 @@ def _is_decoded(record, setup):
 
 
 def _is_decoded_unchanged(record, setup):
-    """Whether a packet is decoded without an addition."""
+    """Whether a packet is decoded without adding to it."""
     return ~_takes_local(record, setup) & _is_decoded(record, setup)
 
 
@@ -94,19 +92,19 @@ def _forwarded_from(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums must be decoded."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None if sums must be decoded."""
     if not config.adds_compressed:
         return None
     return PartDescription(
         name="sums",
         component=CompressedSum,
         instructions=(
-            # Gradients are read and encoded for the first step of a segment, and to be added to incoming packets.
+            # Gradients are encoded for the first step of a segment, and for adding them to incoming packets.
             job(config, "sending_job", ENCODE, "gradients", when=_is_sent),
             job(config, "adding_job", ENCODE, "gradients", when=_is_added),
-            # Destinations of each sum, one bit for each member of SummedTo.
+            # Destinations of each sum, with one bit for each member of SummedTo.
             Instruction("summed_to", INGRESS, len(SummedTo), _summed_to, when=_is_summed),
-            # Source of each segment to be decoded. A ring of one node decodes its own segments.
+            # Source of each decoded segment. In a ring of one node, its own segments are decoded.
             Instruction("decoded_from", INGRESS, range(len(DecodedFrom)), _decoded_from, when=_is_decoded),
             # Source of each forwarded payload.
             Instruction("forwarded_from", INGRESS, range(len(ForwardedFrom)), _forwarded_from, when=_is_forwarded),
@@ -132,7 +130,7 @@ def describe(config):
 class CompressedSum(Part):
     """Encode local gradients, add them to incoming packets in coded form, and decode finished sums.
 
-    There is one encoder for gradients sent in the first step, and one for gradients added to incoming packets later:
+    One encoder is for gradients sent in the first step, the other for gradients that are later added to packets:
     together they produce N words per N - 1 words on the link. With a slow optimizer, one element per cycle is enough.
     """
 
@@ -140,7 +138,7 @@ class CompressedSum(Part):
         words = stream.Signature(word_layout())
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Packets for the adder, which adds the local gradient.
+            # Packets to the adder, which adds the local gradient.
             "to_adder": In(words),
             # Packets that are decoded as they arrive.
             "to_decoder": In(words),
@@ -148,13 +146,13 @@ class CompressedSum(Part):
             "transit": In(words),
             # Local gradients for the first step.
             "encoded": Out(words),
-            # Packets to be forwarded, with the local gradient or unchanged.
+            # Packets to forward, either unchanged or with the local gradient added.
             "forwarded": Out(words),
-            # Sums for the optimizer, in a fused update.
+            # Sums to the optimizer, in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory, in commands other than fused updates.
+            # Sums to the gradient memory, in other commands.
             "write_back": Out(rows),
-            # Finished sums of the node's own block, for the gather.
+            # Finished sums of the node's own block, for the all-gather.
             "kept": Out(words),
         })
 
@@ -177,7 +175,7 @@ class CompressedSum(Part):
         sending, adding = encoders
         m.submodules.adder = adder = Adder()
         m.submodules.decoder = decoder = Decoder(lanes=lanes)
-        # A segment can wait at each output, so that the encoder does not have to wait for the previous one, and at
+        # There is room for a segment at each output, so that the encoder need not wait for the previous one, and at
         # the decoder's input, since the decoder may still be busy with a sum that has just left the adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
@@ -188,7 +186,7 @@ class CompressedSum(Part):
         m.submodules.forwarded_mux = forwarded = PacketMux(inputs=len(ForwardedFrom))
         m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
         m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
-        # Here and elsewhere, a skid buffer splits a combinational chain of ready signals that would be too long.
+        # Here and elsewhere, a skid buffer breaks a combinational chain of ready signals that would be too long.
         m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
         m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
         m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
@@ -206,8 +204,8 @@ class CompressedSum(Part):
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
         transit = self.transit
         if config.role.root_reduce or config.role.interleaved:
-            # A sum leaves the adder one group and some cycles after its packet arrives. Where every sum is followed
-            # by a packet in transit, that packet waits here, so that the next sum can reach the adder meanwhile.
+            # A sum leaves the adder one group and some cycles after its packet arrives. If every sum is followed by a
+            # packet in transit, that packet waits here, so that the next sum can reach the adder.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)
             connect_stream(m, transit, to_follow.i)
             transit = to_follow.o

@@ -1,8 +1,8 @@
-"""Path of a decoded sum: gradients are decoded, added and encoded again at every hop.
+"""Decoded-sum path: each hop decodes the gradients, adds its own and encodes the sum.
 
-The last sum of a reduce-scatter is written back without being encoded, just as the last sum of a fused update goes to
-the optimizer. Without a lag, the next packet to be sent would wait for the last packet of the segment. So the last
-sum lags by one segment, like a gather, and the rows of that packet wait in a separate queue.
+The last sum of a reduce-scatter is written back without encoding, just as the last sum of a fused update is passed to
+the optimizer. To keep the next outgoing packet from waiting for the last packet of the segment, the last sum lags by
+one segment, like a gather, and the rows of that packet wait in a separate queue.
 """
 
 from amaranth.hdl import Cat, Module, Mux
@@ -34,8 +34,8 @@ class _Sums(Sequence):
         return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
 
-#: Sums of packets and local gradients, in the order of their computation: the encoded sums and, in a
-#: reduce-scatter, which has no gather, the last sums.
+#: Sums of packets and local gradients in the order of their computation: encoded sums and, in a
+#: reduce-scatter (which has no gather), the last sums.
 SUMS = _Sums()
 
 
@@ -70,7 +70,7 @@ class DecodedTo(enum.IntEnum):
 
 
 class WrittenFrom(enum.IntEnum):
-    """Source of a decoded sum that is written back."""
+    """Source of a sum that is written back."""
 
     OWN = 0
     INGRESS = 1
@@ -78,7 +78,7 @@ class WrittenFrom(enum.IntEnum):
 
 
 def _is_coded(record, setup):
-    """Whether a packet contains sums, and is therefore decoded."""
+    """Whether a packet contains sums and must therefore be decoded."""
     return is_scatter(record) | setup.sum
 
 
@@ -100,12 +100,12 @@ def _is_kept(record, setup):
 
 
 def is_encoded(record, setup):
-    """Whether a sum is encoded; the last sums of a reduce-scatter, which replace a gather, are not."""
+    """Whether a sum is encoded; the last sums of a reduce-scatter, which stand in for a gather, are not."""
     return is_scatter(record)
 
 
 def _is_paired(record, setup):
-    """Whether a sum has an addend from the ring."""
+    """Whether a sum includes rows from the ring."""
     return Mux(is_encoded(record, setup), ~record.first, ~setup.alone)
 
 
@@ -135,27 +135,27 @@ def _coded_to(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums are added in coded form."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None if sums are added in encoded form."""
     if config.adds_compressed:
         return None
-    lossy = config.has_residual  # then a separate part adds the residual to local gradients
+    lossy = config.has_residual  # if so, a separate part adds the residual to the local gradients
     return PartDescription(
         name="sums",
         component=DecodedSum,
         instructions=(
-            # Reads of local gradients, in the order of the sums.
+            # Reads of the local gradients, in the order of the sums.
             job(config, "summing_job", SUMS, "gradients"),
-            # Whether local gradients are added to incoming packets.
+            # Whether the local gradients are added to an incoming packet.
             Instruction("paired", SUMS, 1, _is_paired),
             # Source of the rows that local gradients are added to.
             Instruction("added_from", SUMS, range(len(AddedFrom)), _added_from, when=_is_paired),
-            # Destination of each sum, one bit for each member of AddedTo.
+            # Destinations of each sum, one bit per member of AddedTo.
             Instruction("added_to", SUMS, len(AddedTo), _added_to),
-            # Destinations of each encoded sum, one bit for each member of CodedTo.
+            # Destinations of each encoded sum, one bit per member of CodedTo.
             Instruction("coded_to", SUMS, len(CodedTo), _coded_to, when=is_encoded),
             # Whether an encoded sum is decoded again and written back.
             Instruction("restore", SUMS, 1, _is_kept, when=is_encoded),
-            # Destinations of each decoded segment, one bit for each member of DecodedTo.
+            # Destinations of each decoded segment, one bit per member of DecodedTo.
             Instruction("decoded_to", INGRESS, len(DecodedTo), _decoded_to, when=_is_decoded),
             # Source of each sum that is written back.
             Instruction("written_from", INGRESS, range(len(WrittenFrom)), _written_from, when=_is_written),
@@ -178,7 +178,7 @@ def describe(config):
 
 
 class DecodedSum(Part):
-    """Decode packets, add the local gradient, and encode the sum; all sent packets share one path."""
+    """Decode packets, add local gradients and encode the sums, for all packets that the node sends."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -191,19 +191,19 @@ class DecodedSum(Part):
             "transit": In(words),
             # Local gradients from memory.
             "local": Out(rows),
-            # Local gradients to be added, including residuals if there are any.
+            # Local gradients to add, including the residual if there is one.
             "addend": In(rows),
             # Sums to be sent.
             "encoded": Out(words),
             # Packets to be forwarded.
             "forwarded": Out(words),
-            # Sums for the optimizer, in a fused update.
+            # Sums for the optimizer in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory, in all commands other than fused updates.
+            # Sums for the gradient memory in commands other than a fused update.
             "write_back": Out(rows),
-            # Finished sums of the node's own block, for the gather.
+            # Final sums of the node's own block, for the gather.
             "kept": Out(words),
-            # Encoding errors, for a codec that is not exact.
+            # Encoding errors of a lossy codec.
             **({} if self._codec.exact else {"errors": Out(rows)}),
         })
 
@@ -223,9 +223,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # One segment can wait for the link, so that the path does not stop, and another for the decoder. Kept sums
-        # are for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of these
-        # is formed, the encoder holds the rows of the previous sum.
+        # One segment can wait for the link without stalling the path, and another for the decoder. Kept sums
+        # are for the gather, which lags by one segment, like the last sums of a reduce-scatter. While such a sum
+        # is being computed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

@@ -1,4 +1,4 @@
-"""Pace of the optimizer, and options for memory readers and adapters that must keep up with it."""
+"""Pace of the optimizer, and matching options for memory readers and adapters."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader
@@ -8,18 +8,18 @@ __all__ = ["beat_lanes", "join", "reader_options", "split"]
 
 
 def beat_lanes(config):
-    """Number of elements in a beat of the optimizer.
+    """Number of elements per beat of the optimizer.
 
-    If an optimizer takes several cycles per beat, its beats and buffers are as narrow as its arithmetic.
+    If an optimizer takes several cycles per beat, its beats and buffers are only as wide as its arithmetic.
     """
     return config.lanes if config.optimizer.interval == 1 else config.optimizer.lanes
 
 
 def reader_options(config, memory):
-    """Options of a memory's :class:`~hdl.row_transfer.RowReader`, which need not be faster than the optimizer.
+    """Options for a memory's :class:`~hdl.row_transfer.RowReader`, which need not outpace the optimizer.
 
-    With a slow optimizer, it is sufficient to read a row when the previous one has been taken, except from a memory
-    that may delay its answers.
+    With a slow optimizer, it is enough to start reading a row when the previous one has been accepted, unless the
+    memory may delay its answers.
     """
     if memory in config.far_bases:
         return LATE_READER
@@ -29,7 +29,7 @@ def reader_options(config, memory):
 
 
 def split(m, config, name, sink):
-    """Return a stream of rows that are split into beats for a sink of the optimizer."""
+    """Return a stream of rows, split into beats for one of the optimizer's sinks."""
     if beat_lanes(config) == config.lanes:
         return sink
     m.submodules[f"{name}_splitter"] = splitter = RowSplitter(lanes=config.lanes, slice_lanes=beat_lanes(config))
@@ -38,7 +38,7 @@ def split(m, config, name, sink):
 
 
 def join(m, config, name, source):
-    """Join the beats of a source in the optimizer into memory rows; return the stream of rows."""
+    """Join the beats from one of the optimizer's sources into memory rows, and return the stream of rows."""
     if beat_lanes(config) == config.lanes:
         return source
     m.submodules[f"{name}_joiner"] = joiner = RowJoiner(lanes=config.lanes, slice_lanes=beat_lanes(config))

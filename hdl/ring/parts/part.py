@@ -1,4 +1,4 @@
-"""Contract for parts of the ring's datapath: contents of their files, and their connections.
+"""Contract for parts of the ring's datapath: the contents of their files and their connections.
 
 A part is a component with one purpose, such as sums or master weights. Its file contains the component and a function
 ``describe(config)``, which returns its :class:`PartDescription`, or None for a node without the part;
@@ -93,7 +93,7 @@ __all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "
 
 
 class Channel(enum.Enum):
-    """A stream between parts, or between a part and the ends of the ring."""
+    """A stream between parts, or between a part and an end of the ring."""
 
     INGRESS = enum.auto()
     """Words of packets from the ring, for each input that selects them."""
@@ -131,7 +131,7 @@ class Channel(enum.Enum):
     """Rows of STORED after a server's codec for several formats, as rows or as beats of words."""
 
 
-#: Channels between the datapath and the ring: to the ring, and from the ring.
+#: Channels from the datapath to the ring, and from the ring to the datapath.
 _TO_RING = (Channel.FORWARD, Channel.ENCODED, Channel.OWN)
 _FROM_RING = (Channel.INGRESS, Channel.TRANSIT)
 
@@ -146,7 +146,7 @@ def fetch_setup(config):
 
 
 def part_setup_layout(config):
-    """Fields of a command's setup that parts receive: see :func:`hdl.ring.setup.setup_layout`."""
+    """Fields of a command's setup that parts receive; see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
@@ -154,7 +154,7 @@ def part_setup_layout(config):
 
 
 def pulses_layout():
-    """Events in a cycle: counts for registers of the same name, and conditions for an event's flags.
+    """Events in a cycle: increments of the registers with the same names, and conditions for event flags.
 
     Parts drive the fields up to ``malformed``, and the datapath drives the fields after it.
     """
@@ -181,7 +181,7 @@ def pulses_layout():
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Sequence that an instruction follows instead of its own during some commands."""
+    """Sequence that an instruction follows instead of its usual one during some commands."""
 
     sequence: Sequence
     #: Function of the setup that is true if the command uses the alternative.
@@ -190,8 +190,8 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """Queue of routes, jobs or commands for a part, with an entry for each record of a sequence that is not empty and
-    is selected by ``when``.
+    """Queue of routes, jobs or commands for a part, with an entry for each non-empty record of a sequence that
+    ``when`` selects.
 
     ``when`` and ``payload`` are functions of the record and of the command's setup.
     """
@@ -221,7 +221,7 @@ class Instruction:
 
 
 def job(config, name, sequence, memory, *, packs=False, **options):
-    """Instruction with the jobs of a reader or, if ``awaited``, of a writer: one job per record.
+    """Instruction with the jobs of a reader or, if ``awaited``, a writer: one job per record.
 
     Memories in the state region contain only the node's own block; all other memories contain the whole vector.
 
@@ -231,7 +231,7 @@ def job(config, name, sequence, memory, *, packs=False, **options):
     name : str
     sequence : Sequence
     memory : str
-        Name of the memory, which determines the width of row numbers and the first row.
+        Name of the memory; determines the width of row numbers and the first row.
     packs : bool
         Whether each word holds two elements in a command with packed state.
     options
@@ -256,13 +256,13 @@ def job(config, name, sequence, memory, *, packs=False, **options):
 class Input:
     """A stream that a part receives from a channel."""
 
-    #: Name of the stream at the part. Parts with the same input name at INGRESS share it, in different commands.
+    #: Name of the stream at the part. Parts with the same input name at INGRESS share it in different commands.
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: For INGRESS only: function of an ingress record and the setup: whether the input accepts the packet.
+    #: For INGRESS only: function of an ingress record and the setup that is true if the input accepts the packet.
     packets: Callable[[Any, Any], Any] | None = None
-    #: For INGRESS only: function of the setup, true if the part accepts packets in the command; by default always.
+    #: For INGRESS only: function of the setup that is true if the part accepts packets; by default always.
     during: Callable[[Any], Any] | None = None
 
 
@@ -274,7 +274,7 @@ class Output:
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: Function of the setup: whether the part drives the stream in the command; by default always.
+    #: Function of the setup that is true if the part drives the stream in the command; by default always.
     during: Callable[[Any], Any] | None = None
 
 
@@ -284,26 +284,26 @@ class PartDescription:
 
     #: Name of the submodule.
     name: str
-    #: Class that implements the part; its parameters are ``config`` and ``description``.
+    #: Class that implements the part, with parameters ``config`` and ``description``.
     component: type["Part"]
     instructions: tuple[Instruction, ...] = ()
-    #: Number of ports to each memory, by the names of :func:`hdl.memory_map.memory_map`.
+    #: Number of ports to each memory, keyed by the names in :func:`hdl.memory_map.memory_map`.
     reads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Memories that are read ahead of a command's data, so that stalls at them are not counted in STALL_MEMORY.
+    #: Memories that are read ahead of a command's data; their stalls are not counted in STALL_MEMORY.
     ahead: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
-    #: Fields of :func:`pulses_layout` that this part drives.
+    #: Fields of :func:`pulses_layout` driven by this part.
     pulses: tuple[str, ...] = ()
-    #: Whether the part sends every packet of a scatter-reduce to ENCODED, instead of only the first of each segment.
+    #: Whether the part sends every packet of a scatter-reduce to ENCODED, rather than only the first of each segment.
     encodes_all: bool = False
-    #: Sequence for writing back gathered segments, if this does not happen in the order of their arrival.
+    #: Sequence for writing back gathered segments, if this does not follow the order of arrival.
     write_back_order: Alternative | None = None
 
 
 def check_parts(parts):
-    """Raise a ``ValueError`` unless parts can be combined in a datapath.
+    """Raise ``ValueError`` unless the parts can be combined in a datapath.
 
     Parameters
     ----------
@@ -333,14 +333,13 @@ def check_parts(parts):
 
 
 def _memory_signature(config, memory, kind):
-    """Signature of a port to a memory; ``kind`` is ``read`` or ``write``."""
+    """Signature of a memory port; ``kind`` is ``read`` or ``write``."""
     signature = {"read": read_signature, "write": write_signature}[kind]
     return signature(config.memory_map[memory].words // config.lanes, config.lanes)
 
 
 def memory_ports(config, parts):
-    """Members for the memory ports of all parts, in the order of the parts: arrays ``<memory>_read`` and
-    ``<memory>_write``."""
+    """Members for the memory ports of all parts: arrays ``<memory>_read`` and ``<memory>_write``."""
     members = {}
     for memory in config.memory_map.names:
         for kind in ("read", "write"):
@@ -356,7 +355,7 @@ def _is_transit(record, setup):
 
 
 def packet_inputs(parts):
-    """Conditions for accepting packets, by name of the input from INGRESS, and for ``transit``."""
+    """Conditions for accepting packets, keyed by the name of the INGRESS input, and for ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 
@@ -367,12 +366,12 @@ def taken(port):
 
 
 def has_infinite(row):
-    """Whether any kept element of a row is infinite or not a number."""
+    """Whether any kept element of a row is infinite or NaN."""
     return Cat(row.elements[lane][23:31].all() & row.keep[lane] for lane in range(len(row.keep))).any()
 
 
 class Part(wiring.Component):
-    """A part of the datapath: a component with the ports that its description lists.
+    """A part of the datapath: a component with the ports listed in its description.
 
     Parameters
     ----------
@@ -388,12 +387,12 @@ class Part(wiring.Component):
         layout = pulses_layout()
         pulses = data.StructLayout({name: layout[name].shape for name in description.pulses})
         super().__init__({
-            # Starts a command; ``setup`` is stable from then until the command has ended.
+            # Starts a command; ``setup`` is stable from then until the command ends.
             "start": In(1),
             "setup": In(part_setup_layout(config)),
             # Events that the part counts.
             **({"pulses": Out(pulses)} if description.pulses else {}),
-            # Ports to memories: arrays ``<memory>_read`` and ``<memory>_write``.
+            # Memory ports: arrays ``<memory>_read`` and ``<memory>_write``.
             **memory_ports(config, [description]),
             # A stream for each instruction, and ``<name>_done`` for each awaited instruction.
             **{name: port for instruction in description.instructions
@@ -402,12 +401,12 @@ class Part(wiring.Component):
         })
 
     def _connect_read(self, m, reader, memory, index=0):
-        """Connect a reader to a port of a memory and, if the reader is strided, to the command's pitch."""
+        """Connect a reader to a memory port and, if it is strided, to the command's pitch."""
         self._connect_pitch(m, reader)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(getattr(self, f"{memory}_read")[index]))
 
     def _connect_write(self, m, writer, memory, index=0):
-        """Connect a writer to a port of a memory and, if the writer is strided, to the command's pitch."""
+        """Connect a writer to a memory port and, if it is strided, to the command's pitch."""
         self._connect_pitch(m, writer)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(getattr(self, f"{memory}_write")[index]))
 

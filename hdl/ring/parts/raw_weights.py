@@ -1,4 +1,4 @@
-"""Raw weights: moved between the weight memory, the optimizer and the ring without a codec.
+"""Raw weights: transferred between weight memory, optimizer and ring without a codec.
 
 In a node with master weights, the optimizer uses the master weights instead of the weights in the weight memory.
 """
@@ -21,7 +21,7 @@ __all__ = ["RawWeights", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights pass through a codec."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`; None where weights pass through a codec."""
     if config.weights.codec != RAW:
         return None
     mastered, formats = config.weights.has_master, config.role.broadcast_formats
@@ -30,7 +30,7 @@ def describe(config):
         name="weights",
         component=RawWeights,
         instructions=(
-            # Reads of weights for the optimizer, or of weights to be gathered.
+            # Reads of weights for the optimizer or for the all-gather.
             job(config, "weight_job", OWN, "weights", when=is_not_update if mastered else always),
             # Writes of updated weights.
             job(config, "weight_write_job", OWN, "weights", when=is_update, awaited=True),
@@ -53,8 +53,8 @@ def describe(config):
 
 
 class RawWeights(Part):
-    """Read weights for the optimizer, write updated weights, and send weights to the ring: from the optimizer in a
-    fused update, otherwise from memory."""
+    """Read weights for the optimizer, write updated weights, and send weights to the ring, either from the optimizer
+    (in a fused update) or from memory."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -62,17 +62,17 @@ class RawWeights(Part):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # Weights for the optimizer, in a fused update without master weights.
+            # Weights for the optimizer in a fused update without master weights.
             **({} if config.weights.has_master else {"weights": Out(rows)}),
             # Weights from the optimizer, for the memory.
             "updated": In(rows),
-            # Updated weights for the ring, in beats of the optimizer.
+            # Updated weights for the ring, in optimizer beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights at the root before its codec, and weights after it, in a server that supports formats.
+            # In a server that supports formats, the root's weights before and after its codec.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
-            # Weights from the ring, for the weight memory.
+            # Weights from the ring, to be stored in the weight memory.
             "write_back": Out(rows),
-            # Weights of the node's own block, for the gather.
+            # Weights of the node's own block, for the all-gather.
             "own": Out(words),
         })
 
@@ -86,7 +86,7 @@ class RawWeights(Part):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
-        # Rows of the node's own block for the gather, which lags by one segment.
+        # Rows of the node's own block for the all-gather, which is one segment later.
         m.submodules.kept = kept = Queue(shape=beat_layout(narrow), depth=2 * segment // narrow, block=True)
 
         connect_stream(m, self.weight_job, reader.job)

@@ -1,4 +1,4 @@
-"""Parts of a node's datapath, for its configuration: the core's parts and the parts of features."""
+"""Select the parts of a node's datapath for its configuration: core parts and feature parts."""
 
 from hdl.feature import features_of
 from hdl.ring.parts import (
@@ -22,7 +22,7 @@ _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe,
 
 
 def parts(config):
-    """Descriptions of all parts of a datapath, in a node of this configuration."""
+    """Return the descriptions of all datapath parts in a node with this configuration."""
     described = (describe(config) for describe in _DESCRIPTIONS)
     present = (*(part for part in described if part is not None),
                *(part for feature in features_of(config) for part in feature.parts(config)))

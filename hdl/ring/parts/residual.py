@@ -1,4 +1,4 @@
-"""Residual: the errors of encoded gradients, which are stored and added to the next gradients."""
+"""Residual: stores the encoding errors of gradients and adds them to the next gradients."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -15,14 +15,14 @@ __all__ = ["Residual", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding is exact."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None if encoding is exact."""
     if not config.has_residual:
         return None
     return PartDescription(
         name="residual",
         component=Residual,
         instructions=(
-            # Reads and writes of residuals, at the addresses of their segment's gradients.
+            # Residual reads and writes, at the addresses of their segment's gradients.
             job(config, "residual_job", SUMS, "residuals", when=is_encoded),
             job(config, "residual_write_job", SUMS, "residuals", when=is_encoded, awaited=True),
             # Whether the residual is added to a local gradient.
@@ -36,7 +36,7 @@ def describe(config):
 
 
 class Residual(Part):
-    """Add residuals to local gradients, before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them
+    """Add residuals to local gradients before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them
     with the errors of the sums."""
 
     def __init__(self, *, config, description):
@@ -58,7 +58,7 @@ class Residual(Part):
         m.submodules.reader = reader = RowReader(**shape)
         m.submodules.writer = writer = RowWriter(**shape)
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
-        # Only whole segments are written, so that a corrupt packet changes no residual.
+        # Write only whole segments, so that a corrupt packet changes no residual.
         m.submodules.buffer = buffer = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
         connect_stream(m, self.residual_job, reader.job)
         connect_stream(m, self.residual_write_job, writer.job)

@@ -1,4 +1,4 @@
-"""Update of a node's own block: the optimizer with its gradients and its state."""
+"""Update of a node's own block: the optimizer, with gradients and state."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import stream
@@ -19,17 +19,17 @@ __all__ = ["Update", "describe", "keeps_updated"]
 
 
 def keeps_updated(config, setup):
-    """Whether updated weights stay on this node: in a ring of one, and on a server at the end of a chain."""
+    """Return whether updated weights stay on this node: in a ring of one, or on a server ending a chain."""
     return setup.alone | setup.chain if config.is_server else setup.alone
 
 
 def _is_local_update(record, setup):
-    """Whether an update includes the local gradient: a server, at the end of a chain, adds none."""
+    """Return whether an update includes the local gradient; a server, at the end of a chain, has none."""
     return setup.fused & ~setup.chain
 
 
 def _state_jobs(config, plane):
-    """Instructions for a state plane's reader and writer; a plane that the rule does not use has no jobs."""
+    """Instructions for the reader and writer of a state plane; a plane that the rule does not use has no jobs."""
     def is_used(record, setup):
         return setup.fused & planes_used(setup.settings.rule, config.memories.planes)[plane]
 
@@ -39,7 +39,7 @@ def _state_jobs(config, plane):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, for every node."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
     planes = range(config.memories.planes)
 
     def burst(record, setup):
@@ -52,7 +52,7 @@ def describe(config):
             # Reads of the local gradient.
             job(config, "gradient_job", OWN, "gradients",
                 when=_is_local_update if config.is_server else is_update),
-            # Commands for the optimizer; it has two workers, the ring and the local gradient.
+            # Commands for the optimizer, which has two workers: the ring and the local gradient.
             Instruction("bursts", OWN, command_layout(2, config.segment), burst, when=is_update),
             # Reads and writes of state planes.
             *(instruction for plane in planes for instruction in _state_jobs(config, plane)),
@@ -69,21 +69,21 @@ def describe(config):
 
 
 class Update(Part):
-    """Complete sums with the local gradient, and update weights and state, segment by segment.
+    """Add the local gradient to sums, then update weights and state, segment by segment.
 
-    If the optimizer's beats are narrower than rows, splitters precede it and joiners follow it.
+    If the optimizer's beats are narrower than rows, it is placed between splitters and joiners.
     """
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Sums of all gradients except the local one.
+            # Sums of all gradients except for the local one.
             "finished": In(rows),
             # Weights before the update.
             "weights": In(rows),
             # Weights after the update, for a memory.
             "updated": Out(rows),
-            # Updated weights for the ring, in beats of the optimizer.
+            # Updated weights for the ring, in optimizer beats.
             "broadcast": Out(stream.Signature(beat_layout(beat_lanes(config)))),
         })
 

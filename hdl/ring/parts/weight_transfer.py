@@ -1,6 +1,6 @@
-"""Transfer of weights without an update: broadcasts are uncoded, and gathers use a codec.
+"""Transfer of weights without an update: broadcasts are uncoded, gathers use the weight codec.
 
-Only a node with a weight codec has this part; in other nodes :mod:`hdl.ring.parts.raw_weights` takes its place.
+Only nodes with a weight codec have this part; other nodes have :mod:`hdl.ring.parts.raw_weights` instead.
 """
 
 from amaranth.hdl import Module
@@ -26,7 +26,7 @@ def describe(config):
     return PartDescription(
         name="weights",
         component=WeightTransfer,
-        # Reads of weights to be gathered or broadcast.
+        # Read job for weights that are gathered or broadcast.
         instructions=(job(config, "weight_job", OWN, "weights", when=is_not_update),),
         reads={"weights": 1},
         inputs=(Input("gathered", Channel.INGRESS, packets=is_weights, during=has_plain_weights),),
@@ -39,18 +39,18 @@ def describe(config):
 
 
 class WeightTransfer(Part):
-    """Send weights from memory to the ring or to the codec, and receive raw weights from the ring."""
+    """Send weights from memory to the ring or the codec, and receive raw weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # Weights from the ring, as rows for the weight memory.
+            # Weights from the ring as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
             # Weights of the root, to be broadcast.
             "own": Out(words),
-            # Weights of the node's own block, for the codec.
+            # Weights of the node's own block, to be encoded.
             "stored": Out(stream.Signature(beat_layout(config.lanes))),
         })
 

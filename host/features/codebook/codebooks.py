@@ -1,7 +1,7 @@
-"""Centroid tables for compressed weights: centroids of mantissas, or trainable centroids of weights.
+"""Centroid tables for compressed weights: centroids of mantissas or trainable centroids of weights.
 
-The gradient of a centroid is the sum of the gradients of all weights that share it. The table is trained like any
-vector of parameters. The assignment of weights to centroids is fixed until the weights are clustered again.
+The gradient of a centroid is the sum of the gradients of all weights that share it, so the table is trained like any
+parameter vector. The assignment of weights to centroids is fixed until the weights are clustered again.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
     """Cluster numbers into ``count`` centroids, or fewer if there are fewer distinct numbers.
 
     Centroids are equidistant at first. In each step, every number is assigned to the nearest centroid (the lower one
-    if two are equally near), and each centroid moves to the mean of its numbers, added in ascending order. A centroid
-    without numbers moves to the number farthest from its centroid. Centroids are returned in ascending order.
+    on a tie), and each centroid moves to the mean of its numbers, which are summed in ascending order. A centroid
+    with no numbers moves to the number farthest from its own centroid. Centroids are returned in ascending order.
     """
     numbers = np.asarray(values, np.float64).reshape(-1)
     if not len(numbers):
@@ -55,11 +55,11 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 
 
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
-    """Centroids of the elements' fraction bits. The elements are encoded in the format of ``table``, a
-    :class:`~hdl.features.table.format.LookupTable`.
+    """Centroids of the fraction bits of elements, which are encoded in the format of ``table`` (a
+    :class:`~hdl.features.table.format.LookupTable`).
 
-    There is one centroid for each mantissa of the table, and all centroids are different: missing ones are filled in
-    with the lowest fractions that are not yet centroids. Zeros, infinities and NaNs are ignored.
+    There is one centroid per mantissa of the table, and all centroids are distinct: missing ones are filled in with
+    the lowest fractions that are not yet centroids. Zeros, infinities and NaNs are ignored.
     """
     codes = np.asarray(elements, np.uint32)
     bits = table.format.fraction_bits
@@ -72,7 +72,7 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
 
 
 def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
-    """Centroids of weights, in ascending order; if there are too few, the highest is repeated.
+    """Centroids of weights in ascending order; if there are too few, the highest one is repeated.
 
     Infinities and NaNs are ignored. If there are no weights, all centroids are zero.
     """
@@ -83,7 +83,7 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Compute the centroids of weights for a codec, as bits of fractions or bits of binary32 numbers."""
+    """Compute a codec's centroids of weights, as fraction bits or as binary32 bits."""
     entry = _with_centroids(codec)
     numbers = np.ascontiguousarray(weights, dtype=np.float32)
     if entry.codebook is Content.FRACTIONS:
@@ -92,8 +92,8 @@ def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids.
-    ``centroids`` is a result of :func:`codebook`: uint32 in ascending order; equal centroids are allowed.
+    """Contents of a node's codebook memory: the bounds between centroids, a zero word, and the centroids.
+    ``centroids`` is a result of :func:`codebook`: uint32 in ascending order, where duplicates are allowed.
     """
     entry, words = _with_centroids(codec), np.asarray(centroids)
     if words.dtype != np.uint32 or words.shape != (entry.centroids,):
@@ -113,7 +113,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between centroids: the lowest table index with a midpoint that is nearer to the upper centroid."""
+    """Bounds between centroids: the lowest table index with a midpoint nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -124,7 +124,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Bits of the bounds between centroids: the smallest number above each midpoint, with -0.0 for zero."""
+    """Binary32 bits of the bounds between centroids: the smallest number above each midpoint, -0.0 for zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []
@@ -140,14 +140,14 @@ def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 
 @dataclasses.dataclass(frozen=True)
 class Codebook:
-    """Weights, stored as indices into a table of centroids."""
+    """Weights stored as indices into a table of centroids."""
 
     centroids: npt.NDArray[np.float32]
-    indices: npt.NDArray[np.int64]  # index of each weight's centroid, in the shape of the weights
+    indices: npt.NDArray[np.int64]  # index of each weight's centroid, with the shape of the weights
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":
-        """Cluster weights; if there are fewer distinct weights than ``count``, the remaining centroids are zero."""
+        """Cluster weights; the table is padded with zeros if there are fewer than ``count`` distinct weights."""
         numbers = np.asarray(weights, np.float32)
         centroids = kmeans(numbers, count).astype(np.float32)
         middles = (centroids[:-1].astype(np.float64) + centroids[1:]) / 2
@@ -166,16 +166,16 @@ class Codebook:
         return np.bincount(self.indices.reshape(-1), numbers.reshape(-1), len(self.centroids)).astype(np.float64)
 
     def gradient(self, gradient: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Compute the gradient of each centroid from the gradient of the weights; zero for unused centroids."""
+        """Compute the gradient of each centroid from the weights' gradient; unused centroids get zero."""
         return self._sums(gradient).astype(np.float32)
 
     def stepped(self, gradient: npt.ArrayLike, learning_rate: float) -> "Codebook":
-        """Return the codebook after one step of gradient descent, given the gradient of the weights."""
+        """Return the codebook after one gradient descent step, given the gradient of the weights."""
         moved = self.centroids - np.float32(learning_rate) * self.gradient(gradient)
         return dataclasses.replace(self, centroids=moved.astype(np.float32))
 
     def refreshed(self, weights: npt.ArrayLike) -> "Codebook":
-        """Return the codebook with each used centroid at the mean of its new weights."""
+        """Return the codebook with each used centroid moved to the mean of its new weights."""
         counts = np.bincount(self.indices.reshape(-1), minlength=len(self.centroids))
         means = self._sums(weights) / np.maximum(counts, 1)
         return dataclasses.replace(

@@ -1,7 +1,7 @@
-"""Linear layers with weights stored as centroid indices, and with the centroids as parameters.
+"""Linear layers with weights stored as centroid indices; the centroids are the parameters.
 
-Products and gradients are computed by :mod:`sim.golden.features.codebook_layers.centroid_product`, without ever
-expanding the matrix.
+Products and gradients are computed by :mod:`sim.golden.features.codebook_layers.centroid_product`, which never
+expands the matrix.
 """
 
 import numpy as np
@@ -14,16 +14,15 @@ from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
-#: Number of lanes that outputs are partitioned among; the order of a gradient's sums depends on it.
+#: Number of lanes that outputs are partitioned among; it affects the order of summation of gradients.
 LANES = 4
 
 
 class CentroidLinear(Layer):
-    """``bias + x @ weight.T`` with weights from a table of trained centroids; their indices are fixed.
+    """``bias + x @ weight.T`` with weights from a table of trained centroids; the indices are fixed.
 
-    The codebook provides the initial centroids, and indices in shape (outputs, inputs). Outputs are partitioned among
-    lanes. Products with centroids are in binary32; ``operands`` is the format of the factors in the gradient of the
-    biases.
+    The codebook provides the initial centroids, and indices of shape (outputs, inputs). Outputs are partitioned among
+    lanes. Products with centroids are in binary32; ``operands`` is the format of the factors in the bias gradient.
     """
 
     def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
@@ -34,7 +33,7 @@ class CentroidLinear(Layer):
         self._bias = bias.copy()
         self._lanes = lanes
         self._operands = operands
-        # Pad the last group of outputs, as on a node.
+        # Pad the last group of outputs, as a node does.
         self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
                                     len(codebook.centroids))
 
@@ -57,9 +56,8 @@ class CentroidLinear(Layer):
 
 
 def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
-    """Create a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron (linear
-    layers, with a ReLU between successive layers). ``lanes`` is as for :class:`CentroidLinear`, ``align`` as for
-    :class:`Model`."""
+    """Replace the weights of each layer of a perceptron (linear layers separated by ReLUs) by a table of centroids,
+    obtained by clustering. ``lanes`` is as for :class:`CentroidLinear`, ``align`` as for :class:`Model`."""
     return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
                                  operands=layer.operands)
                   if isinstance(layer, Linear) else ReLU()

@@ -1,9 +1,9 @@
-"""Training on nodes that compute: the host writes inputs and labels, or characters, and reads losses.
+"""Training on nodes that compute: the host writes inputs and labels (or characters) and reads losses.
 
-The lists of the layers (:mod:`host.features.compute.lists`), or of a sequence of the text model
+The lists for the layers (:mod:`host.features.compute.lists`), or for a sequence of the text model
 (:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step, a node receives
-the inputs and labels of its share, and computes gradients, which its ring sums. For text, a node receives characters,
-and differentiates groups of sequences in order. The same lists classify the test set of a perceptron.
+the inputs and labels of its share and computes gradients, which the ring sums. For text, a node receives characters
+and processes groups of sequences in order. The same lists classify the test set of a perceptron.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ __all__ = ["Computer", "TextComputer", "check_engine", "check_sequences", "diffe
 
 
 class TextComputer(Differentiator):
-    """Gradients of the text model, computed by the nodes of a ring."""
+    """Text-model gradients computed by the nodes of a ring."""
 
     def __init__(self, ring: TrainingRing, lists: TextLists):
         self.notes = [lists.plan.line]
@@ -55,7 +55,7 @@ class TextComputer(Differentiator):
         self.lengths = [len(share) for share in shares]
 
     def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
-        """Words of a node's sequences and labels, with padding sequences that complete the last group."""
+        """Return the words for a node's sequences and labels; padding sequences complete the last group."""
         context = self._text.context
         words = np.zeros((up(max(1, len(share)), self._text.together), self._text.stride), np.uint32)
         words[:, context:2 * context] = PADDING
@@ -85,7 +85,7 @@ class TextComputer(Differentiator):
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Compile a run's lists, for groups of two sequences if shares are even and memory suffices."""
+    """Compile the lists for a run; sequences are grouped in pairs if shares are even and memory suffices."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
                                  array=Units(rows=node.compute.rows, lanes=node.lanes))
@@ -96,14 +96,14 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
 
 
 def _text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, nodes: int) -> NodeConfig:
-    """Return the configuration with sequence functions, masked products and activation memory for a run."""
+    """Return a run's configuration, with sequence functions, masked products and activation memory."""
     node = node.replace(compute={"scale_mask": True, "sequences": True}, masking=False)
     end = text_lists(workload, config, node, nodes, 1 << 24).end
     return node.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
 
 
 def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
-    """Raise ``ValueError`` unless nodes have sequence functions, and the run's options apply to text."""
+    """Raise ``ValueError`` unless nodes have sequence functions and the run's options suit text."""
     if not (node.compute.scale_mask and node.compute.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
@@ -115,7 +115,7 @@ _ROWS = (1, 2, 4)  # possible numbers of rows of units
 
 
 class Computer(Differentiator):
-    """Gradients of a perceptron with ``length`` parameters; ``notes`` are reported after the memory plan."""
+    """Perceptron gradients with ``length`` parameters; ``notes`` are reported after the memory plan."""
 
     has_scores = True
 
@@ -128,12 +128,12 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists, and initialise all gradients, including padding, with zeros."""
+        """Write the lists, and set all gradients, including padding, to zero."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
-        """Write each node's inputs and labels; odd passes use separate addresses."""
+        """Write the inputs and labels of each node; odd passes use separate addresses."""
         places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
@@ -141,7 +141,7 @@ class Computer(Differentiator):
         self.lengths = [len(labels) for _, labels in shares]
 
     def _rows(self, x: Array) -> npt.NDArray[np.uint32]:
-        """Words of inputs, with rows padded to whole memory rows; a node without a share gets zeros."""
+        """Return input words, with rows padded to whole memory rows; a node without a share gets zeros."""
         rows = x if len(x) else np.zeros((1, x.shape[1]), np.float32)
         return np.ascontiguousarray(rows, np.float32).view(np.uint32).ravel()
 
@@ -154,7 +154,7 @@ class Computer(Differentiator):
         return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute the scores of examples with the lists of even or odd passes."""
+        """Compute the scores of examples, using the lists of even or odd passes."""
         places, nodes = self.lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
@@ -186,7 +186,7 @@ def _lists(task: Classifier, config: TrainingConfig, node: NodeConfig, nodes: in
 
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
-    """Return the object that makes the nodes of a ring compute gradients; None if the host computes them."""
+    """Return the object that makes a ring's nodes compute gradients, or None if the host computes them."""
     if config.compute != NODE:
         return None
     node = ring.config
@@ -205,9 +205,9 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """Return the configuration with two queues, buffer tags, and ``config.macs`` multiply-adds per cycle.
+    """Return the configuration with two queues, buffer tags and ``config.macs`` multiply-adds per cycle.
 
-    It includes the tables of the workload's layers, and activation memory for the run, up to the limit of a node.
+    It includes the tables for the workload's layers, and enough activation memory for the run, up to a node's limit.
     """
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:
@@ -226,14 +226,14 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
     lists = _lists(workload, config, result, nodes, 1 << 24)
     words = max(result.compute.activations, 1 << (lists.end - 1).bit_length())
-    if config.overlaps:  # inputs, labels and lists have two copies, at the same distance as the copies of the weights
+    if config.overlaps:  # inputs, labels and lists have two copies, as far apart as the copies of the weights
         words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), result.memories.weight)
         result = result.replace(memories={"weight": words})
     return result.replace(compute={"activations": words})
 
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if nodes cannot compute a run, before a ring is opened."""
+    """Raise ``ValueError`` with the reason if nodes cannot compute a run; called before a ring is opened."""
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
     if node.compute.operands != config.compute_format:
@@ -256,7 +256,7 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
 
 
 def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` unless nodes have the tables, memory and parameters for a perceptron's layers."""
+    """Raise ``ValueError`` unless nodes have the tables, memory and parameters that the layers need."""
     if config.far is not None:
         raise ValueError("Workload of a far memory must be text, not digits")
     for layer in task.layers:

@@ -19,7 +19,7 @@ __all__ = ["FEATURE", "ComputeFeature"]
 
 
 class ComputeFeature(Feature):
-    """Lists of instructions for layers, and training with such lists."""
+    """Layer instruction lists, and training that uses them."""
 
     def part(self, ring: "Ring") -> "ListCompute":
         from host.features.compute.list_compute import ListCompute

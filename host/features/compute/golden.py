@@ -1,4 +1,4 @@
-"""Golden nodes that compute: the engine, and the buffer tags of activation memory rows."""
+"""Golden nodes with a compute engine, and the buffer tags of activation memory rows."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ __all__ = ["GoldenCompute"]
 
 
 class GoldenCompute(GoldenPart):
-    """Execution of lists of layers, separately on each node."""
+    """Executes lists of layers on each node separately."""
 
     def __init__(self, nodes: GoldenNodes):
         config, compute = nodes.config, nodes.config.compute

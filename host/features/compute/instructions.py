@@ -1,4 +1,4 @@
-"""Encoding of the instructions in lists, and the factors that divide a product into panels and tiles."""
+"""Encoding of list instructions, and the factors that divide a product into panels and tiles."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Pro
 #: Fields of an instruction and of a job that define the tiling of its product.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-#: Maximum terms per unit of products that are modelled cycle by cycle, and number of candidates for larger products.
+#: Maximum terms per unit for modelling a product cycle by cycle, and number of candidates for larger products.
 _MODELLED, _COMPARED = 1 << 14, 8
 
 
@@ -43,12 +43,12 @@ class Array:
     operands: str = FP32  # number format of the operands
 
     def engine(self, **options: Any) -> Engine:
-        """Create a golden engine with the properties of this array; ``options`` are passed to :class:`Engine`."""
+        """Create a golden engine with this array's properties; ``options`` are passed to :class:`Engine`."""
         return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
 
     @property
     def model(self) -> GemmCycles:
-        """Create the model of the cycles that a product takes."""
+        """Create the cycle model of a product."""
         form = OPERANDS[self.operands]
         product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
         return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
@@ -65,12 +65,12 @@ def node_engine(config: NodeConfig) -> Engine:
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
                  ones: bool = False, starts: bool = False, gated: bool = False,
                  resumes: bool = False) -> Mapping[str, int]:
-    """Find the factors and order with the fewest cycles, assuming no other accesses to the memories.
+    """Find the factors and order that take the fewest cycles, assuming no other memory accesses.
 
     Parameters
     ----------
     sizes : tuple of int
-        Number of rows of A, of columns of A, and of columns of B.
+        Number of rows of A, columns of A, and columns of B.
     transpose_a, transpose_b : bool
         Whether the matrix, A or B, is stored transposed.
     ones : bool
@@ -92,7 +92,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Return the factors with the lowest bound on cycles among the few candidates with the fewest beats."""
+    """Return the factors with the lowest cycle bound among the few candidates with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
@@ -114,7 +114,7 @@ def up(words: int, multiple: int) -> int:
 
 
 def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
-    """Return the fields of an operand: its memory, its address, and its buffer number."""
+    """Return the fields of an operand: memory, address, and buffer number."""
     if base >= ADDRESSES:
         raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
                          f"take narrower layers or smaller batches")
@@ -122,24 +122,24 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Return the buffer number of a position, counted from 1, or 0 (not compared) beyond the maximum."""
+    """Return the buffer number of an index, counted from 1, or 0 (not compared) beyond the maximum."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
 def ended(instructions: Sequence[Words]) -> Words:
-    """Join instructions into a list that ends with an END, padded with zeros to a whole group."""
+    """Join instructions into a list terminated by END and padded with zeros to a whole group."""
     words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
 
 def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
-    """Return instruction fields with the operands and their strides, by field name."""
+    """Return instruction fields with the operands and their strides, keyed by field name."""
     return {field: value for name, (operand, stride) in operands.items()
             for field, value in ((name, operand), (f"stride_{name}", stride))}
 
 
 class Buffers:
-    """Buffers of activations, each with a number and an address, by default the address after the previous buffer."""
+    """Activation buffers, each with a number and an address (by default right after the previous buffer)."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes
@@ -153,7 +153,7 @@ class Buffers:
         return max((room.base + room.words for room in self.rooms.values()), default=0)
 
     def new(self, name: str, rows: int, columns: int) -> Matrix:
-        """Create a buffer with rows that are padded to whole memory rows."""
+        """Create a buffer with rows padded to whole memory rows."""
         stride = up(columns, self._lanes)
         base = self.end if self._places is None else self._places[name]
         self.rooms[name] = Room(base, up(rows * stride, GROUP))
@@ -165,7 +165,7 @@ class Buffers:
         return self.part(name, 0)
 
     def part(self, name: str, offset: int) -> Matrix:
-        """Return the matrix that starts at an element of a buffer, with the buffer's stride."""
+        """Return the matrix that starts at the given element of a buffer, with the buffer's stride."""
         return at(Place.ACTIVATIONS, self.rooms[name].base + offset, owner=self._owners[name]), self._strides[name]
 
 
@@ -175,7 +175,7 @@ class Products:
 
     array: Array
     factors: Factors
-    length: int  # command length that is assumed when factors are chosen
+    length: int  # command length assumed when choosing factors
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
                  gate: Matrix | None = None, **options: int) -> Words:

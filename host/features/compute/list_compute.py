@@ -1,4 +1,4 @@
-"""Lists of layers on the nodes of a ring."""
+"""Run layer lists on the nodes of a ring."""
 
 import dataclasses
 import itertools
@@ -20,17 +20,17 @@ __all__ = ["ListCompute", "ListsOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListsOutcome:
-    """Outcome of a list on all nodes that have run it."""
+    """Result of a list on all nodes that have run it."""
 
     cycles: Cycles  # cycles on the slowest node
-    multiplied: int = 0  # cycles in which all lanes of a codebook unit multiplied, summed over all nodes
+    multiplied: int = 0  # number of cycles in which all lanes of a codebook unit multiplied, summed over all nodes
 
 
 class ListCompute:
-    """Lists of layers on nodes that compute.
+    """Layer lists on nodes that compute.
 
-    Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be the plan's program. From
-    then on, nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
+    If lists are written together with an activation memory plan (:meth:`write_lists`), they must be the plan's
+    program. From then on, nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
     """
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing, planned: PlannedLists):
@@ -42,9 +42,9 @@ class ListCompute:
         self._planned = planned
 
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
-        """Write the lists of a pass, or of even and odd passes, to all nodes.
+        """Write the lists of a pass, or separate lists for even and odd passes, to all nodes.
 
-        Raises ``PlanError``, and writes nothing, if they are not the plan's program, or do not fit the nodes.
+        If the lists are not the plan's program or do not fit the nodes, raises ``PlanError`` and writes nothing.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):
@@ -58,21 +58,21 @@ class ListCompute:
 
     def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
                    patience: int = 0) -> list[ListsOutcome]:
-        """Run lists of layers one after another, and wait until they have ended; see docs/compute/layers.md.
+        """Run layer lists one after another, and wait until they are done; see docs/compute/layers.md.
 
-        Raises ``RingError`` if a node has rejected a list, and ``PlanError`` if a list is not in the memory plan; in
-        the second case nothing is run.
+        Raises ``RingError`` if a node rejects a list. Raises ``PlanError``, and runs nothing, if a list is not in the
+        memory plan.
 
         Parameters
         ----------
         lists : sequence of int
             Address of each list in the activation memory, a multiple of 32.
         lengths : sequence of int
-            Number of examples on each node; a node without examples does nothing.
+            Number of examples on each node; nodes without examples do nothing.
         offset : int
-            Number of elements added to the addresses of relative operands, a multiple of 32.
+            Offset in elements for the addresses of relative operands, a multiple of 32.
         patience : int
-            Maximum cycles of a list.
+            Maximum number of cycles per list.
         """
         self._planned.check(lists)
         if len(lengths) != len(self._devices):

@@ -1,13 +1,13 @@
-"""Lists of instructions for the layers of a perceptron, and the addresses of its activations.
+"""Compile the instruction lists of a perceptron's layers and assign addresses to its activations.
 
-A layer has a forward list and a backward list. Forward is Y = bias + X · Wᵀ, where each sum starts from its bias,
-with a ReLU except after the last layer; the last list also computes the cross-entropy. Backward computes dW = dYᵀ ·
-X, the sums of the columns of dY, and, except in the first layer, dX = dY · W, set to +0.0 where X is +0.0. Sizes that
-equal the number of examples are taken from the command, so one list serves batches of all sizes.
+A layer has a forward list and a backward list. Forward computes Y = bias + X · Wᵀ, where each sum starts from its
+bias, followed by a ReLU except after the last layer; the last forward list also computes the cross-entropy. Backward
+computes dW = dYᵀ · X, the sums of the columns of dY, and, except in the first layer, dX = dY · W, set to +0.0 where X
+is +0.0. Sizes that equal the number of examples are taken from the command, so one list serves batches of all sizes.
 
-The parameters of a layer with a codebook are its table and its biases: products with W use the indices, and gradients
-are computed for the table instead of W. The host writes the indices together with the lists: lines for the product
-and, except in the first layer, lines of the transposed matrix, for the gradient of the layer's input.
+The parameters of a layer with a codebook are its table and biases: products with W use the indices, and gradients are
+computed for the table instead of W. The host writes the indices together with the lists: lines for the product and,
+except in the first layer, lines of the transposed matrix, for the gradient of the layer's input.
 
 In a schedule with overlapping passes, even and odd passes have separate inputs, labels and lists, a fixed distance
 apart, so that the host can write the data of the next pass during a pass.
@@ -46,9 +46,9 @@ MAX_SIZE = 4095
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shared(Dense):
-    """A linear layer with a codebook, and the position of its parameters in the vector of all parameters."""
+    """A linear layer with a codebook, and the offset of its parameters in the vector of all parameters."""
 
-    indices: npt.NDArray[np.integer[Any]]  # codebook indices of the weights, in shape (outputs, inputs)
+    indices: npt.NDArray[np.integer[Any]]  # codebook indices of the weights, with shape (outputs, inputs)
     centroids: int  # number of entries in the codebook
 
     @property
@@ -57,12 +57,12 @@ class Shared(Dense):
         return up(self.centroids + self.outputs, GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Additions and multiplications per example, which a node's codebook unit executes in order."""
+        """Number of additions and multiplications per example, which the codebook unit executes in order."""
         return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def _packed(layer: Shared, lanes: int, *, transposed: bool) -> Words:
-    """Pack the indices of a layer, or the transposed indices, into words."""
+    """Pack a layer's indices, or the transposed indices, into words."""
     from sim.golden.features.codebook_layers.centroid_product import pack_indices
 
     return pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
@@ -77,13 +77,13 @@ class _Owned(Region):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Addresses in the activation memory, all multiples of 32."""
+    """Addresses in activation memory, all multiples of 32."""
 
     layers: Sequence[Dense]
     examples: int  # maximum number of examples of a command
     lanes: int  # elements of a memory row
-    bases: Mapping[str, int] | None = None  # planned addresses of the buffers; by default all buffers are disjoint
-    #: Address and words of each buffer: ``inputs``, ``output`` and ``gradient`` followed by a layer number,
+    bases: Mapping[str, int] | None = None  # planned buffer addresses; by default all buffers are disjoint
+    #: Address and size in words of each buffer: ``inputs``, ``output`` and ``gradient`` followed by a layer number,
     #: ``labels``, and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
@@ -97,7 +97,7 @@ class Activations:
 
     @property
     def outputs(self) -> list[int]:
-        """Addresses of the inputs, and of each layer's output."""
+        """Addresses of the inputs and of each layer's output."""
         return [self.output(number).base for number in range(len(self.layers) + 1)]
 
     @property
@@ -115,7 +115,7 @@ class Activations:
         return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
-        """Distance from one example to the next, in elements."""
+        """Distance in elements from one example to the next."""
         return up(width, self.lanes)
 
     def size(self, width: int) -> int:
@@ -123,7 +123,7 @@ class Activations:
         return up(self.examples * self.stride(width), GROUP)
 
     def owner(self, name: str) -> int:
-        """Number of a buffer, counted from 1; the lists and the indices share the last number."""
+        """Index of a buffer, counted from 1; lists and indices share the last one."""
         return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:
@@ -145,10 +145,10 @@ class Lists:
     """Compiled lists of a network."""
 
     places: Activations
-    words: Words  # all indices and lists, which are written from ``places.lists`` on
-    commands: list[Work]  # commands of a pass: forward through all layers, then backward from the last to the first
-    odd: Words  # lists of odd passes; empty where passes do not overlap
-    #: Distance between the inputs, labels and lists of even and odd passes, in elements.
+    words: Words  # all indices and lists, to be written from ``places.lists`` on
+    commands: list[Work]  # commands of a pass: forward through all layers, then backward from last to first
+    odd: Words  # lists of odd passes; empty if passes do not overlap
+    #: Distance in elements between the inputs, labels and lists of even and of odd passes.
     distance: int
     plan: Plan
 
@@ -159,13 +159,13 @@ class Lists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """The lists of all passes, or the lists of even passes and the lists of odd passes."""
+        """The lists of all passes, or separately the lists of even and of odd passes."""
         return [_program(words, self.places, self.commands, distance)
                 for words, distance in ((self.words, 0), (self.odd, self.distance)) if len(words)]
 
 
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
-    """Describe lists by their words, their addresses, and the buffers that the host writes and reads."""
+    """Describe lists by their words and addresses, and by the buffers that the host writes and reads."""
     return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
                        starts=[command.fields["weight_base"] + further for command in commands],
                        given=("inputs", "labels"), taken=("loss",))
@@ -176,10 +176,10 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
                   plan: Plan | None = None) -> Lists:
     """Compile a perceptron's lists, with ReLUs between layers, for a given memory plan or a new one.
 
-    The weights and the gradients of a layer are stored at its ``base``, each in their own memory. A node has at most
-    ``examples`` examples in a step, and ``words`` elements of activation memory. In a schedule with overlapping
-    passes, some layers have two copies of their weights. Raises ``PlanError`` if the plan is for different lists, and
-    ``ValueError`` if nodes cannot compute these layers, or have no room for the examples.
+    A layer's weights and gradients are stored at its ``base`` in their respective memories. A node has at most
+    ``examples`` examples per step and ``words`` elements of activation memory. In a schedule with overlapping passes,
+    some layers have two copies of their weights. Raises ``PlanError`` if the plan is for different lists, and
+    ``ValueError`` if nodes cannot compute these layers or lack memory for the examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)
@@ -209,7 +209,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
 
 
 def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None:
-    """Raise ``ValueError`` unless nodes that compute support these layers."""
+    """Raise ``ValueError`` unless the compute engine supports these layers."""
     for layer in layers:
         if layer.inputs % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
@@ -236,7 +236,7 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int, factors: Factors) -> "ListCompiler":
-    """Compile all lists of even passes (0) or of odd passes (1)."""
+    """Compile all lists of even (0) or odd (1) passes."""
     compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
@@ -246,7 +246,7 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int, facto
 
 
 class ListCompiler:
-    """Compiler of the lists of even passes (0) or odd passes (1), which are stored after the buffers."""
+    """Compiler for the lists of even (0) or odd (1) passes, which are stored after the buffers."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
@@ -269,7 +269,7 @@ class ListCompiler:
         return at(memory, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
     def _given(self, region: Region) -> Region:
-        """Return a region that the host writes for each pass."""
+        """Return a region that the host writes before each pass."""
         return dataclasses.replace(region, alternate=self._copies.distance)
 
     def _output(self, number: int) -> Region:
@@ -278,13 +278,13 @@ class ListCompiler:
         return region if number else self._given(region)
 
     def _add(self, words: Words) -> Region:
-        """Append words, padded to whole groups, and return their region."""
+        """Append words, padded to whole groups; return their region."""
         base = self._base + sum(map(len, self.words))
         self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
         return self._given(_Owned("activations", base, len(self.words[-1]), owner=self.places.owner("lists")))
 
     def forward(self, layer: Dense) -> None:
-        """Add the list that computes a layer's output, and the loss after the last layer."""
+        """Add the list that computes a layer's output and, after the last layer, the loss."""
         places, last = self.places, layer.number == self._count
         x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
@@ -311,7 +311,7 @@ class ListCompiler:
         self._command("forward", layer, listed, reads, writes)
 
     def backward(self, layer: Dense) -> None:
-        """Add the list that computes a layer's gradients, and the gradient of its input."""
+        """Add the list that computes a layer's gradients and the gradient of its input."""
         places = self.places
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
@@ -342,7 +342,7 @@ class ListCompiler:
         self._command("backward", layer, listed, reads, writes)
 
     def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **fields: Any) -> Words:
-        """Encode a product with a layer's indices, or the transposed indices, for all examples of a command.
+        """Encode a product with a layer's indices or transposed indices, for all examples of a command.
 
         The region of the indices is added to ``reads``. ``fields`` contains the flags and the table from
         :func:`~hdl.features.compute.layer_list.centroid_layout`, and the operands with their strides.

@@ -1,13 +1,13 @@
-"""Lists of instructions for the text model (:mod:`host.models.transformer`), by groups of sequences.
+"""Instruction lists for the text model (:mod:`host.models.transformer`), by groups of sequences.
 
-Sequences that are run together form a group, with rows stored one below another: a product over all of them is one
-instruction, and its sums have the same order as for single sequences. A group is executed by the lists ``forward``,
-which end with the cross-entropy, and then by backward lists: ``first`` for the first group of a node's share, which
-initialises the gradients, and ``further`` for every other group, which adds to them. All rows of the context are
-computed. Rows after the end of a sequence have character 0 and the label PADDING, which sets their gradients to zero.
+Sequences that run together form a group with consecutive rows: a product over all of them is one instruction, and its
+sums have the same order as for single sequences. A group is executed by the lists ``forward``, which end with the
+cross-entropy, and then by backward lists: ``first`` for the first group of a node's share, which initialises the
+gradients, and ``further`` for all other groups, which add to them. All rows of the context are computed. Rows after
+the end of a sequence have character 0 and the label PADDING, which sets their gradients to zero.
 
-Tokens, labels and the loss of each sequence are stored after the lists, and addressed by ``state_base`` of the
-command, so one list serves all groups. Buffers of a group are planned from the instructions, as for a perceptron
+Tokens, labels and the loss of each sequence are stored after the lists and addressed by the command's ``state_base``,
+so one list serves all groups. A group's buffers are planned from the instructions, as for a perceptron
 (:mod:`host.features.compute.lists`). Tokens, labels and losses have buffer tag 1; tags of buffers start at 2.
 
 :class:`TextOperations` decodes the words of lists: it finds the buffers that each instruction accesses, and can move
@@ -51,7 +51,7 @@ def _bits(number: float) -> int:
 
 
 def _stride(context: int) -> int:
-    """Distance between the tokens of successive sequences, in elements."""
+    """Distance in elements between the tokens of consecutive sequences."""
     return up(2 * context + 1, GROUP)
 
 
@@ -59,14 +59,14 @@ def _stride(context: int) -> int:
 class TextLists:
     """Compiled lists of the text model."""
 
-    words: Words  # all lists, and zeros in place of the sequences' tokens, labels and losses
+    words: Words  # all lists, with zeros in place of the sequences' tokens, labels and losses
     base: int  # address of the first list
-    #: Addresses of lists: forward with the loss, backward for a share's first group, and backward for further groups.
+    #: Addresses of the lists: forward with loss, backward for a share's first group, and backward for further groups.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
-    data: int  # address of the first sequence's tokens; its labels and its loss follow them
-    context: int  # number of tokens, and number of labels, in a sequence
+    data: int  # address of the first sequence's tokens, followed by its labels and its loss
+    context: int  # number of tokens, and of labels, per sequence
     sequences: int  # maximum number of sequences in a share
     together: int  # number of sequences in a group
     plan: Plan
@@ -84,7 +84,7 @@ class TextLists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """Return two programs: the lists for the first group of a share, and the lists for each further group."""
+        """Return two programs: the lists for a share's first group, and the lists for all other groups."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
@@ -116,12 +116,12 @@ class _Compiler:
         return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
 
     def _gradient(self, layer: str, name: str) -> Matrix:
-        """Return the gradient of parameters as an operand; the gradient of a vector is a single row."""
+        """Return the gradient of parameters as an operand; a vector's gradient is a single row."""
         numbers = self._numbers[layer][name]
         return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
 
     def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
-        """Return an operand at an offset from the first token of a sequence."""
+        """Return an operand at an offset from a sequence's first token."""
         base = self._data + sequence * _stride(self._config.context) + offset
         return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
 
@@ -129,7 +129,6 @@ class _Compiler:
 
     def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
              epsilon: float = 0, **operands: Matrix) -> None:
-        """Add a row function."""
         fields = instructions.with_strides(operands)
         for name in ("scale", "shift", "deviation"):  # these operands are vectors
             fields.pop(f"stride_{name}", None)
@@ -138,23 +137,21 @@ class _Compiler:
             "columns": columns, "count": count, "factor": _bits(factor), "epsilon": _bits(epsilon), **fields}))
 
     def _vector(self, function: VectorProgram, rows: int, columns: int, **operands: Matrix) -> None:
-        """Add a function of the vector unit."""
         fields = instructions.with_strides(operands)
         fields.pop("stride_loss", None)
         self.listed.append(pack(layer_list.vector_layout(), {
             "kind": Kind.VECTOR, "function": function, "rows": rows, "columns": columns, **fields}))
 
     def _multiply(self, sizes: tuple[int, int, int], **options: Any) -> None:
-        """Add a product."""
         self.listed.append(self._product(sizes, **options))
 
     def _accumulate(self, sizes: tuple[int, int, int], *, c: Matrix, **options: Any) -> None:
-        """Add a product; the result is stored as a gradient, or added to a gradient."""
+        """Add a product that is stored as a gradient or added to one."""
         more = {"initial": Initial.MATRIX, "start": c} if self._further else {}
         self._multiply(sizes, c=c, **more, **options)
 
     def _sums(self, x: Matrix, columns: int, layer: str, name: str) -> None:
-        """Add the sums of the columns of a matrix, which are the gradient of a vector."""
+        """Add the column sums of a matrix, which are the gradient of a vector."""
         self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
 
     def forward(self) -> None:
@@ -182,7 +179,7 @@ class _Compiler:
                          loss=(self._given(sequence, 2 * config.context), 0))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
-        """Add a layer norm of ``x``; with ``start``, of their sum, which is stored in a buffer ``third``."""
+        """Add a layer norm of ``x`` or, with ``start``, of their sum, which is stored in buffer ``third``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
         operands: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
                     "second": buffers.new(f"normal {name}", rows, width),
@@ -209,7 +206,7 @@ class _Compiler:
 
     @property
     def _heads(self) -> list[tuple[int, int]]:
-        """Return the heads of all sequences, as pairs of a sequence's and a head's number."""
+        """Return (sequence, head) for the heads of all sequences."""
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
@@ -219,7 +216,7 @@ class _Compiler:
                                   + head * self._size)
 
     def _of(self, name: str, pair: tuple[int, int]) -> Matrix:
-        """Return the rows of a head in a matrix that stores heads one below another."""
+        """Return the rows of a head in a matrix that stores the heads' rows consecutively."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
@@ -246,7 +243,7 @@ class _Compiler:
     def backward(self) -> None:
         """Add all instructions after the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # one CLEAR for both: the positions' gradients are stored after the characters'
+        if not self._further:  # a single CLEAR for both: the positions' gradients are stored after the characters'
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -265,7 +262,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for a gradient, as stored by forward or scaled again here."""
+        """Return the scaled rows of a layer norm for a gradient, stored in forward or rescaled here."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -275,7 +272,7 @@ class _Compiler:
         return f"{x} again"
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
-        """Add the gradients of a linear layer and of its input."""
+        """Add the gradients of a linear layer and its input."""
         (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
         self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
                          c=self._gradient(name, "weight"))
@@ -284,7 +281,7 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm and, plus ``start``, of its input; return the input gradient's name."""
+        """Add the gradients of a layer norm and its input, plus ``start``; return the input gradient's name."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -296,7 +293,7 @@ class _Compiler:
         return target
 
     def _attend_back(self, n: int, upstream: str) -> None:
-        """Add the gradients of a layer's attention and of its input."""
+        """Add the gradients of a layer's attention and its input."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
@@ -328,7 +325,7 @@ class _Compiler:
 
 def _compiled(config: TransformerConfig, product: Products, together: int, places: Mapping[str, int] | None,
               scaled_again: bool, data: int) -> tuple[dict[str, list[Words]], Buffers]:
-    """Compile the lists for sequences at an address; return the lists by name, and the buffers."""
+    """Compile the lists for sequences at an address; return the lists keyed by name, and the buffers."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, places)
@@ -342,7 +339,7 @@ def _compiled(config: TransformerConfig, product: Products, together: int, place
 
 
 def cut_lists(listed: Sequence[Words]) -> list[Words]:
-    """Split a list into lists that are short enough for nodes."""
+    """Split a list into lists that are short enough for the nodes."""
     most = layer_list.MAX_INSTRUCTIONS - 1
     return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
@@ -351,16 +348,16 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
                  factors: Factors = instructions.best_factors, scaled_again: bool = False) -> TextLists:
     """Compile the lists of the text model.
 
-    Raises ``ValueError`` if nodes cannot compute the model, or have no room for the sequences.
+    Raises ``ValueError`` if nodes cannot compute the model or the sequences do not fit.
 
     Parameters
     ----------
     sequences, words : int
-        Maximum number of sequences of a node in a step, and number of elements in its activation memory.
+        Maximum number of sequences per node and step, and number of elements in a node's activation memory.
     together : int
         Number of sequences in a group; the last group of a share is completed with padding.
     scaled_again : bool
-        Whether layer norms store only their normalised rows, which are scaled again in backward.
+        Whether layer norms store only their normalised rows, which are rescaled in the backward pass.
     """
     for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
                        ("Characters", config.characters)):
@@ -399,22 +396,22 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
 
 def engine_of(array: Array) -> Engine:
-    """Create the golden engine of an array, which runs the lists of the text model."""
+    """Create the golden engine of an array that runs the text model's lists."""
     return array.engine(scale_mask=True, sequences=True)
 
 
 def _multiplications(config: TransformerConfig) -> int:
-    """Multiply-adds of a sequence in matrix products, except for sums of columns."""
+    """Number of multiply-adds per sequence in matrix products, excluding sums of columns."""
     width, rows = config.width, config.context
     layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
     return 3 * (config.layers * layer + rows * width * config.characters)
 
 
 class ListCycles:
-    """Model of an engine, for a given command length and an activation memory of ``words`` elements.
+    """Cycle model of an engine, for a command length and an activation memory of ``words`` elements.
 
     GATHER and SCATTER read ``characters``; repeated characters take longer, and by default all are different. The
-    default vector unit has one pipeline for each lane.
+    default vector unit has one pipeline per lane.
     """
 
     def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
@@ -457,7 +454,7 @@ class ListCycles:
         return "rows", self._function.job(rows, row_unit.run(rows, self._memories(instruction)).blocks)
 
     def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
-        """Create memories of zeros, with characters at the addresses where a row function reads them."""
+        """Create zeroed memories with characters at the addresses where a row function reads them."""
         memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
         if instruction.y is not None and instruction.count:
             base = instruction.y.base
@@ -465,11 +462,11 @@ class ListCycles:
         return memories
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
-        """Return the cycles of a list, including its END but not the cycles of its jobs."""
+        """Return the cycles of a list including its END, but without its jobs."""
         return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
-#: Word index of each operand within an instruction, by kind of instruction.
+#: Word indices of the operands within an instruction, keyed by the kind of instruction.
 _OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
              for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
                                   (Kind.ROWS, layer_list.row_layout()))}
@@ -479,9 +476,9 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """An instruction, together with the instructions before it that access no buffer."""
+    """An instruction, with the preceding instructions that access no buffer."""
 
-    #: Names of the buffers that are read, and of the buffers that are written.
+    #: Names of the buffers that are read, and names of the buffers that are written.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     words: tuple[Words, ...]  # words of each instruction, with addresses as in the decoded lists
@@ -490,9 +487,9 @@ class Operation:
 
 
 class TextOperations:
-    """Operations of a sequence, decoded from lists that scale normalised rows again in backward.
+    """Operations of a sequence, decoded from lists that rescale normalised rows in the backward pass.
 
-    Cycles are modelled for a sequence in which all characters are different.
+    Cycles are modelled for a sequence without repeated characters.
     """
 
     def __init__(self, lists: TextLists, array: Array):
@@ -504,12 +501,12 @@ class TextOperations:
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(operation.reads, operation.writes) for operation in variant] for variant in self._variants]
         assert touched[0] == touched[1]
-        #: Saved maps, and the operations that write and read them.
+        #: Saved maps, with the operations that write and read them.
         self.saved = Saved(self._variants[0], "d output",
                            vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
 
     def operations(self, *, further: bool) -> Sequence[Operation]:
-        """Return the operations of the first sequence of a share, or of any further sequence."""
+        """Return the operations of a share's first sequence, or of any further sequence."""
         return self._variants[further]
 
     def words(self, name: str) -> int:
@@ -545,7 +542,7 @@ class TextOperations:
         return operations
 
     def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
-        """Return the names of the buffers that an operation's operands access, given its number in the plan."""
+        """Return the names of the buffers accessed by an operation's operands, given its number in the plan."""
         names = set()
         for operand in operands:
             if operand.place is Place.ACTIVATIONS and operand.end <= self.lists.plan.peak:
@@ -557,7 +554,7 @@ class TextOperations:
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
         """Return an operation's words relocated to new addresses; the first sequence's characters are at ``data``.
 
-        For each buffer of the operation, ``places`` contains the name and the first word of its replacement.
+        For each buffer of the operation, ``places`` gives the name and first word of its replacement.
         """
         rooms = [(name, self._rooms[name]) for name in {*operation.reads, *operation.writes}]
         relocated = [words.copy() for words in operation.words]
@@ -576,7 +573,7 @@ class TextOperations:
         return relocated
 
     def cycles(self, numbers: Sequence[int], *, further: bool) -> int:
-        """Return the modelled cycles of a list of operations, 0 for an empty list."""
+        """Return the modelled cycles of a list of operations; 0 if it is empty."""
         operations = [self._variants[further][number] for number in numbers]
         if not operations:
             return 0
@@ -590,7 +587,7 @@ class TextOperations:
         return self._jobs[id(instruction)]
 
     def chain(self, *, further: bool, cycles: Callable[[Sequence[int]], int] | None = None) -> Chain:
-        """Build the chain of the saved maps, by default with modelled cycles."""
+        """Build the chain of saved maps, with modelled cycles by default."""
         modelled = functools.partial(self.cycles, further=further)
         return self.saved.chain("lists of text", words=self.words, cycles=cycles or modelled,
                                 multiplications=lambda number: self._variants[further][number].multiplications)

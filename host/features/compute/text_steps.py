@@ -1,7 +1,7 @@
-"""A training step of the text model on one sequence, as steps of a node: forward, loss and backward.
+"""Training step of the text model on one sequence, split into node steps: forward, loss and backward.
 
-The numbers equal the results of :mod:`host.models.transformer` bit for bit. Row vectors, such as means and sums, are
-separate buffers.
+Results equal :mod:`host.models.transformer` bit for bit. Row vectors, such as means and sums, are separate
+buffers.
 """
 
 import math
@@ -32,11 +32,11 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     Parameters
     ----------
     parameters, gradient : array, optional
-        Parameters, and memory for their gradient: :attr:`Transformer.size` elements each. Needed to run the program.
+        Parameters and memory for their gradient, each with :attr:`Transformer.size` elements. Only needed to run it.
     length : int, optional
         Number of positions that are not padding; by default all.
     scaled_again : bool
-        Whether layer norms store only their normalised rows, which are scaled again in backward.
+        Whether layer norms store only normalised rows, which the backward pass scales again.
     in_place : bool
         Whether element-wise steps overwrite their first operand where possible. The score of each label is then
         read before its row is overwritten.
@@ -54,7 +54,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
 
 def text_chain() -> Chain:
-    """Build the chain of the maps that the model saves per sequence; normalised rows are scaled again."""
+    """Build the chain of maps that the model saves per sequence; normalised rows are scaled again."""
     return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
@@ -68,8 +68,6 @@ def _into(gradient: Array, function: Callable[..., Array]) -> Callable[..., None
 
 
 class _Builder:
-    """Builder of the program's steps."""
-
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, Views], gradients: Mapping[str, Views], *,
                  scaled_again: bool, early: bool):
         self._config = config
@@ -84,7 +82,7 @@ class _Builder:
 
     def _step(self, write: str | None, reads: str, function: Callable[..., Any], shape: tuple[int, int] | None = None,
               **options: Any) -> None:
-        """Add a step that reads a comma-separated list of buffers, and writes a buffer or a gradient."""
+        """Add a step that reads a comma-separated list of buffers and writes a buffer or a gradient."""
         operands = tuple(reads.split(", "))
         if write is not None and shape is not None:
             self.shapes[write] = shape
@@ -95,17 +93,16 @@ class _Builder:
                                function=function, **options))
 
     def _pass(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add an element-wise step whose result has the shape of its first operand."""
+        """Add an element-wise step with a result of the same shape as its first operand."""
         self._step(write, reads, function, self.shapes[reads.split(", ")[0]], elementwise=True)
 
     def _row(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add a step with one result for each row of the first buffer that it reads."""
+        """Add a step with one result per row of the first buffer that it reads."""
         self._step(write, reads, function, (self.shapes[reads.split(", ")[0]][0], 1))
 
     def _product(self, write: str | None, reads: str, function: Callable[..., Any], sizes: tuple[int, int, int], *,
                  count: int = 1, shape: tuple[int, int] | None = None,
                  columns: tuple[int, int] | None = None) -> None:
-        """Add matrix products."""
         self._step(write, reads, function, shape, columns=columns, cycles=product_cycles(*sizes, count=count),
                    multiplications=count * math.prod(sizes))
 
@@ -150,17 +147,17 @@ class _Builder:
         self._product(name, x, function, (rows, inputs, outputs), shape=(rows, outputs))
 
     def _heads(self, function: Callable[[int], Array]) -> Array:
-        """Stack the results of all heads one below another."""
+        """Stack the results of all heads vertically."""
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Return the columns of a head in ``x``, which has queries (0), keys (1) and values (2), or one part."""
+        """Return a head's columns in ``x``, which has queries (0), keys (1) and values (2), or one part."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
 
     def _of(self, x: Array, head: int) -> Array:
-        """Return the rows of one head; in the matrix ``x``, heads are stored one below another."""
+        """Return the rows of one head; the matrix ``x`` has the heads stacked vertically."""
         return x[head * self._rows:(head + 1) * self._rows]
 
     @property
@@ -187,7 +184,7 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Add maxima, exponentials and their sums. All cycles of the softmax are attributed to the exponentials."""
+        """Add maxima, exponentials and their sums; all softmax cycles are attributed to the exponentials."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:
@@ -238,7 +235,7 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for a gradient: as stored by forward, or scaled again here."""
+        """Return a layer norm's scaled rows for a gradient, as stored by forward or scaled again here."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))
@@ -306,6 +303,6 @@ class _Builder:
 
 
 def _margin(scores: Array, largest: Array, labels: Array) -> Array:
-    """Return the score of each row's label minus the largest score."""
+    """Return the score of each row's label minus the largest score of the row."""
     rows = np.arange(len(scores))
     return (scores[rows, _integers(labels)] - largest[:, 0])[:, None]

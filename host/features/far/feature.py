@@ -1,4 +1,4 @@
-"""Nodes with a far memory: docs/far.md."""
+"""Support for nodes with a far memory; see docs/far.md."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Training of the text model with saved maps that are moved to far memory or recomputed."""
+    """Training of the text model with saved maps moved to far memory or recomputed."""
 
     def check_run(self, node: "Configuration", workload: Any, config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.far.training import check_far_text

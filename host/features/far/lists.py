@@ -1,9 +1,9 @@
-"""Lists for saved maps that do not all stay in activation memory, and moves to far memory and back.
+"""Compile lists and far-memory moves for saved maps that do not all stay in activation memory.
 
-A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The first version of a map
-exists from its forward list on; moving it back or recomputing it creates a second version at another address. Lists
-and moves are in the order of the timeline. Its times determine the versions' lifetimes, and the lifetimes determine
-addresses (:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, and moves of the
+A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The forward list creates the
+first version of a map; moving it back or recomputing it creates a second version at another address. Lists and moves
+follow the order of the timeline. Its times determine the lifetimes of the versions, which determine their addresses
+(:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, moves are commands of the
 moving queue. Waits are derived from the regions that commands access, so results do not depend on the timeline's
 exact times. All versions of a map have the same buffer tag, and rows written by a move match any tag.
 
@@ -42,13 +42,13 @@ from host.models.layer_shapes import Dense
 __all__ = ["FarLists", "FarText", "Versions", "compile_far", "compile_far_text", "far_places", "fit_text",
            "layers_chain_of", "move_of"]
 
-#: Number of a map, and its version: 0 for the first version, 1 after the map is moved back or recomputed.
+#: Index and version of a map: version 0 is the original, 1 exists after the map is moved back or recomputed.
 _Version = tuple[int, int]
 
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists; their ``cycles`` by name (``forward 1``) are modelled by default.
+    """Chain of a perceptron's lists; ``cycles``, keyed by list name, are modelled by default.
 
     Map n is the output of layer n + 1. The forward list of the next layer reads it, and the backward list of the next
     layer frees it. The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last
@@ -73,10 +73,10 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 class FarLists:
     """Lists and moves of a training step."""
 
-    plan: MapPlan  # plan of the maps, which are stored from address 0
-    places: Activations  # addresses of the other buffers: inputs, labels, the loss, and gradients of outputs
-    words: Words  # words of all lists, which are written to address ``places.lists``
-    commands: list[Work]  # lists and moves of a pass, in the order of the timeline
+    plan: MapPlan  # plan of the maps, which are stored from address 0 on
+    places: Activations  # addresses of the other buffers: inputs, labels, loss and output gradients
+    words: Words  # words of all lists, to be written to address ``places.lists``
+    commands: list[Work]  # lists and moves of a pass, in timeline order
     far: int  # words of far memory in use
 
     @property
@@ -86,7 +86,7 @@ class FarLists:
 
 
 class Versions:
-    """Versions of maps, their lifetimes, and their addresses."""
+    """Versions of maps with their lifetimes and addresses."""
 
     def __init__(self, chain: Chain, decision: Decision):
         self._policies = decision.policies
@@ -111,7 +111,7 @@ class Versions:
         return number, int(self._policies[number] is not Policy.KEEP)
 
     def places(self, budget: int) -> dict[_Version, int]:
-        """Address of each version; raises ``PlanError`` if the versions do not fit in the budget."""
+        """Address of each version; raises ``PlanError`` if the versions exceed the budget."""
         buffers = list(self.lifetimes.values())
         places = search(buffers)
         if (top := peak(buffers, places)) > budget:
@@ -120,7 +120,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Compiler of an event's lists and moves; ``far`` gives the far-memory addresses of swapped maps."""
+    """Compiler for an event's lists and moves; ``far`` gives the far-memory addresses of swapped maps."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):
@@ -135,21 +135,21 @@ class _FarCompiler:
         self.commands: list[Work] = []
 
     def _activations(self, *versions: _Version) -> Activations:
-        """Return addresses with the given versions of maps; addresses of the other maps are not valid."""
+        """Return the addresses for the given versions of maps; addresses of other maps are not valid."""
         places = {**self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}}
         return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes, bases=places)
 
     def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
-        """Add the list of a layer, with the given versions of maps."""
+        """Add the list of a layer, using the given versions of maps."""
         self.lists.places = self._activations(*versions)
         (self.lists.backward if name == "backward" else self.lists.forward)(self._layers[number])
         self.commands.append(dataclasses.replace(self.lists.commands[-1], name=f"{name} {number + 1}",
                                                  duration=duration))
 
     def add(self, event: Event) -> None:
-        """Add the list or the move of an event."""
+        """Add the list or move of an event."""
         number, duration, latest = event.number, event.end - event.start, self._versions.latest
-        before = range(max(number - 1, 0), number)  # map that a forward list reads, if it reads any
+        before = range(max(number - 1, 0), number)  # map that a forward list reads, if any
         match event.kind:
             case "forward":
                 self._list("forward", number, duration, *((read, 0) for read in before), (number, 0))
@@ -168,10 +168,10 @@ class _FarCompiler:
 
 def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
                 factors: Factors = best_factors) -> FarLists:
-    """Compile the lists and moves of a perceptron of two or more layers.
+    """Compile the lists and moves of a perceptron with at least two layers.
 
-    Raises ``PlanError`` if the activation memory of ``words`` elements, or the far memory, has no room. The plan must
-    be for the chain of :func:`layers_chain_of`, with at most ``examples`` examples in a step.
+    Raises ``PlanError`` if the activation memory of ``words`` elements or the far memory is too small. The plan must
+    be for the chain of :func:`layers_chain_of`, with at most ``examples`` examples per step.
     """
     far, used = far_places(plan, far_words)
     compiler = _FarCompiler(layers, plan, array=array, examples=examples, far=far, factors=factors)
@@ -186,7 +186,7 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 
 
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
-    """Addresses of swapped maps in far memory, and total words; raises ``PlanError`` if they do not fit."""
+    """Far-memory addresses of swapped maps, and total size; raises ``PlanError`` if they do not fit."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
     ends = list(itertools.accumulate((plan.chain.maps[index].words for index in swapped), initial=0))
     if ends[-1] > far_words:
@@ -196,7 +196,7 @@ def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
 
 
 def move_of(kind: str, number: int, words: int, duration: int, far: int, near: int) -> Work:
-    """Create the move of a map, out to far memory or back."""
+    """Create the command that moves a map to far memory or back."""
     places = [Region("activations", near, words), Region("far", far, words)]
     if kind == "back":
         places.reverse()
@@ -206,7 +206,7 @@ def move_of(kind: str, number: int, words: int, duration: int, far: int, near: i
 
 
 def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
-    """Addresses of all buffers except maps, from ``base`` on; two buffers alternate as output gradients."""
+    """Assign addresses to all buffers except maps; two buffers alternate as output gradients."""
     apart = Activations(layers=layers, examples=examples, lanes=lanes)
     largest = max(apart.rooms[f"gradient {layer.number}"].words for layer in layers)
     last = f"output {layers[-1].number}"
@@ -217,7 +217,7 @@ def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dic
     return places | {f"gradient {layer.number}": base + layer.number % 2 * largest for layer in layers}
 
 
-#: Buffer that an operation accesses: its name, and its version or the event that it belongs to.
+#: Buffer accessed by an operation: its name, and its version or the event that it belongs to.
 _Key = tuple[str, int | str]
 
 
@@ -226,14 +226,14 @@ class FarText:
     """Lists and moves of a sequence."""
 
     plan: MapPlan  # plan of the saved maps
-    #: Lists and moves for the first sequence of a node's share, and for each later sequence, in timeline order.
+    #: Lists and moves for the first sequence of a node's share and for each later sequence, in timeline order.
     commands: tuple[list[Work], list[Work]]
-    words: Words  # all lists, and zeros in place of the sequences' characters, labels and losses
+    words: Words  # all lists, with zeros in place of the sequences' characters, labels and losses
     base: int  # address of the first list, after all buffers
-    whole: TextLists  # lists before they are divided, with the addresses of the sequences
+    whole: TextLists  # lists before they are split, with the addresses of the sequences
     far: int  # words of far memory in use
-    cycles: tuple[int, int]  # modelled cycles for the first sequence of a share, and for each further one
-    steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, by the name of its first command
+    cycles: tuple[int, int]  # modelled cycles for the first sequence of a share, and for each further sequence
+    steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, keyed by the name of its first command
 
     @property
     def end(self) -> int:
@@ -252,7 +252,7 @@ class FarText:
                 f"kept")
 
     def program(self, *, further: bool) -> CompiledProgram:
-        """Compile the program of a sequence, which does not depend on the number of the sequence."""
+        """Compile the program of a sequence, which is the same for every sequence number."""
         program = Program(queues=3)
         for work in self.commands[further]:
             length = {} if work.queue is not Queue.COMPUTE else {"length": self.whole.context}
@@ -269,10 +269,10 @@ class FarText:
 
 @dataclasses.dataclass(frozen=True)
 class _Span(Lifetime):
-    """Words of a buffer, and its lifetime according to the times of instructions in the timeline.
+    """Number of words of a buffer, and its lifetime on the timeline.
 
-    Only commands wait for each other, not instructions. A buffer that another queue moves therefore shares no words
-    with buffers of a list that runs at the same time.
+    Only commands wait for each other, not instructions. Therefore a buffer that another queue moves shares no words
+    with the buffers of a list that runs at the same time.
     """
 
     begin: int = 0  # start of the first list that accesses the buffer
@@ -288,7 +288,7 @@ class _Span(Lifetime):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Operations of an event, with the buffer (and its version) that replaces each buffer of an operation."""
+    """Operations of an event, each with the buffer versions that replace its buffers."""
 
     event: Event
     name: str
@@ -297,7 +297,7 @@ class _Part:
 
 
 class _Placed:
-    """Operations of all computing events, in the order of the timeline, and the addresses of all buffers."""
+    """Operations of all computing events in timeline order, and the addresses of all buffers."""
 
     def __init__(self, operations: TextOperations, plan: MapPlan):
         self._operations, self._saved = operations, operations.saved
@@ -322,15 +322,15 @@ class _Placed:
             for step in self._steps(numbers)])
 
     def _steps(self, numbers: Sequence[int]) -> list[Operation]:
-        """Return the operations with these numbers, for the first sequence of a share."""
+        """Return the operations with these indices, for the first sequence of a share."""
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """Name of a buffer, and its version before or after the loss; buffers other than maps have one version."""
+        """Name and version (before or after the loss) of a buffer; only maps have two versions."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
-        """Yield the buffer keys of a map's recomputing operations; normalised rows are scaled as in backward."""
+        """Yield the keys of buffers used to recompute a map; normalised rows are scaled as in backward."""
         made: dict[str, _Key] = {}
         for operation in self._steps(numbers):
             keys = {name: made.get(name) or self._key(name, after=True) for name in operation.reads}
@@ -342,7 +342,6 @@ class _Placed:
             yield keys
 
     def _lifetimes(self) -> dict[_Key, _Span]:
-        """Compute the lifetimes of all buffers that are used."""
         touched: dict[_Key, tuple[int, int, int, int]] = {}
         for part in self.parts:
             begin, end = part.event.start, part.event.end
@@ -359,7 +358,7 @@ class _Placed:
                 for key, (first, last, begin, end) in touched.items()}
 
     def words(self, part: _Part, *, further: bool, data: int) -> list[Words]:
-        """Return an event's lists, none too long for a node, for sequences at address ``data``."""
+        """Return the lists of an event, split to fit a node, for sequences at address ``data``."""
         variant = self._operations.operations(further=further)
         return cut_lists([
             words for number, keys in zip(part.numbers, part.keys, strict=True)
@@ -367,7 +366,7 @@ class _Placed:
                 variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
-        """Commands for an event's lists at given addresses; each command accesses all buffers of the event."""
+        """Commands for an event's lists at the given addresses; each accesses all buffers of the event."""
         operations = self._steps(part.numbers)
         reads, writes = (list(dict.fromkeys(
             Region("activations", self.places[keys[name]], self._operations.words(keys[name][0]))
@@ -381,17 +380,17 @@ class _Placed:
 
 def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
                      far_words: int, placed: _Placed | None = None) -> FarText:
-    """Compile the text model's lists and moves, for at most ``sequences`` sequences of a node in a step.
+    """Compile the text model's lists and moves, for at most ``sequences`` sequences per node and step.
 
-    The plan must be for the chain of :meth:`TextOperations.chain`; ``placed`` contains its addresses, if they are
-    known. The activation memory has ``words`` elements; the far memory has ``far_words``, and moves ``rate`` words
-    per cycle. Raises ``PlanError`` if a memory has no room.
+    The plan must be for the chain of :meth:`TextOperations.chain`; ``placed`` contains its addresses, if known. The
+    activation memory has ``words`` elements, the far memory ``far_words``, and moves transfer ``rate`` words per
+    cycle. Raises ``PlanError`` if a memory is too small.
     """
     placed = placed or _Placed(operations, plan)
     far, used = far_places(plan, far_words)
 
     def lists_of(data: int) -> dict[tuple[str, bool], list[Words]]:
-        """Return the lists of each event, and of each backward for further sequences."""
+        """Return the lists of each event, and of each backward event for further sequences."""
         return {(part.name, further): placed.words(part, further=further, data=data) for part in placed.parts
                 for further in (False, True)[:1 + (part.event.kind == "backward")]}
 
@@ -427,10 +426,10 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
 
 def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: float, sequences: int, words: int,
              far_words: int) -> FarText:
-    """Compile the text model's lists and moves, with a sequence's buffers in ``activations`` words.
+    """Compile the text model's lists and moves so that a sequence's buffers fit in ``activations`` words.
 
-    Budgets for maps are tried in descending order, starting from the total words, until the fastest plan of a kind of
-    :data:`host.features.compute.memory.chain.KINDS` fits. Other parameters and errors are as for
+    Map budgets are tried in descending order, starting from the total number of words, until the fastest plan of a
+    kind in :data:`host.features.compute.memory.chain.KINDS` fits. Other parameters and errors are as for
     :func:`compile_far_text`; ``PlanError`` is also raised if no plan fits.
     """
     chain = operations.chain(further=sequences > 1)

@@ -1,7 +1,7 @@
-"""Steps of a perceptron on nodes with far memories: maps are kept, moved or recomputed by policy.
+"""Training steps of a perceptron on nodes with far memories; policies keep, move or recompute maps.
 
-Each list is first run separately, with all maps kept. All plans use the cycles measured in these runs. Each step then
-runs as a program of three queues, and its results are compared with the model on the host.
+Each list is first run separately with all maps kept, to measure the cycles that all plans use. Each step then runs as
+a program of three queues, and its results are compared with the model on the host.
 """
 
 import collections
@@ -48,18 +48,18 @@ class FarStep:
 
     kind: str  # keep, swap, recompute, or mixed
     cycles: int  # cycles of the step on the nodes
-    timeline: int  # cycles of the step in the plan's timeline
+    timeline: int  # cycles of the step according to the plan's timeline
     budget: int  # words available for saved maps
-    peak: int  # words that saved maps occupy according to the plan
-    far_words: int  # words that each node has moved, in both directions
-    planned: int  # words that a node moves according to the plan
+    peak: int  # number of words that saved maps occupy according to the plan
+    far_words: int  # number of words moved by each node in both directions
+    planned: int  # number of words a node moves according to the plan
     multiplications: int  # multiply-adds of recomputed maps
-    same: bool  # whether losses and gradients of all nodes equal the host's bit for bit
+    same: bool  # whether losses and gradients of all nodes are bit-identical to the host's
     policies: tuple[Policy, ...]
 
 
 def _plans(chain: Chain, share: float, rate: float, kinds: Sequence[str]) -> Iterator[tuple[str, MapPlan]]:
-    """Yield the plan of each policy; policies without a plan that fits are omitted."""
+    """Yield the plan of each policy, skipping policies that have no fitting plan."""
     for kind in kinds:
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)
@@ -75,7 +75,7 @@ def _step(kind: str, plan: MapPlan, *, cycles: Cycles, moved: int, same: bool) -
 
 
 def _moved(simulation: VerilatedRing) -> int:
-    """Return the words that the first node has moved, in both directions."""
+    """Return the number of words that the first node has moved in both directions."""
     return sum(simulation.far_memory(0)[1:])
 
 
@@ -83,7 +83,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
                  shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
     """Compute gradients under each policy that has a plan, on nodes with far memories and three queues.
 
-    Nodes have equal shares of inputs and labels. Their losses and gradients are compared with results of the model.
+    Nodes have equal shares of inputs and labels. Losses and gradients are compared with the model's results.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
 
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
-    """Write lists, inputs and labels, and set gradients to zero."""
+    """Write lists, inputs and labels to the nodes, and set gradients to zero."""
     ring.memory.write_activations([lists.words] * ring.nodes, lists.places.lists)
     ring.memory.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
     ring.memory.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
@@ -120,7 +120,7 @@ def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numb
 def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
          shares: Sequence[tuple[Numbers, Labels]], expected: Sequence[tuple[float, Numbers]], kind: str,
          lists: FarLists) -> FarStep:
-    """Run the program of a step, and compare the results with expected losses and gradients."""
+    """Run the program of a step and compare its results with the expected losses and gradients."""
     nodes, examples = ring.nodes, len(shares[0][1])
     _give(ring, lists, model, shares)
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
@@ -139,7 +139,7 @@ def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[D
 
 
 def _node(parameters: int, programs: Programs, compute: Compute) -> NodeConfig:
-    """Configure a node with memories for the parameters of a model."""
+    """Create a node configuration with memories for the model's parameters."""
     words = up(parameters, GROUP)
     return NodeConfig(topology=SingleRing(max_nodes=1), memories=Memories(gradient=words, weight=words, planes=0),
                       masking=False, sparsify=False, programs=programs, compute=compute)
@@ -148,7 +148,7 @@ def _node(parameters: int, programs: Programs, compute: Compute) -> NodeConfig:
 def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float) -> list[FarStep]:
     """Run a random perceptron on a simulated node of four by four units, under each policy.
 
-    The node has room for the perceptron's maps, so that all can be kept or all moved; see :func:`run_policies`.
+    The node has enough memory for the perceptron's maps, so all can be kept or all moved; see :func:`run_policies`.
     """
     layers = layers_of(widths)
     maps = sum(examples * width for width in widths)
@@ -177,8 +177,8 @@ def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
                       share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
-    """Compute the gradients of a sequence on all nodes, which must support sequence functions, under each policy that
-    has a plan; see :func:`run_policies`."""
+    """Compute the gradients of a sequence on all nodes under each policy with a plan; see :func:`run_policies`. The
+    nodes must support sequence functions."""
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
@@ -186,7 +186,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def computer_of(plan: MapPlan) -> FarTextComputer:
-        """Create the computer for a plan, with its lists and the sequence already on the nodes."""
+        """Create a computer for a plan, with its lists and the sequence already on the nodes."""
         computer = FarTextComputer(ring, compile_far_text(
             operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
         computer.prepare()
@@ -213,7 +213,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
 
 
 def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
-    """Chain with the cycles of a plan's lists, measured by running them in order on the nodes' current sequence."""
+    """Return a chain with the measured cycles of a plan's lists on the nodes' current sequence."""
     works = lists.commands[0]
     outcomes = ring.compute.run_layers([part.fields["weight_base"] for part in works],
                                        [lists.whole.context] * ring.nodes)
@@ -228,7 +228,7 @@ def far_text_steps(*, share: float, rate: float) -> list[FarStep]:
     """Run a sequence of the text model, with random parameters and characters, on a simulated node of four by four
     units, under each policy.
 
-    The node has room for the sequence, and all of its maps can be moved; see :func:`run_text_policies`.
+    The node has enough memory for the sequence, and all maps can be moved; see :func:`run_text_policies`.
     """
     model = Transformer(CONFIG)
     model.initialize(0)

@@ -1,7 +1,7 @@
-"""Training on nodes with far memories: maps of the text model are kept, moved or recomputed.
+"""Training on nodes with far memories, where the text model's maps are kept, moved or recomputed.
 
-Each sequence is a program of three queues (:mod:`host.features.far.lists`) that is loaded on all nodes before it
-runs. A node that has no sequences left in its share runs the program on padding, which adds zeros to the gradients.
+Each sequence runs as a program of three queues (:mod:`host.features.far.lists`) that is first loaded on all nodes. A
+node with no sequences left runs the program on padding, which adds zeros to the gradients.
 """
 
 import functools
@@ -26,7 +26,7 @@ __all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node
 
 
 class FarTextComputer(TextComputer):
-    """Gradients of sequences, computed by the nodes of a ring with programs."""
+    """Computes the gradients of sequences on a ring of nodes with programs."""
 
     programmed = True
 
@@ -41,7 +41,7 @@ class FarTextComputer(TextComputer):
 
     def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         most = max(map(len, shares))
-        empty = np.zeros(1, np.int64)  # contains no character: the whole sequence is padding
+        empty = np.zeros(1, np.int64)  # no characters: the whole sequence is padding
         super().give([[*share, *[empty] * (most - len(share))] for share in shares])
         self.lengths = [len(share) for share in shares]
 
@@ -60,13 +60,13 @@ class FarTextComputer(TextComputer):
 
 @functools.cache
 def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
-    """Create the operations of a sequence of a model."""
+    """Create a model's operations for one sequence."""
     return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
 
 
 def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                    words: int) -> FarText:
-    """Compile a run's lists before its first pass; raises ``PlanError`` if buffers or lists do not fit."""
+    """Compile a run's lists before the first pass; raises ``PlanError`` if buffers or lists do not fit."""
     assert config.far is not None
     return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
                     activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
@@ -74,8 +74,8 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
 
 
 def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """Return the configuration with sequence functions, three queues, and enough activation memory for a run and
-    enough far memory for all maps."""
+    """Add sequence functions, three queues, activation memory for the run and far memory for all maps to a node
+    configuration."""
     operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
     maps = sum(map(operations.words, operations.saved.maps))
     node = node.replace(masking=False, programs={"move_queue": True}, compute={

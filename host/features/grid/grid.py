@@ -1,10 +1,10 @@
-"""Grid of nodes with parts that can be disabled, and the rings that its enabled nodes form.
+"""Grid of nodes with parts that can be disabled, and the rings formed by the enabled nodes.
 
-Node (r, c) of an R x C grid has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to
-(r + 1 mod R, c). Each link ends at the port with the same number. A card is a row of nodes.
+Node (r, c) of an R x C grid has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), and its port 1 to (r + 1
+mod R, c). Each link ends at the port with the same number. A card is a row of nodes.
 
-A node that is disabled, on its own or with its card, is not in any ring. Words still pass through it over a bypass,
-since links between other nodes lead through it. A disabled link carries no words.
+A node that is disabled, on its own or with its card, is in no ring. Words still pass through it over a bypass,
+because links between other nodes lead through it. A disabled link carries no words.
 
 Example
 -------
@@ -25,7 +25,7 @@ from hdl.ring.topology import MAX_PORTS, SMALL_RING, GridTopology, Source
 __all__ = ["Kind", "Link", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError",
            "closed_trail", "reach"]
 
-#: A link, given by its sending node and the number of the sending port.
+#: A link, as its sending node and the number of the sending port.
 Link = tuple[int, int]
 
 
@@ -34,12 +34,12 @@ class TopologyError(ValueError):
 
 
 class Shape(enum.Enum):
-    """Shapes of the rings that the nodes of a grid form."""
+    """Shapes of rings that the nodes of a grid can form."""
 
     FLAT = "flat"  # one ring through all enabled nodes
     HORIZONTAL = "horizontal"  # one ring for each row, through ports 0
     VERTICAL = "vertical"  # one ring for each column, through ports 1
-    GRID = "grid"  # rings of rows and rings of columns in use together, for two-dimensional sums
+    GRID = "grid"  # rings of rows and rings of columns, used together for two-dimensional sums
 
 
 class Kind(enum.Enum):
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A node or a card, given by its number, or a link, given by its sending node and port."""
+    """A node or a card, identified by its number, or a link, identified by its sending node and port."""
 
     kind: Kind
     number: int
@@ -73,7 +73,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """A node's position in a ring: its receiving and sending ports, its rank, and the size of the ring."""
+    """Position of a node in a ring: receiving and sending ports, rank, and size of the ring."""
 
     receives: int
     sends: int
@@ -86,17 +86,17 @@ class NodeSetting:
     """Setting of a node's switch."""
 
     outputs: tuple[Source, ...]  # source of each sending port
-    # seat of the node in each ring that a command's field ``port`` can select, or None; port 0 selects the ring of
-    # the node's row, or the flat ring, and port 1 the ring of its column
+    # the node's seat in each ring that the field ``port`` of a command can select, or None; port 0 selects the ring
+    # of the node's row, or the flat ring, and port 1 the ring of its column
     seats: tuple[Seat | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Rings of the enabled nodes, and the setting of each node."""
+    """Rings formed by the enabled nodes, and the setting of each node."""
 
     shape: Shape
-    # nodes of each ring in order of rank; rings of rows precede rings of columns
+    # nodes of each ring in rank order; row rings precede column rings
     rings: tuple[tuple[int, ...], ...]
     settings: tuple[NodeSetting, ...]  # setting of every node of the grid, in order of node number
 
@@ -107,11 +107,11 @@ class Plan:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Nodes in the order of their drivers: by rank in a flat ring, by number in other shapes."""
+        """Nodes in driver order: by rank in a flat ring, by number in other shapes."""
         return self.rings[0] if self.shape is Shape.FLAT else self.active
 
     def gradient_scale(self, node: int) -> float:
-        """Factor that turns a sum into a mean: one over the number of nodes in the sum."""
+        """Factor that converts a sum into a mean: one over the number of summed nodes."""
         if self.shape in (Shape.FLAT, Shape.GRID):
             return 1 / len(self.active)
         return 1 / next(len(ring) for ring in self.rings if node in ring)
@@ -119,12 +119,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A grid of nodes, and its disabled parts."""
+    """A grid of nodes, with its disabled parts."""
 
-    # numbers of rows and of columns, each from 1 to :data:`~hdl.ring.topology.SMALL_RING`
+    # number of rows and of columns, each from 1 to :data:`~hdl.ring.topology.SMALL_RING`
     rows: int
     columns: int
-    # A node can be disabled both separately and with its card; it then remains disabled when the card is enabled.
+    # If a node is disabled both on its own and with its card, it stays disabled when the card is enabled.
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -138,19 +138,19 @@ class Topology:
 
     @property
     def links(self) -> dict[Link, int]:
-        """Receiving node of each link in the whole grid. A row or column of one node has no links."""
+        """Receiving node of each link in the whole grid. Rows and columns of one node have no links."""
         ends: dict[Link, int] = GridTopology(self.rows, self.columns).links
         return ends
 
     @property
     def enabled_nodes(self) -> tuple[int, ...]:
-        """Nodes that are not disabled, in order of number."""
+        """Enabled nodes, sorted by number."""
         return tuple(node for node in range(self.nodes) if Part(Kind.NODE, node) not in self.disabled
                      and Part(Kind.CARD, node // self.columns) not in self.disabled)
 
     @property
     def enabled_links(self) -> dict[Link, int]:
-        """Receiving node of each link that is not disabled."""
+        """Receiving node of each enabled link."""
         return {link: end for link, end in self.links.items() if Part(Kind.LINK, *link) not in self.disabled}
 
     def disable(self, *parts: Part) -> "Topology":
@@ -176,7 +176,7 @@ class Topology:
     # Rings.
 
     def plan(self, shape: Shape) -> Plan:
-        """Plan the rings of the enabled nodes. Raises ``TopologyError`` if a node would not be in any ring, or if a
+        """Plan the rings of the enabled nodes. Raises ``TopologyError`` if a node would not be in a ring, or if a
         ring would be too large for its nodes."""
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
@@ -202,7 +202,7 @@ class Topology:
 
     def _straight(self, line: range, port: int, name: str, outputs: dict[Link, Source],
                   seats: dict[tuple[int, int], Seat]) -> list[tuple[int, ...]]:
-        """Return the ring of the enabled nodes of a row or column, or no ring if there are no such nodes."""
+        """Return the ring of the enabled nodes of a row or column, or no ring if no node is enabled."""
         ring = tuple(node for node in line if node in self.enabled_nodes)
         for rank, node in enumerate(ring):
             seats[node, port] = Seat(port, port, rank, len(ring))
@@ -216,7 +216,7 @@ class Topology:
         return [ring] if ring else []
 
     def _check_rectangle(self) -> None:
-        """Raise ``TopologyError`` unless all rows with enabled nodes have these nodes in the same columns."""
+        """Raise ``TopologyError`` unless the enabled nodes of all rows are in the same columns."""
         rows, columns = ({divmod(node, self.columns)[axis] for node in self.enabled_nodes} for axis in (0, 1))
         missing = [node for node in range(self.nodes) if node not in self.enabled_nodes
                    and node // self.columns in rows and node % self.columns in columns]
@@ -240,7 +240,7 @@ class Topology:
                                 f"{_names(self._links_off())}: {self._advice()}")
         ring: list[int] = []
         ports: list[tuple[int, int]] = []  # receiving and sending port of each node
-        receives = trail[-1][1]  # a link connects ports of the same number
+        receives = trail[-1][1]  # a link connects ports with the same number
         for node, sends in trail:
             if node in there and node not in ring:
                 outputs[node, sends] = Source.ENGINE
@@ -254,14 +254,14 @@ class Topology:
         return tuple(ring)
 
     def _trail(self) -> list[Link] | None:
-        """Find a closed trail through all enabled nodes; a single node needs no link."""
+        """Find a closed trail through all enabled nodes; a single node needs no links."""
         return closed_trail(self.enabled_links, self.enabled_nodes) if len(self.enabled_nodes) > 1 else []
 
     def _links_off(self) -> list[Link]:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """List the parts that, if enabled, would each make a flat ring possible."""
+        """List the parts that would each make a flat ring possible if they were enabled."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -281,7 +281,7 @@ def _names(parts: Iterable[int | Link]) -> str:
 # Closed trails.
 
 def reach(start: int, links: Mapping[Link, int]) -> set[int]:
-    """Return all nodes that words from a node can reach, including the node itself."""
+    """Return all nodes that words from a node can reach, including itself."""
     reached, open_ = {start}, [start]
     while open_:
         node = open_.pop()
@@ -293,11 +293,11 @@ def reach(start: int, links: Mapping[Link, int]) -> set[int]:
 
 
 def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link] | None:
-    """Find the links of the shortest closed trail through all given nodes, in order; None if none exists.
+    """Find the shortest closed trail through all given nodes, as links in order; None if there is none.
 
-    ``links`` contains the receiving node of each link. A trail may pass through other nodes, and through a node more
-    than once, but uses each link only once, since a link has one source of words. The trail starts at the lowest of
-    the given nodes, and prefers the lowest port if several trails are equally short.
+    ``links`` maps each link to its receiving node. A trail may pass through other nodes, and through a node more than
+    once, but uses each link only once, since a link has one source of words. The trail starts at the lowest of the
+    given nodes; among equally short trails, the one with the lowest port is returned.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
@@ -313,7 +313,7 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
 
 
 class _Search:
-    """Backtracking search for a closed trail of a given length: a path that uses no link twice."""
+    """Backtracking search for a closed trail of a given length, which uses no link twice."""
 
     def __init__(self, links: Mapping[Link, int], nodes: frozenset[int], start: int, length: int) -> None:
         self._leaving: dict[int, list[tuple[Link, int, int]]] = {}
@@ -322,7 +322,7 @@ class _Search:
         self._nodes = nodes
         self._start = start
         self._length = length
-        self._dead: set[tuple[int, int]] = set()  # pairs of a node and used links from which no trail can be closed
+        self._dead: set[tuple[int, int]] = set()  # pairs (node, used links) from which no trail can be closed
 
     def run(self) -> list[Link] | None:
         trail: list[Link] = []
@@ -332,7 +332,7 @@ class _Search:
         left = self._length - len(trail)
         if left == 0:
             return node == self._start and not missing
-        # Each missing node requires one more link, and so does the return to the start.
+        # Each missing node requires one more link, and so does returning to the start.
         if len(missing) + (1 if missing or node != self._start else 0) > left or (node, used) in self._dead:
             return False
         if self._lost(node, used, missing):
@@ -348,7 +348,7 @@ class _Search:
         return False
 
     def _lost(self, node: int, used: int, missing: frozenset[int]) -> bool:
-        """Whether the start or a missing node is unreachable from ``node`` over unused links."""
+        """Whether the start, or a missing node, cannot be reached from ``node`` over unused links."""
         reached, open_ = set(), [node]
         while open_:
             for _, target, bit in self._leaving.get(open_.pop(), ()):

@@ -1,7 +1,7 @@
 """Owners of a vector's elements in the rings of a plan, and data transfer from old rings to new ones.
 
-The optimizer state and the master weight of an element are stored only by its owner; every node stores residuals and
-errors of the whole vector. The functions do not modify their arguments.
+The optimizer state and the master weight of an element are stored only on its owner; every node stores residuals and
+errors for the whole vector. The functions do not modify their arguments.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ Indices = npt.NDArray[np.int64]
 
 
 def owners(plan: Plan, length: int) -> dict[int, Indices]:
-    """Return the elements that each node updates, in the order of their state in its memory.
+    """Return the elements that each node updates, in the order of their state in memory.
 
-    In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions, the block that a node owns in its row is
-    partitioned again, group by group, among the nodes of its column: with C nodes in a row and R in a column, each
-    node owns one of R · C blocks.
+    In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions, the block owned by a node in its row is
+    partitioned again, group by group, among the nodes of its column: with C nodes per row and R per column, each node
+    owns one of R · C blocks.
     """
     if plan.shape is not Shape.GRID:
         return {node: blocks[(rank + 1) % len(ring)] for ring in plan.rings
@@ -66,17 +66,17 @@ class Handover:
     """Rows of the nodes after a reconfiguration."""
 
     rows: dict[int, Bits]  # row of each node
-    heirs: dict[int, int]  # for each node that has left, the node that received its row
-    dropped: int  # number of elements set to zero, since their sums were not finite
+    heirs: dict[int, int]  # the node that received the row of each departed node
+    dropped: int  # number of elements set to zero because their sums were not finite
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
-    """Add the residuals or errors of nodes that leave to the residuals or errors of the nodes after them.
+    """Add the residuals or errors of departing nodes to the rows of their heirs.
 
     The heir of a node is the next remaining node in its ring; in two dimensions, the next one in its row, or else in
-    its column. If none of these nodes remains, the heir is the lowest remaining node, or the lowest joining node if
-    no node remains. An heir adds the rows to its own in binary32, in order of node number; a sum that is not finite
-    becomes +0.0, like a residual on a node. A node that joins starts with zeros.
+    its column. If there is none, the heir is the lowest remaining node, or the lowest joining node if no node
+    remains. An heir adds the rows to its own in binary32, in node order; a non-finite sum becomes +0.0, like a
+    residual on a node. A joining node starts with zeros.
     """
     length = len(next(iter(rows.values())))
     kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
@@ -110,21 +110,21 @@ class Carried:
 
     left: tuple[int, ...]  # grid nodes that have left
     joined: tuple[int, ...]
-    heirs: dict[int, int]  # for each node that has left, the node that received its residuals and errors
+    heirs: dict[int, int]  # the node that received the residuals and errors of each departed node
     moved: int  # number of elements with a different owner
-    dropped: int  # number of residuals and errors set to zero, since their sums were not finite
+    dropped: int  # number of residuals and errors set to zero because their sums were not finite
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
     """Copy the vectors of the old rings to the nodes of the new ones, at the start of each memory.
 
-    Each element's state and master weight move from its old owner to its new owner. Residuals and errors remain on
-    their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node receives the weights of rank
-    0. Everything is read before anything is written, since a node may be in the old and in the new rings. The old and
-    the new rings must be idle, with nodes in plan order; plans are for a flat ring or for rings in two dimensions.
+    Each element's state and master weight move from its old owner to its new one. Residuals and errors stay on their
+    nodes, or pass to the heirs of departing nodes (:func:`hand_over`). Every node receives the weights of rank 0.
+    Everything is read before anything is written, since a node may belong to both old and new rings. All rings must
+    be idle, with nodes in plan order; plans are for a flat ring or for rings in two dimensions.
 
-    Raises ``ValueError``, before anything is read or written, if a plan has separate rings that each hold the whole
-    vector, if a plan and its ring differ in the number of nodes, or if the new nodes have no room for the vector.
+    Raises ``ValueError``, before anything is read or written, if a plan has separate rings with a whole vector each,
+    if a plan and its ring differ in the number of nodes, or if the new nodes lack room for the vector.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

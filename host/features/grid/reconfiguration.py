@@ -1,12 +1,12 @@
-"""Reconfiguration plan of a grid: parts that leave and join between steps, and the resulting rings.
+"""Reconfiguration plan of a grid: which parts leave or join between steps, and the resulting rings.
 
 Example
 -------
 ::
 
     reconfiguration = ReconfigurationPlan(2, 4, [Request.parse("card1@40"), Request.parse("card1@80", enable=True)])
-    [len(stage.plan.active) for stage in reconfiguration.stages]  # [8, 4, 8]
-    reconfiguration.at(40)  # 1: the stage of the step that follows 40 steps
+    [len(stage.plan.active) for stage in reconfiguration.stages]  # [8, 4, 8] reconfiguration.at(40)  # 1, the stage
+    of the step after step 40
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
-    """Parse the rows and columns in a text such as ``2x4``."""
+    """Parse a grid size such as ``2x4`` into rows and columns."""
     match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", text)
     if not match:
         raise ValueError(f"Topology must be rows and columns like 2x4, not {text!r}")
@@ -52,7 +52,7 @@ class Request:
 
     @classmethod
     def parse(cls, text: str, *, enable: bool = False) -> "Request":
-        """Parse a request: ``card1@40`` is card 1 after 40 steps, and 0 is before the first step."""
+        """Parse a request: ``card1@40`` disables or enables card 1 after 40 steps; 0 is before the first step."""
         part, at, step = text.partition("@")
         if not at or not re.fullmatch(r"\d{1,12}", step):
             raise ValueError(f"Request must be a part and a number of steps like card1@40, node5@0 or link5:0@60, "
@@ -70,7 +70,7 @@ class Stage:
     step: int  # number of steps before the stage
     requests: tuple[Request, ...]  # requests with which the stage starts
     plan: Plan
-    why_flat: str | None = None  # reason for a flat ring, if no shape was requested
+    why_flat: str | None = None  # why the ring is flat, if no shape was requested
 
     def __str__(self) -> str:
         nodes = len(self.plan.active)
@@ -79,11 +79,11 @@ class Stage:
 
 
 class ReconfigurationPlan:
-    """Rings of a grid from the first step of a run to the last one.
+    """Rings of a grid over all steps of a run.
 
-    Requests for the same step are applied together; an impossible request raises ``TopologyError``. The shape is
-    ``FLAT``, or ``GRID`` for sums in two dimensions. By default it is ``GRID`` if the enabled nodes form whole rows
-    and columns, more than one of each, with all of their links enabled, and ``FLAT`` otherwise.
+    Requests for the same step are applied together; an impossible request raises ``TopologyError``. ``shape`` is
+    ``FLAT``, or ``GRID`` for two-dimensional sums. The default is ``GRID`` if the enabled nodes form complete rows
+    and columns, at least two of each, with all links enabled; otherwise it is ``FLAT``.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
@@ -110,15 +110,15 @@ class ReconfigurationPlan:
 
     @property
     def fewest(self) -> int:
-        """Number of nodes in the smallest stage, when each node must store the most."""
+        """Number of nodes in the smallest stage, where each node must store the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
     def at(self, steps: int) -> int:
-        """Index of the stage for the step after ``steps`` steps."""
+        """Return the index of the stage that is active for the step after ``steps`` steps."""
         return max(number for number, stage in enumerate(self.stages) if stage.step <= steps)
 
     def check(self, total: int) -> None:
-        """Raise ``TopologyError`` unless each request is followed by a step in a run of ``total`` steps."""
+        """Raise ``TopologyError`` unless a step follows each request in a run of ``total`` steps."""
         for request in self.requests:
             if request.step >= total:
                 raise TopologyError(f"Request to {request} must be after at most {total - 1} of the run's {total} "
@@ -145,7 +145,7 @@ class ReconfigurationPlan:
 
     @property
     def lines(self) -> list[str]:
-        """Lines that describe the rings of all stages."""
+        """Return lines that describe the rings of all stages."""
         return [f"topology: {self.rows} x {self.columns} nodes",
                 *(f"  from step {stage.step + 1}{', ' * bool(stage.requests)}"
                   f"{' and '.join(map(str, stage.requests))}: {stage}" for stage in self.stages)]
@@ -182,7 +182,7 @@ def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
 
 
 def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
-    """Plan the rings of the enabled nodes; also return the reason if the default must be a flat ring."""
+    """Plan the rings of the enabled nodes; also return the reason if the default has to be a flat ring."""
     if shape is not None:
         return grid.plan(shape), None
     rows, columns = ({divmod(node, grid.columns)[axis] for node in grid.enabled_nodes} for axis in (0, 1))
@@ -195,7 +195,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
 
 
 class Rings(RingStages):
-    """Rings of a grid, stage by stage; ``clock`` returns the cycles so far, or None if none are modelled."""
+    """Rings of a grid, stage by stage; ``clock`` returns the cycles so far, or None without a cycle model."""
 
     def __init__(self, grid: GridNodes, reconfiguration: ReconfigurationPlan, *,
                  clock: Callable[[], Cycles] = lambda: 0):
@@ -228,10 +228,10 @@ class Rings(RingStages):
         return self._reconfiguration.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and copy the vectors of the current nodes to the new nodes.
+        """Enter the next step's stage and copy the current nodes' vectors to the new nodes.
 
-        Every command must have ended on every node. Raises ``DivergenceError`` if words were sent but not received,
-        and ``RingError`` if a packet is still in transit at a node.
+        All commands must have ended on all nodes. Raises ``DivergenceError`` if words were sent but not received, and
+        ``RingError`` if a node still holds a packet in transit.
         """
         before, old, begun = self.ring, self.plan, self._clock()
         self.balance(steps)

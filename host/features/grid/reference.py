@@ -1,4 +1,4 @@
-"""Golden state of a run on the rows and columns of a grid."""
+"""Golden state of a training run on the rows and columns of a grid."""
 
 from typing import Any
 
@@ -18,8 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class GridReference(Reference):
-    """Golden model of a training run on the nodes of a two-dimensional plan; options are as for
-    :class:`Reference`."""
+    """Golden model of a run on a two-dimensional plan; options are those for :class:`Reference`."""
 
     def __init__(self, ring: VectorRing, plan: Plan, *options: Any):
         super().__init__(ring, *options)
@@ -30,7 +29,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """Size of a ring with the grid's mean density; at hop h, h nodes of a row or h rows are summed."""
+        """Size of a ring with the grid's mean density, where hop h carries the sum of h nodes or h rows."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
@@ -48,8 +47,8 @@ class GridReference(Reference):
                       traffic=self._together(*update.traffic))
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
-        """Combine the traffic of a step, with hops in rows before hops in columns. Its bound adds the largest bounds
-        of the rows' sums, of the columns' updates, and of the gathers of weights."""
+        """Combine the traffic of a step, with hops in rows before hops in columns. The bound is the sum of the
+        largest bounds of the rows' sums, the columns' updates and the weight gathers."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]
@@ -57,7 +56,7 @@ class GridReference(Reference):
         parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
 
         def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
-            """Return the words per hop and node, given the words of each ring of a row or of a column."""
+            """Return the words per hop and node, given the words of each row ring or column ring."""
             together = np.stack(words, axis=1 if by_row else 2)  # shape (hops, rows, columns)
             return together.reshape(len(together), rows * columns)
 

@@ -47,8 +47,8 @@ __all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridR
 
 
 def operand(setting: NodeSetting) -> int:
-    """Encode a node's setting for field ``gradient_base`` of SWITCH. A node listens on its receiving ports in rings
-    of more than one node."""
+    """Encode a node's setting as the field ``gradient_base`` of SWITCH. A node listens on its receiving ports in
+    rings of more than one node."""
     receives, sends, listens = [0, 1], [0, 1], 0
     for number, seat in enumerate(setting.seats):
         if seat is not None:
@@ -60,14 +60,14 @@ def operand(setting: NodeSetting) -> int:
 
 
 def check_weights(plan: Plan, config: NodeConfig) -> None:
-    """Raise ``ValueError`` if encoding new weights twice, once per dimension, would change them."""
+    """Raise ``ValueError`` if new weights change when they are encoded twice, once per dimension."""
     if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
         raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
                          f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, whether in rings or not, in the order of their numbers, with links as in
+    """All nodes of a grid, in any ring or none, in order of number. Links are as in
     :mod:`host.features.grid.grid`."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
@@ -81,8 +81,8 @@ class GridNodes(ConnectedNodes):
     def switch(self, plan: Plan) -> None:
         """Set the switches of all nodes.
 
-        All commands must have ended on all nodes, so that no packet is in transit between nodes. With replay, words
-        may still wait for an acknowledgement, and control words may be on the links, so the links are reset first.
+        All commands must have ended on all nodes, so that no packets are in transit between nodes. With replay, words
+        may still be waiting for acknowledgement, and control words may be on the links, so the links are reset first.
         Raises ``RingError`` if a packet is still in transit at a node. That node's switch is then unchanged.
         """
         if len(plan.settings) != self.nodes:
@@ -93,7 +93,7 @@ class GridNodes(ConnectedNodes):
                                  for node, setting in enumerate(plan.settings)})
 
     def ring(self, plan: Plan) -> Ring:
-        """Create the driver of the flat ring that the switches are set to, and reset its links."""
+        """Create the driver for the flat ring that the switches are set to, and reset the ring's links."""
         if plan.shape is not Shape.FLAT:
             raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
         ring = Ring([self.devices[node] for node in plan.order], timeout=self.devices.timeout)
@@ -101,7 +101,7 @@ class GridNodes(ConnectedNodes):
         return ring
 
     def rings(self, plan: Plan) -> "GridRings":
-        """Create the driver of the rings that the switches are set to, and reset their links."""
+        """Create the driver for the rings that the switches are set to, and reset their links."""
         rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
         rings.connect()
         return rings
@@ -125,18 +125,18 @@ class GoldenGrid(GridNodes):
 
 
 class GridPartition(RingPartition):
-    """Owners of the elements of vectors in the rings of a plan: :func:`host.features.grid.owners.owners`."""
+    """Owners of vector elements in the rings of a plan: :func:`host.features.grid.owners.owners`."""
 
     def __init__(self, devices: Devices, plan: Plan):
         super().__init__(devices)
         self._plan = plan
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError``: in the rings of a plan, no single rank can own all groups."""
+        """Raise ``ValueError``, since no single rank can own all groups in the rings of a plan."""
         raise ValueError(f"Groups must have their owners in the rings of a plan, not all be of rank {root}")
 
     def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
-        """Return the elements that each node owns, in the order of their state in its memory."""
+        """Return the elements that each node owns, in the order of their state in memory."""
         owned = owners(self._plan, length)
         return [owned[node] for node in self._plan.active]
 
@@ -154,7 +154,7 @@ class GridCollectives(WeightUpdates):
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
         """Queue a collective on the rings of all rows (0, also for a flat ring) or of all columns (1). ``fields``
-        contains bases, length, block offset and stride for each node."""
+        contains the bases, length, block offset and stride for each node."""
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
@@ -165,8 +165,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Find the error of a failed command after the last word has moved. The cause is a rejection by a node, or
-        otherwise a link with missing packets, but never a node that was only slow."""
+        """Find the error of a failed command once the last word has moved. The cause is a rejection by a node or, if
+        there is none, a link with missing packets, but never a node that was only slow."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -193,13 +193,13 @@ class GridCollectives(WeightUpdates):
         return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=pending.every)
 
     def all_reduce(self, where: Buffers | int, *, ring: int) -> Outcome:
-        """Replace the gradients of each node by their sums over the nodes of its ring."""
+        """Replace each node's gradients by their sums over the nodes of its ring."""
         gradients = place(where, "gradients")
         fields = [{"gradient_base": gradients.base, "length": gradients.length} for _ in self._seats]
         return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
 
     def submit_fused_update(self, where: Where) -> tuple[PendingCommand[Outcome], ...]:
-        """Queue the three commands of an update in two dimensions: sums to the owners within rows, an update of each
+        """Queue the three commands of a two-dimensional update: sums to the owners within rows, an update of each
         node's sums within columns, and new weights to all nodes within rows."""
         if self._plan.shape is not Shape.GRID:
             raise ValueError(f"Plan must be of rings in two dimensions, not of shape {self._plan.shape.value}")
@@ -221,7 +221,7 @@ class GridCollectives(WeightUpdates):
                 self.submit(Operation.ALL_GATHER, gather, ring=0))
 
     def fused_update(self, where: Where) -> Outcome:
-        """Update weights in two dimensions. The cycles are the sum over the three commands."""
+        """Update weights in two dimensions. The cycle count is the sum over the three commands."""
         outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
         return Outcome(cycles=total(outcome.cycles for outcome in outcomes),
                        local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
@@ -239,9 +239,9 @@ def _in_flat_rings(what: str) -> property:
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
-    Vectors, state and master weights are written and read as in a ring; the rows of a vector are in the order of
-    nodes. Programs, quorum updates, lists of layers and quantized inference require one flat ring. ``devices`` are
-    the enabled nodes in the order of their numbers.
+    Vectors, state and master weights are written and read as in a ring; the rows of a vector are in node order.
+    Programs, quorum updates, lists of layers and quantized inference require one flat ring. ``devices`` are the
+    enabled nodes, in order of number.
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
@@ -270,14 +270,14 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Find failed links: the grid nodes at their ends, and the packets that have not been delivered.
+    """Find failed links: the grid nodes at both ends, and the packets that were not delivered.
 
-    Words are counted per node, not per port, so the counts do not distinguish links. Events do: a node that waits for
-    a packet has taken all packets that have arrived, and its event contains their number. This node is the first to
-    time out, so the other nodes have received its ABORT. An ABORT cannot cross a cut link, so the node after a cut
-    link waits for TIMEOUT a second time.
+    Words are counted per node, not per port, so the counts do not distinguish links. Events do: a node that is
+    waiting for a packet has taken all packets that arrived, and its event contains their count. This node is the
+    first to time out, so the other nodes have received its ABORT. An ABORT cannot cross a cut link, so the node after
+    a cut link waits for TIMEOUT a second time.
 
-    ``events`` are indexed by the number of a node in the grid; ``ring`` is the number of the collective's rings.
+    ``events`` is keyed by the number of a node in the grid; ``ring`` is the number of the collective's rings.
     """
     broken = []
     for members in _rings(plan, ring):
@@ -308,7 +308,7 @@ def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
 
 
 def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
-    """Return the rings of a plan to which commands for ``ring`` apply."""
+    """Return the rings of a plan that commands for ``ring`` apply to."""
     return [members for members in plan.rings if len(members) > 1 and all(
         seat is not None and (seat.rank, seat.size) == (rank, len(members))
         for rank, seat in enumerate(plan.settings[node].seats[ring] for node in members))]

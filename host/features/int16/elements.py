@@ -13,7 +13,7 @@ __all__ = ["Int16Elements"]
 
 
 class Int16Elements(ElementFormat):
-    """Elements that are 16-bit integers, stored in words with sign extension."""
+    """Elements that are 16-bit integers, sign-extended to words."""
 
     dtype = np.int16
     integers = True

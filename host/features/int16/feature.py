@@ -1,4 +1,4 @@
-"""Nodes for 16-bit integers: docs/int16_node.md."""
+"""Feature for nodes with 16-bit integers; see docs/int16_node.md."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ __all__ = ["FEATURE", "Int16Feature"]
 
 
 class Int16Feature(Feature):
-    """Feature of 16-bit integers: their element format, golden nodes and golden state."""
+    """Feature with the element format, golden nodes and golden state for 16-bit integers."""
 
     def elements(self) -> "Int16Elements":
         from host.features.int16.elements import Int16Elements

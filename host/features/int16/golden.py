@@ -1,4 +1,4 @@
-"""Golden nodes with 16-bit integer elements, and the golden state of a run on an int16 node."""
+"""Golden nodes with 16-bit integer elements, and the golden state of a run on int16 nodes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ __all__ = ["GoldenIntegers", "IntegerReference"]
 
 
 class GoldenIntegers(GoldenPart):
-    """All operations of a node with 16-bit integers."""
+    """All operations of a node with 16-bit integer elements."""
 
     def __init__(self, nodes: GoldenNodes):
         self._nodes = nodes
@@ -54,10 +54,10 @@ class GoldenIntegers(GoldenPart):
 
 
 class IntegerReference(Reference):
-    """Golden model of a training run on an int16 node."""
+    """Golden model of a training run on int16 nodes."""
 
     counter = "COMPRESSED_WORDS"
-    #: A single node compresses the elements that it keeps, as a node does at the only hop in a ring of two.
+    #: A single node compresses the elements it keeps, as a node does at the only hop in a ring of two.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

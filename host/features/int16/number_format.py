@@ -1,8 +1,8 @@
 """Binary points of the weights and gradients of nodes with 16-bit integers.
 
 These nodes have no exponents, so the host chooses the binary points of weights and of gradients. Both are fixed for a
-whole run, so that gradients that a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`)
-remain valid.
+whole run, so that gradients kept on a node (:meth:`host.driver.node_operations.NodeOperations.sparsify`) remain
+valid.
 
 - Weights have :data:`WEIGHT_FRACTION` fraction bits: they range from -8 to 8, in steps of 1/4096.
 - Gradients are sums over a batch. Their number of fraction bits is chosen so that the first step's learning rate, in
@@ -37,8 +37,8 @@ _ONE = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPoint(Elements):
-    """Integers of 16 bits, rounded to nearest even and clipped. If the number of fraction bits is negative, the
-    numbers are multiples of a power of two."""
+    """16-bit integers, rounded to nearest even and clipped. If the number of fraction bits is negative, values are
+    multiples of a power of two."""
 
     exact = False
 
@@ -47,7 +47,7 @@ class FixedPoint(Elements):
 
     @classmethod
     def of(cls, learning_rate: float, count: int) -> "FixedPoint":
-        """Choose the format for a run from its first learning rate and ``count``, the size of its largest batch."""
+        """Choose the format for a run from its first learning rate and its maximum batch size ``count``."""
         if count < 1:
             raise ValueError(f"Example count must be at least 1, not {count!r}")
         exponent = math.frexp(learning_rate / count)[1] - 1 if learning_rate > 0 else 0
@@ -81,7 +81,7 @@ def _nearest(values: Array, fraction: int) -> npt.NDArray[np.int16]:
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Raise ``ValueError`` unless nodes for 16-bit integers support the optimizer."""
+    """Raise ``ValueError`` unless int16 nodes support the optimizer."""
     if not isinstance(optimizer, SGD) or optimizer.momentum:
         raise ValueError(f"Optimizer of int16 nodes must be sgd, not {optimizer.name}")
     if optimizer.weight_decay or optimizer.clip is not None:

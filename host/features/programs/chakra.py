@@ -1,8 +1,8 @@
-"""Execution traces in the MLCommons Chakra format, which ASTRA-sim accepts as a workload.
+"""Execution traces in the MLCommons Chakra format, which ASTRA-sim accepts as workloads.
 
-Each node has a file, ``PREFIX.RANK.et``, of Protocol Buffers messages: first the metadata, then one message for each
-command. The length of a message precedes it as a varint. Only the fields of Chakra's schema
-(``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written are defined, with the same numbers.
+Each node has a file, ``PREFIX.RANK.et``, of Protocol Buffers messages: first the metadata, then one message per
+command. Each message is preceded by its length as a varint. Only the fields that are written are defined here, with
+the same numbers as in Chakra's schema (``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra).
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from host.output import write_bytes
 
 __all__ = ["CLOCK", "Command", "Kind", "needed", "write"]
 
-#: Default clock frequency of the nodes in Hz, as on the larger boards.
+#: Default clock frequency of the nodes in Hz, as used on the larger boards.
 CLOCK = 62.5e6
-#: Version of the schema, as written to traces for ASTRA-sim.
+#: Schema version written to traces for ASTRA-sim.
 _VERSION = "0.0.4"
 
 
 class Kind(enum.Enum):
-    """Kinds of commands: computation on a node, and the schema's types of collectives."""
+    """Kinds of commands: computation on a node, and the collective types of the schema."""
 
     COMPUTE = None
     ALL_REDUCE = 0
@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 
 #: Numbers of node types in the schema.
 _COMPUTE, _COLLECTIVE = 4, 7
-#: Fields of each message by name, each with its number, its type, and whether it is repeated.
+#: Message fields, keyed by name, each with its number, its type, and whether it is repeated.
 _MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
     "AttributeProto": {"name": (1, "string", False), "int64_val": (9, "int64", False),
                        "uint64_val": (13, "uint64", False), "bool_val": (27, "bool", False),
@@ -55,11 +55,11 @@ class Command:
 
     name: str
     kind: Kind
-    #: Cycle in which the command starts, and cycle in which it ends.
+    #: First cycle of the command, and the cycle when it ends.
     start: int
     end: int
 
-    #: Names of commands that must end before this one starts.
+    #: Names of the commands that must end before this one starts.
     after: tuple[str, ...] = ()
     #: Elements of a collective's vector, and its size in bytes; in a prediction, the size of an uncompressed vector
     #: that takes the same number of words on the links of a ring.
@@ -76,7 +76,7 @@ def needed() -> None:
 
 @functools.cache
 def _schema() -> SimpleNamespace:
-    """Build the classes of the messages, by name."""
+    """Build the message classes, keyed by name."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     package = "ChakraProtoMsg"
@@ -140,10 +140,10 @@ def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
 
 def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str, clock: float = CLOCK
           ) -> pathlib.Path:
-    """Write the trace of a step for each node, and return the path of the first trace.
+    """Write a step's trace for each node; return the path of the first trace.
 
-    The commands of a node have distinct names, and each command comes after the commands that it waits for. The file
-    names begin with ``prefix``, ``note`` names the source of the times, and ``clock`` is in cycles per second.
+    The commands of a node have distinct names, and each one comes after the commands that it waits for. File names
+    begin with ``prefix``, ``note`` describes the source of the times, and ``clock`` is in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)

@@ -1,13 +1,13 @@
-"""Training by a schedule with overlapping passes (``delayed:k``), in blocks checked bit for bit.
+"""Training with overlapping passes (schedule ``delayed:k``), in blocks that are checked bit for bit.
 
-The golden model computes the steps of a block first; the weights of its first k layers lack the update of the
-previous step. The nodes then run the block in one run. At its end the two copies of the weights, the master weights,
-the state, the residuals, and the number of words that the nodes have sent are compared. Each command must have
-computed with the version of the weights that the schedule prescribes.
+First, the golden model computes the steps of a block; the weights of the first k layers lack the previous step's
+update. The nodes then execute the block in one run. At its end, both copies of the weights, the master weights, the
+state, the residuals, and the number of words sent by the nodes are compared. Each command must have used the version
+of the weights that the schedule prescribes.
 
-A command of a program can wait for a flag, which the host sets and the command clears. Each pass therefore computes
-with its own data, independently of the host's speed: when a command of a pass has ended on all nodes, the host
-replaces the data used by that command with the data of the next pass, and sets the flag.
+A command of a program can wait for a flag, which the host sets and the command clears. Each pass therefore uses its
+own data, regardless of the host's speed: when a command has ended on all nodes, the host replaces the data it used
+with the data of the next pass, and sets the flag.
 """
 
 import dataclasses
@@ -78,8 +78,8 @@ class _Golden:
 
 
 class DelayedExecutor(UpdateExecutor):
-    """Steps of a run with overlapping passes, in blocks. A block also ends when the sizes of shares change on nodes
-    that compute, and when the traces are full."""
+    """Executes the steps of a run with overlapping passes, in blocks. A block also ends when share sizes change on
+    computing nodes, or when the traces are full."""
 
     _execution: "OverlappingExecution"
 
@@ -108,28 +108,28 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
     def _spread(self) -> None:
-        """Write both copies of the weights, and restart the count of passes from 0, which is an even pass."""
+        """Write both copies of the weights, and restart the pass count from 0, an even pass."""
         self._execution.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
         self._passes = 0
 
     def _copies(self) -> tuple[Bits, Bits]:
-        """Return both copies of the weights as whole vectors; they differ only in the first layers."""
+        """Return both copies of the weights as whole vectors, which differ only in the first layers."""
         newest = self._reference.weights
         return (self._older, newest) if self._passes % 2 == 0 else (newest, self._older)
 
     def _laid_out(self) -> Bits:
-        """Return the weights that the memory holds from the base address on."""
+        """Return the weights in the memory, starting at the base address."""
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """Return the newest weights, except for the layers with two copies, which get ``weights``."""
+        """Return the newest weights, except that layers with two copies get ``weights``."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
 
     @property
     def _apart(self) -> slice:
-        """Slice of the weights of layers with two copies."""
+        """Slice of the weights in layers with two copies."""
         return slice(0, self._execution.apart)
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
@@ -154,7 +154,7 @@ class DelayedExecutor(UpdateExecutor):
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read once per block: its last step reports all repairs, and cycles are divided among its steps.
+        # Counters are read once per block: its last step reports all repairs, and cycles are divided among the steps.
         repairs = self._repairs(before, counters)
         figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
@@ -174,7 +174,7 @@ class DelayedExecutor(UpdateExecutor):
         return steps
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
-        """Run a step of the golden model, and store the newest parameters in the workload."""
+        """Run a step of the golden model and store the newest parameters in the workload."""
         reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
         parameters[...] = self._form.parameters(self._with_first_layers(self._older).view(np.float32))
@@ -209,25 +209,25 @@ class DelayedExecutor(UpdateExecutor):
         return {**super()._memory(), "older": self._older.copy()}
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore a memory; both copies of the weights are always written, since the count of passes restarts."""
+        """Restore a memory; always writes both copies of the weights, since the pass count restarts."""
         self._older = memory["older"].copy()
         super()._recall(memory, nodes=nodes)
         self._spread()
 
 
-#: Number of words in a trace record, and number of versions that it distinguishes.
+#: Number of words in a trace record, and number of versions it can distinguish.
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
 class OverlappingExecution(ProgramExecution):
-    """Passes of a run, in blocks, with a schedule of kind ``delayed``; see
+    """Executes passes of a run in blocks, with a schedule of kind ``delayed``; see
     :class:`~host.features.programs.execution.ProgramExecution`."""
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
                  computer: Differentiator | None = None):
         super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
         self._schedule = schedule
-        #: Spans of all commands of the last block.
+        #: Spans of all commands in the last block.
         self.spans: list[Span] = []
 
     @property
@@ -241,7 +241,7 @@ class OverlappingExecution(ProgramExecution):
 
     @property
     def most(self) -> int:
-        """Maximum passes of a block, limited by the records that a trace holds."""
+        """Maximum number of passes in a block, limited by the capacity of a trace."""
         commands = 3 * len(self._layers) + 1
         return max(1, int(TRACE_WORDS) // _RECORD_WORDS // (2 * commands))
 
@@ -257,17 +257,17 @@ class OverlappingExecution(ProgramExecution):
             self._ring.memory.write_weights(odd[:self.apart], self._second)
 
     def read_second(self) -> Vector:
-        """Read the second copy of the weights, one row for each node."""
+        """Read the second copy of the weights, one row per node."""
         return self._ring.memory.read_weights(self._second)
 
     def load(self) -> CompiledProgram:
-        """Load the program unless the nodes hold it, and make its collectives the step's :attr:`parts`."""
+        """Load the program unless the nodes hold it, and use its collectives as the step's :attr:`parts`."""
         return self._load(self._schedule)
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Run overlapping passes as :func:`run_passes` does, all with the latest numbers of examples. Raises
-        ``DivergenceError`` if a layer has computed with weights of the wrong version."""
+        """Run overlapping passes like :func:`run_passes`, with the latest example counts. Raises ``DivergenceError``
+        if a layer used the wrong version of the weights."""
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,
                             after="backward 1" if self.computer is None else "forward 1")
@@ -279,7 +279,7 @@ class OverlappingExecution(ProgramExecution):
         self.run_block([settings], first=0, give=lambda number: None)
 
     def _check_versions(self, program: CompiledProgram, passes: Passes, first: int) -> None:
-        """Check the version of the weights that each command has computed with."""
+        """Check which version of the weights each command has used."""
         layers = {task.place: number_of(task.fields["region"]) for task in program.tasks
                   if task.queue is Queue.COMPUTE}
         for rank, trace in enumerate(passes.traces):
@@ -308,7 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles of each pass, between the ends of communication; the first pass counts from the first start."""
+    """Cycles of each pass between ends of communication; the first pass counts from the first start."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
@@ -320,11 +320,11 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
     """Run a loaded program of kind ``delayed`` for several overlapping passes.
 
     The weights were written to the nodes ``first`` passes ago; ``give`` delivers the data of a pass, numbered from 0.
-    The command ``after`` is the last command of a pass that uses the data, or that needs the memory of the next data:
-    ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have separate inputs.
+    ``after`` is the last command of a pass that uses the data, or the memory for the next data: ``backward 1`` if
+    COMPUTE copies gradients, ``forward 1`` if even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # tag of the last command that uses some data: function that replaces the data, and flag to set afterwards
+    # keyed by the tag of the last command that uses some data: function that replaces the data, and flag to set then
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

@@ -1,9 +1,8 @@
-"""Training steps as passes of a program (:mod:`host.features.programs.schedules`), loaded once.
+"""Execute training steps as passes of a program (:mod:`host.features.programs.schedules`).
 
-Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
-the host stages the gradients, and COMPUTE copies the gradients of each layer when a real engine would produce them.
-In both cases nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead. The
-results are bit-identical.
+Without a schedule, the program is one fused update, and the host writes the gradients to its buffer. With a schedule,
+the host stages the gradients, and COMPUTE copies each layer's gradients when a real engine would produce them. Nodes
+that compute (:mod:`host.features.compute.engine`) get inputs and labels instead. The results are bit-identical.
 """
 
 import collections
@@ -40,23 +39,23 @@ __all__ = ["OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Cycles of a pass, measured with the traces of the nodes."""
+    """Number of cycles of a pass, measured from the nodes' traces."""
 
     schedule: str
     #: Cycles from the first start to the last end. If passes overlap: from the last update of the previous pass to
     #: the last update of this pass.
     cycles: int
-    #: Cycles of the same pass according to the golden model of time, given the measured durations.
+    #: Number of cycles of the same pass in the golden timing model, given the measured durations.
     modelled: int
     #: Sum of the durations in each queue, on the node with the largest sum.
     compute: int
     communicate: int
-    #: Spans of all commands; empty where passes overlap.
+    #: Spans of all commands; empty if passes overlap.
     spans: Sequence[Span]
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Return the timing as entries of a step's report."""
+        """Return the timing as entries for a step's report."""
         return {"schedule": self.schedule, "modelled_cycles": self.modelled, "compute_cycles": self.compute,
                 "communicate_cycles": self.communicate}
 
@@ -66,11 +65,11 @@ OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
 class ProgramExecution(Execution):
-    """Steps of a run, each a pass of a program. By default the program is one fused update of the gradients in place;
-    otherwise it is built from a schedule, with its layers and the durations of its commands.
+    """Executes the steps of a run, each as a pass of a program. By default the program is one fused update of the
+    gradients in place; with a schedule, it is built from the layers and the durations of their commands.
 
     With a ``computer``, nodes compute the gradients, and the program of a schedule contains each node's number of
-    examples. When that number changes, the commands of the compute queue are loaded again.
+    examples. When this number changes, the commands of the compute queue are reloaded.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
@@ -78,7 +77,7 @@ class ProgramExecution(Execution):
                  computer: Differentiator | None = None):
         super().__init__(ring, length)
         self.computer = computer
-        #: Cycles of computation in the last step, if there is no schedule.
+        #: Number of computation cycles in the last step, without a schedule.
         self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
@@ -87,7 +86,7 @@ class ProgramExecution(Execution):
         self._trials = Trials(max(len(layers) - 1, 1))
         self._last: Schedule | None = None
         self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
-        #: Timing of the last pass, if there is a schedule and nodes trace their commands.
+        #: Timing of the last pass, if there is a schedule and the nodes trace commands.
         self.timing: Timing | None = None
 
     @property
@@ -96,17 +95,17 @@ class ProgramExecution(Execution):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the next step: the requested schedule, or the schedule that a search tries or has chosen."""
+        """Schedule of the next step: the requested one, or the one that a search tries or has chosen."""
         return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
     def log(self) -> list[str]:
-        """Lines that report the choice of tilings and of a schedule."""
+        """Log lines on the chosen tilings and schedule."""
         notes = [] if self.computer is None else self.computer.notes
         return [*notes, *(self._trials.lines() if self._searches else ())]
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node, either in place or to the staging buffer of COMPUTE."""
+        """Write each node's gradients, either in place or to the staging buffer of COMPUTE."""
         self._ring.memory.write_gradients(gradients, None if self._asked is None else Buffer(
             "gradients", self._length, self._length))
 
@@ -140,12 +139,12 @@ class ProgramExecution(Execution):
             return {**figures, **timing.figures}
         if self._last is None:
             return {**figures, "compute_cycles": self.compute_cycles}
-        # cycles are unknown if golden nodes run a command for which no cycles are modelled
+        # cycles are unknown if golden nodes run a command with no cycle model
         return {**figures, "schedule": str(self._last), **dict.fromkeys(
             ("modelled_cycles", "compute_cycles", "communicate_cycles"))}
 
     def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Cycles]:
-        """Return the report entries of nodes that compute; counters are as for :meth:`figures`."""
+        """Return the report entries for nodes that compute; counters are as for :meth:`figures`."""
         if self.computer is None:
             return {}
         return {"gemm_cycles": most("GEMM_CYCLES", before, after),
@@ -156,12 +155,12 @@ class ProgramExecution(Execution):
         self._run(self._last or self.schedule)
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
-        """Load the program of a schedule unless the nodes already hold it, and run one pass."""
+        """Load a schedule's program unless the nodes already hold it, and run one pass."""
         program = self._load(schedule)
         return program, self._ring.programs.run(collectives=program.collectives)
 
     def _load(self, schedule: Schedule | None) -> CompiledProgram:
-        """Load the program of a schedule unless the nodes already hold it."""
+        """Load a schedule's program unless the nodes already hold it."""
         ring = self._ring
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
@@ -172,7 +171,7 @@ class ProgramExecution(Execution):
         return self._loaded[2]
 
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
-        """Build the program of a schedule, and store its collectives as the :attr:`parts` of a step."""
+        """Build a schedule's program, and store its collectives as the :attr:`parts` of a step."""
         if schedule is None or self._costs is None:
             return fused(self._length, owner=self._ring.partition.root)
         program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
@@ -187,21 +186,21 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; if its steps had no programs, it contains no trials and no schedule."""
+        """Continue from a saved state, which has no trials and no schedule if its steps had no programs."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
 
 
 def number_of(value: int | Sequence[int]) -> int:
-    """Return a field that must be the same for all ranks."""
+    """Return a field that must be the same on all ranks."""
     if not isinstance(value, int):
         raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
     return value
 
 
 def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
-    """Return the spans of all nodes from their traces, in the order of their starts."""
+    """Return the spans of all nodes from their traces, ordered by start."""
     origin = origin_of(passes.traces)
     return sorted((span for node, trace in enumerate(passes.traces)
                    for span in spans(trace, program, node=node, origin=origin)),
@@ -209,7 +208,7 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of commands by node, pass, queue and index; a collective begins when its last node starts."""
+    """Command durations, keyed by node, pass, queue and index; a collective starts with its last node."""
     latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
@@ -220,7 +219,7 @@ def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[
 
 
 def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
-    """Cycles of the busiest node in each queue, ``compute`` and ``communicate``, during one pass."""
+    """Number of busy cycles in a pass on the busiest node of each queue, ``compute`` or ``communicate``."""
     cycles: collections.Counter[tuple[int, int]] = collections.Counter()
     for (node, pass_number, queue, _), duration in durations.items():
         if pass_number == number:
@@ -230,7 +229,7 @@ def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0)
 
 
 def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
-    """Return the timing of a run of one pass."""
+    """Return the timing of a run with one pass."""
     measured = spans_of(passes, program)
     durations = durations_of(measured, program)
     golden = timeline(program.timed(), nodes=len(passes.traces), duration=lambda *where: durations[where])
@@ -239,7 +238,7 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
-    """Create the object that makes a ring's nodes compute gradients; None if the host computes them."""
+    """Create the object that makes the ring's nodes compute gradients; None if the host computes them."""
     computer: Differentiator | None = None
     if config.compute == NODE:
         computer = feature("compute").differentiator(ring, workload, config)
@@ -258,13 +257,13 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules to compare; chunk sizes are the powers of two from 2 that are below the number of hidden layers."""
+    """Schedules to compare; chunk sizes are powers of two from 2, below the number of hidden layers."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
 
 def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Maximum cycles that one queue waits for the other."""
+    """Maximum number of cycles that one queue waits for the other."""
     if config.overlap is None:
         return 0
     costs = costs_of(workload, config, nodes)
@@ -273,14 +272,14 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
 
 
 def layers_for(workload: Workload) -> list[Dense]:
-    """Return the layers of a workload to which a schedule applies."""
+    """Return the workload's layers for use by a schedule."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return workload.layers
 
 
 def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
-    """Durations of the commands of a run's schedule."""
+    """Durations of the commands in a run's schedule."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 
@@ -288,16 +287,17 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
            packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
     schedule.check_state(packed=packed_state)
     computed = None if computer is None else Computed(computer.commands, computer.lengths)
-    # Nodes without programs can run a default program, since the driver sends them the commands.
+    # Nodes without programs can run a default program, because the driver sends them the commands.
     depth = (node.programs or Programs()).depth
     return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
                  computed=computed, depth=depth, distance=distance_of(node))
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
-    """Return the configuration with several queues and room for programs of a number of layers. Without a compute
-    engine it also has COMPUTE and room to stage gradients. For overlapping passes (``stale``) on ``nodes`` nodes,
-    it counts the updates of weights, and has master weights and room for two copies of the weights."""
+    """Return the configuration with several queues and enough room for programs with the given number of layers.
+    Without a compute engine, it gets COMPUTE and room to stage gradients. For overlapping passes (``stale``) on
+    ``nodes`` nodes, it counts weight updates and has master weights and room for two copies of the weights.
+    """
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
     built = node.replace(programs=programs.replace(depth=depth))
@@ -313,7 +313,7 @@ def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = Fals
 
 
 def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
-    """Check the requirements of a schedule with overlapping passes."""
+    """Check that nodes meet the requirements of overlapping passes."""
     if not (node.programs and node.programs.versions and node.weights.has_master):
         raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
     if node.codebook_words:
@@ -325,7 +325,7 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if a ring of these nodes cannot train with the run's schedule."""
+    """Raise ``ValueError`` with the reason if a ring of these nodes cannot train with this schedule."""
     assert config.overlap is not None
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:

@@ -22,7 +22,7 @@ __all__ = ["FEATURE", "ProgramsFeature"]
 
 
 class ProgramsFeature(Feature):
-    """Programs, and training by schedules that run as programs."""
+    """Programs, and training with schedules that run as programs."""
 
     def part(self, ring: "Ring") -> "RingPrograms":
         from host.features.programs.ring_programs import RingPrograms

@@ -1,4 +1,4 @@
-"""Programs of golden nodes: order of their commands, events, and traces from the golden model of time."""
+"""Programs on golden nodes: command order, events, and traces from the golden timing model."""
 
 import collections
 import dataclasses
@@ -27,8 +27,8 @@ class _Run:
     queues: list[list[Command]]
     passes: int
     parity: int
-    done: list[int]  # number of commands that have ended, by queue
-    # modelled cycles of each command, by queue and number
+    done: list[int]  # number of completed commands, by queue
+    # modelled cycles of each command, keyed by queue and command number
     durations: dict[tuple[int, int], int | None] = dataclasses.field(default_factory=dict)
     versions: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
 
@@ -43,17 +43,17 @@ class _Run:
 
 
 class GoldenPrograms:
-    """Programs of all golden nodes, and the runs in progress."""
+    """Programs of all golden nodes and the runs in progress."""
 
     def __init__(self, nodes: GoldenNodes, *, latency: int):
         self._nodes, self._latency = nodes, latency
         # commands of each queue of each node
         self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
                                                   for _ in range(nodes.nodes)]
-        # latest trace records of each node; a run with a command of unknown duration adds no records
+        # latest trace records of each node; a run with a command of unknown duration adds none
         self.traces: list[collections.deque[TraceRecord]] = [
             collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
-        self.recorded = [0] * nodes.nodes  # number of records of each node so far
+        self.recorded = [0] * nodes.nodes  # total number of records of each node so far
         self._runs: dict[int, _Run] = {}
         self._time = 0
 
@@ -87,7 +87,7 @@ class GoldenPrograms:
             self._record(runs)
 
     def _start(self, rank: int, queue: int) -> bool:
-        """Execute the next command of a queue, if all participating nodes may start it."""
+        """Execute the next command of a queue if all participating nodes may start it."""
         run = self._runs.get(rank)
         command = None if run is None else run.next(queue)
         if run is None or command is None:
@@ -117,7 +117,7 @@ class GoldenPrograms:
         return True
 
     def _ready(self, rank: int, queue: int, count: int) -> bool:
-        """Whether a node may start command number ``count`` of a queue now."""
+        """Whether a node may now start command ``count`` of a queue."""
         run = self._runs.get(rank)
         command = None if run is None else run.next(queue)
         if run is None or command is None or run.done[queue] != count or command.wait & ~self._nodes.flags[rank]:
@@ -136,7 +136,7 @@ class GoldenPrograms:
         return True
 
     def _record(self, runs: dict[int, _Run]) -> None:
-        """Append the starts and ends of the commands of runs to the traces, if all durations are known."""
+        """Append the start and end times of the runs' commands to the traces, if all durations are known."""
         ranks = sorted(runs)
         timed = _timed([runs[rank].queues for rank in ranks], ranks[0], self._nodes)
         if timed is None or any(cycles is None for run in runs.values() for cycles in run.durations.values()):
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Return each queue's commands for the timing model, or None if waits for a node's own commands differ."""
+    """Return each queue's commands for the timing model, or None if waits on own commands differ."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

@@ -1,4 +1,4 @@
-"""Measured schedules of a training run, as timelines and as execution traces."""
+"""Write the measured schedules of a training run as timelines and execution traces."""
 
 import itertools
 import pathlib
@@ -14,28 +14,28 @@ from sim.golden.features.programs.program import Span
 
 __all__ = ["commands_of", "timeline_names", "write", "write_traces"]
 
-#: Maximum number of layers in the chunks that a run may compare.
+#: Largest chunk size, in layers, that a run may compare.
 _MAX_CHUNK = 64
 
-#: Kinds of collectives by the first word of their names; an update of the strict schedule is local to each node.
+#: Kinds of collectives, keyed by the first word of the name. The strict schedule's update is local to each node.
 _KINDS = {"update": chakra.Kind.ALL_REDUCE, "sum": chakra.Kind.REDUCE_SCATTER, "gather": chakra.Kind.ALL_GATHER}
 
 def _ending(schedule: str) -> str:
-    """Return the suffix of a schedule's file names, needed if files for several schedules are written."""
+    """Return the suffix of a schedule's file names, which is needed if several schedules are written."""
     return f"-{schedule.replace(':', '-')}"
 
 
 def timeline_names() -> list[str]:
-    """Return the names of all files that :func:`write` may write."""
+    """Return the names of all files that :func:`write` can create."""
     chunks = itertools.takewhile(lambda size: size <= _MAX_CHUNK, (2 << n for n in itertools.count()))
     endings = ["", *map(_ending, (*OVERLAPS, *(f"chunks:{size}" for size in chunks)))]
     return [f"timeline{ending}.{kind}" for ending in endings for kind in ("json", "png")]
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
-    """Write the timeline of each run's last step as a trace and as a picture, and return their paths.
+    """Write the timeline of each run's last step as a trace and a picture, and return the paths.
 
-    A single run gives timeline.json and timeline.png; with several runs, each name ends with the schedule.
+    A single run gives timeline.json and timeline.png. For several runs, the schedule is appended to each name.
     """
     paths = []
     for run in report["schedules"]:
@@ -52,10 +52,10 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
 
 
 def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool) -> list[chakra.Command]:
-    """Return the commands of a node, in the order of their starts.
+    """Return a node's commands, sorted by start.
 
-    Each command depends on the previous one in its queue and, for each other queue, on the last command that had
-    ended when it started. The size of a collective is the size in bytes of its elements before encoding.
+    Each command depends on the previous one in its queue and, for every other queue, on the last command that had
+    ended when it started. The size of a collective is the size of its unencoded elements in bytes.
     """
     lengths = {layer.number: layer.length for layer in layers}
     passes = len({span.number for span in spans}) > 1
@@ -81,9 +81,9 @@ def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool)
 
 def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathlib.Path, *,
                  nodes: int) -> list[pathlib.Path]:
-    """Write traces of the last step of each schedule in a report; return each schedule's first path.
+    """Write traces of the last step of each schedule in a report, and return each schedule's first path.
 
-    With several schedules, each name ends with the schedule.
+    With several schedules, the schedule is appended to each name.
     """
     written = []
     for run in report["schedules"]:

@@ -1,11 +1,11 @@
-"""Order of a program's commands: the pairs that must be ordered, and the waits that this requires.
+"""Ordering of a program's commands: the pairs that must be ordered, and the waits required for that.
 
-The commands of a queue run in order, one at a time. A command's wait names a command of another queue, in the same
-pass or an earlier one, that must have ended before the waiting command starts. A wait for a pass before the first one
-is satisfied immediately. Commands must be ordered where the regions of memory that they read and write overlap.
+The commands of a queue run in order, one at a time. A wait names a command of another queue, in the same pass or an
+earlier one, that must have ended before the waiting command starts. A wait for a pass before the first one is
+satisfied immediately. Commands must be ordered if the memory regions that they read and write overlap.
 
-Commands are identified by their index in the program; each pass runs each command once. A :class:`Clock` contains,
-for each queue, the number of its commands over all passes that have certainly ended before a command starts.
+Commands are identified by their index in the program; each pass runs each command once. A :class:`Clock` counts, for
+each queue, the commands over all passes that have certainly ended before a command starts.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ class Region:
     space: str
     #: First element; a multiple of 32.
     base: int
-    #: Number of elements, in groups of 32; only the last group may be incomplete.
+    #: Number of elements, stored in groups of 32; only the last group may be incomplete.
     length: int
-    #: Distance between successive groups, in groups; 1 is contiguous.
+    #: Distance between successive groups, in groups; 1 means contiguous.
     stride: int = 1
-    #: Offset of the region in odd passes, in elements: a multiple of 32, which may be negative.
+    #: Offset of the region in odd passes, in elements: a multiple of 32, possibly negative.
     alternate: int = 0
 
     def __post_init__(self) -> None:
@@ -55,13 +55,13 @@ class Region:
         return f"{self.space}[{self.base}:{end}{every}]"
 
     def _groups(self, odd: int) -> range:
-        """Numbers of the groups of 32 elements that the region contains in even passes (0) or odd passes (1)."""
+        """Numbers of the region's groups of 32 elements in even (0) or odd (1) passes."""
         first = (self.base + odd * self.alternate) // GROUP
         return range(first, first + self.stride * -(-self.length // GROUP), self.stride)
 
     def meets(self, other: "Region", odd: int = 0, other_odd: int = 0) -> bool:
-        """Whether both regions have an element in common. ``odd`` is 1 if the pass of this region is odd, and
-        ``other_odd`` if the pass of the other region is odd."""
+        """Whether the two regions share an element. ``odd`` is 1 for an odd pass of this region, and ``other_odd`` is
+        1 for an odd pass of the other one."""
         return self.space == other.space and _common(self._groups(odd), other._groups(other_odd))
 
 
@@ -87,29 +87,29 @@ def _common(first: range, other: range) -> bool:
 #: requires four passes. Later passes repeat these cases, with more waits already satisfied.
 PASSES = 4
 
-#: Number of values of a lag, which has two bits.
+#: Number of possible values of a lag, which has two bits.
 LAGS = 4
 
-#: Number of commands of each queue that have ended.
+#: Number of ended commands of each queue.
 Clock: TypeAlias = list[int]
 
 
 class Wait(NamedTuple):
-    """Wait for the first ``after`` commands of a queue (0: none) in the pass ``lag`` passes earlier."""
+    """Wait for the first ``after`` commands of a queue (0: none), ``lag`` passes earlier."""
 
     after: int = 0
     lag: int = 0
 
 
-#: Waits of each command, by the number of the queue that it waits for.
+#: Waits of each command, keyed by the number of the queue that it waits for.
 Waits: TypeAlias = Sequence[dict[int, Wait]]
 
-#: Waits of each command for other nodes: one for each rank, or empty.
+#: Waits of each command for other nodes: one per rank, or none.
 Remotes: TypeAlias = Sequence[Sequence[Remote | None]]
 
 
 class Touch(NamedTuple):
-    """The queue of a command, and the regions that it reads and writes."""
+    """Queue of a command, and the regions that it reads and writes."""
 
     queue: int
     reads: tuple[Region, ...]
@@ -118,16 +118,16 @@ class Touch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Conflict:
-    """Two commands of different queues; the first must end before the second starts."""
+    """Two commands of different queues; the first one must end before the second one starts."""
 
-    #: Indices of the two commands in the program.
+    #: Program indices of the two commands.
     first: int
     second: int
     #: Number of passes from the first command to the second.
     lag: int
-    #: Whether the pass of the second command is odd (1) or even (0); None if this makes no difference.
+    #: Whether the second command's pass is odd (1) or even (0); None if it does not matter.
     odd: int | None
-    #: Region of the second command that both commands access and at least one of them writes.
+    #: Region of the second command that both commands access, at least one of them by writing.
     region: Region
 
 
@@ -142,7 +142,7 @@ def places(queues: Sequence[int]) -> list[int]:
 
 
 def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Region | None:
-    """Region of the second command that both commands access and at least one of them writes."""
+    """Region of the second command that both commands access, at least one of them by writing."""
     for regions, other_regions in ((second.reads, first.writes), (second.writes, first.writes),
                                    (second.writes, first.reads)):
         for region in regions:
@@ -152,10 +152,10 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """Find, for each command and other queue, the latest command that it must follow, by distance in passes.
+    """Find, for every command and every other queue, the latest command to follow, per distance in passes.
 
-    Earlier commands of that queue have ended when the latest command has ended. Commands more than two passes apart
-    need not be compared, since the same command two passes later comes between them.
+    When the latest command has ended, all earlier commands of its queue have ended, too. Commands more than two
+    passes apart need not be compared, since the first one runs again in between, two passes later.
     """
     result = []
     alternating = any(region.alternate for touch in touches for region in (*touch.reads, *touch.writes))
@@ -175,7 +175,7 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
 
 
 def needed(queues: Sequence[int], conflicts: Sequence[Conflict]) -> list[dict[int, Wait]]:
-    """Return the waits of each command: for each other queue, the latest wait that its conflicts require."""
+    """Return the waits of each command: for each other queue, the latest one that its conflicts require."""
     positions = places(queues)
     waits: list[dict[int, Wait]] = [{} for _ in queues]
     for conflict in conflicts:
@@ -191,7 +191,7 @@ def later(one: Wait, other: Wait) -> Wait:
 
 
 def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
-    """Commands of the same pass that each command must follow."""
+    """For each command, the commands of the same pass that it must follow."""
     members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
     number = places(queues)
     return [[*(members[queue][number[index] - 1:number[index]] if number[index] else []),
@@ -201,7 +201,7 @@ def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Commands of a pass in an order that satisfies ``before``, and the commands that cannot be sorted."""
+    """Commands of a pass sorted to satisfy ``before``, and the commands that cannot be sorted."""
     order: list[int] = []
     left = list(range(len(before)))
     done: set[int] = set()
@@ -222,10 +222,10 @@ def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
 
 def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, collective: Sequence[bool],
                     nodes: int) -> list[tuple[int | None, int]]:
-    """Find a cycle of commands, as (rank, index), that must each follow the next; empty if there is none.
+    """Find a cycle of commands (rank, index) that must each follow the next one; empty if there is none.
 
-    A collective ends on each node after it has started on all nodes; its end belongs to no rank. Waits with a lag are
-    ignored, since earlier passes have already ended.
+    A collective ends on each node only after it has started on all nodes; its end belongs to no rank. Waits with a
+    lag are ignored, since earlier passes have already ended.
     """
     count = len(queues)
     members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
@@ -251,7 +251,7 @@ def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
     _, left = _sorted(before)
     if not left:
         return []
-    # Each remaining member must follow another remaining one, so the path eventually returns to one of its members.
+    # Each remaining member must follow another one of them, so the path eventually returns to one of its members.
     path = [left[0]]
     while True:
         path.append(next(index for index in before[path[-1]] if index in left))
@@ -262,7 +262,7 @@ def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list[list[Clock]]:
-    """Compute the vector clock of each command in each pass, by pass and index."""
+    """Compute the vector clock of each command in each pass, indexed by pass and command."""
     number = places(queues)
     width = max(queues, default=-1) + 1
     lengths = [list(queues).count(queue) for queue in range(width)]
@@ -271,7 +271,7 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
     if left:
         raise ValueError("Program must not have a cycle")
     result: list[list[Clock]] = [[[] for _ in queues] for _ in range(passes)]
-    latest = [[0] * width for _ in range(width)]  # clock of the latest command in each queue
+    latest = [[0] * width for _ in range(width)]  # clock of the latest command of each queue
     for turn in range(passes):
         for index in order:
             queue = queues[index]
@@ -287,7 +287,7 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
 
 
 def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
-    """Yield the conflicts that waits leave unordered, with the pass of the second command."""
+    """Yield the conflicts that the waits leave unordered, with the pass of the second command."""
     number = places(queues)
     lengths = {queue: list(queues).count(queue) for queue in set(queues)}
     clock = clocks(queues, waits)

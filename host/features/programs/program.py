@@ -1,11 +1,11 @@
 """Programs: the commands of a pass, in queues that wait for each other where necessary.
 
-A :class:`Program` is written as if its commands ran one after another, pass after pass. Each command names the
-regions of memory that it reads and writes. :meth:`Program.compile` derives the waits with which concurrent queues
-produce the same result: a command that reads a region waits for the command that wrote it, and a command that writes
-a region waits for the commands that read or wrote it earlier, in this pass or a previous one. Queues are in order, so
-one wait for each other queue is enough, and redundant waits are omitted. The resulting :class:`CompiledProgram`
-provides descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
+A :class:`Program` is written as if its commands ran one after another, pass after pass. Each command names the memory
+regions that it reads and writes. :meth:`Program.compile` derives the waits that make concurrent queues produce the
+same result: a command that reads a region waits for the command that wrote it, and a command that writes a region
+waits for the commands that read or wrote it earlier, in this pass or a previous one. Since queues are in order, one
+wait per other queue is enough; redundant waits are omitted. The resulting :class:`CompiledProgram` provides
+descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
 
 Example
 -------
@@ -36,10 +36,10 @@ from sim.golden.features.programs.program_nodes import Placed
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task",
            "origin_of", "spans"]
 
-#: Maximum number of commands that a queue may be ahead of a queue that waits for it; waits compare 16-bit counts.
+#: Maximum number of commands that a queue may be ahead of one that waits for it; waits compare 16-bit counts.
 _AHEAD = (1 << 15) - 1
 
-#: Maximum number of passes by which queues of two nodes can be apart if each pass has a collective: 15 for the queues
+#: Maximum number of passes between queues of two nodes if each pass has a collective: 15 between the queues
 #: of each node, one between the nodes, and the lag of a wait.
 _APART = 35
 
@@ -55,10 +55,10 @@ class ProgramError(ValueError):
 
 
 class RaceError(ProgramError):
-    """Two commands access the same region, and no wait determines their order."""
+    """Two commands access the same region, and no wait orders them."""
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
-        #: The command that must end first, and the command that starts too early.
+        #: The command that must end first, and the one that starts too early.
         self.first, self.second = first, second
         self.region = region
         before = {0: "", 1: " of the pass before"}.get(lag, f" of {lag} passes before")
@@ -82,17 +82,17 @@ class Task:
     collective: bool
     #: Duration in cycles, if it is known before a run.
     duration: int
-    #: Fields of the command's descriptor: one value for all ranks, or one for each rank.
+    #: Fields of the command's descriptor: one value for all ranks, or one per rank.
     fields: Mapping[str, int | Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A command of a program with its waits, one for each other queue, in ascending order of queues."""
+    """A command of a program with its waits, one per other queue, in ascending queue order."""
 
     task: Task
     waits: tuple[Wait, ...]
-    #: By rank, the wait for a node; empty if no rank waits. A wait that names its own rank is for another queue.
+    #: Wait of each node, by rank; empty if no rank waits. A wait with the node's own rank is for another queue.
     remotes: tuple[Remote | None, ...] = ()
 
     def fields(self, rank: int) -> dict[str, int]:
@@ -125,11 +125,10 @@ def _refuse_circle(names: Sequence[str]) -> None:
 
 
 class CompiledProgram:
-    """Commands of each queue, with their waits.
+    """Commands of each queue with their waits.
 
-    The waits of each task are indexed by the queue that it waits for. Waits are not checked here; see :meth:`check`.
-    Waits for other nodes are given for all ranks or for none; if given, ``nodes`` is the number of nodes in the
-    ring."""
+    The waits of each task are keyed by the queue that it waits for. Waits are not checked here; see :meth:`check`.
+    Waits for other nodes are given for all ranks or none, with ``nodes``, the number of nodes in the ring."""
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
                  nodes: int | None = None):
@@ -146,15 +145,15 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """Number of collective numbers that a pass uses: one for each command of the collective engine."""
+        """How many collective sequence numbers a pass uses: one per command of the collective engine."""
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
     def max_passes(self) -> int | None:
-        """Maximum number of passes in one run; None if there is no limit.
+        """Maximum number of passes in one run; None for no limit.
 
-        Counts of commands have 16 bits, so a queue must not run ahead, without limit, of a queue that waits for it.
-        Queues that wait for each other cannot do so.
+        Command counts have 16 bits, so a queue must not run ahead without limit of a queue that waits for it. This
+        cannot happen if the two queues wait for each other.
         """
         far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
         together = any(task.collective for task in self.tasks)
@@ -164,18 +163,18 @@ class CompiledProgram:
         return min((*apart, *(_AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
 
     def timed(self) -> list[list[Timed]]:
-        """Return the commands of each queue, for the golden model of time."""
+        """Return the commands of each queue for the golden timing model."""
         return [[Timed(item.task.name, item.task.duration, item.task.collective, item.waits, item.remotes)
                  for item in queue] for queue in self.queues]
 
     def placed(self, nodes: int) -> list[list[Placed]]:
-        """Return the commands of each queue, for golden nodes."""
+        """Return the commands of each queue for golden nodes."""
         return [[Placed(item.task.operation, [item.fields(rank) for rank in range(nodes)], item.task.collective,
                         item.waits, item.remotes) for item in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for the program memory of a rank in a ring of ``nodes``, tagged by
-        index. Raises ``ProgramError`` if nodes lack an operation, or the program is for a different node count."""
+        """Commands of each queue for the program memory of a rank in a ring of ``nodes``, tagged by index. Raises
+        ``ProgramError`` if nodes lack an operation or the node count is wrong."""
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
         for task in self.tasks:
@@ -188,29 +187,29 @@ class CompiledProgram:
                             **item.fields(rank)}) for item in queue] for queue in self.queues]
 
     def waits(self) -> Iterator[tuple[int, int, Wait]]:
-        """Yield each wait, with the index of the command that waits and the queue that it waits for."""
+        """Yield each wait with the index of the waiting command and the queue that it waits for."""
         for index, own in enumerate(self._waits):
             for queue, wait in sorted(own.items()):
                 if wait.after:
                     yield index, queue, wait
 
     def remote_waits(self) -> Iterator[tuple[int, int, Remote]]:
-        """Yield each wait for another node, with the index and the rank of the command that waits."""
+        """Yield each wait for another node, with the index and rank of the waiting command."""
         for index, own in enumerate(self._remotes):
             for rank, remote in enumerate(own):
                 if remote is not None and remote.unit != rank:
                     yield index, rank, remote
 
     def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
-        """Return the program with one wait replaced or removed; the result is not checked."""
+        """Return the program with one wait replaced or removed, without checking it."""
         waits = [dict(own) for own in self._waits]
         waits[place][queue] = wait
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
 
     def check(self) -> None:
-        """Check the order that the waits establish over all passes. Raises ``ProgramError`` if commands on one node
-        or on several wait for each other in a circle, and ``RaceError`` if two commands may access a region at the
-        same time, or in a different order than in the program."""
+        """Check the order set by the waits over all passes. Raises ``ProgramError`` if commands wait for each other
+        in a circle, and ``RaceError`` if two commands may access a region at the same time or in a different order
+        than in the program."""
         _refuse_cycle(self.tasks, self._waits)
         self._refuse_node_cycle()
         races = order.races([task.queue for task in self.tasks], self._waits, order.conflicts(_touches(self.tasks)))
@@ -225,7 +224,7 @@ class CompiledProgram:
         for index, rank, _ in self.remote_waits():
             task = self.tasks[index]
             rest = [queue for queue in range(len(self.queues)) if queue != task.queue]
-            # The second of a descriptor's two waits is for another node.
+            # A descriptor has two waits, and the second one is for another node.
             if any(self._waits[index].get(queue, _NO_WAIT).after for queue in rest[1:]):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for queue {rest[0]} of its node alone, "
                                    f"beside another node: let a QUIESCE before it wait for the other queue")
@@ -247,7 +246,7 @@ def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
     return reached
 
 
-#: Default number of commands of a queue for which a node's program memory has room.
+#: Default number of commands per queue in a node's program memory.
 DEPTH = 64
 
 
@@ -260,8 +259,9 @@ class Queue(enum.IntEnum):
 
 
 class Program:
-    """The commands of a pass, in the order of a single queue. A queue has room for ``depth`` commands. If ``nodes``,
-    the number of nodes in the ring, is given, commands can wait for other nodes."""
+    """The commands of a pass, in the order of a single queue. Each queue holds up to ``depth`` commands. Commands can
+    wait for other nodes if the number of nodes in the ring is given (``nodes``).
+    """
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
         if not 1 <= queues <= 3:
@@ -284,8 +284,8 @@ class Program:
     def add(self, name: str, *, operation: str, queue: int, reads: Iterable[Region] = (),
             writes: Iterable[Region] = (), collective: bool = False, duration: int = 0,
             fields: Mapping[str, int | Sequence[int]] = MappingProxyType({})) -> Task:
-        """Add the next command; see :class:`Task`. Raises ``ProgramError`` if the queue is full, the name is already
-        used, or the node has no such queue."""
+        """Add the next command; see :class:`Task`. Raises ``ProgramError`` if the queue is full or missing, or the
+        name is taken."""
         if not 0 <= queue < self._queues:
             raise ProgramError(f"Queue of {name} must be one of {self._queues}, not {queue!r}")
         if any(task.name == name for task in self._tasks):
@@ -304,20 +304,20 @@ class Program:
 
     def wait(self, task: Task, other: Task, *, lag: int = 0,
              unit: int | Sequence[int | None] | None = None) -> None:
-        """Make a command wait for another, in addition to the waits that :meth:`compile` derives. Raises
-        ``ProgramError`` if a queue would wait for itself, or a command for two other nodes.
+        """Make a command wait for another, on top of the waits that :meth:`compile` derives. Raises ``ProgramError``
+        if a queue would wait for itself, or a command for two other nodes.
 
         Parameters
         ----------
         task, other : Task
-            The command that waits, and the command that it waits for. An earlier command of the same queue, or of an
-            earlier pass of that queue, has always ended.
+            The waiting command, and the command it waits for. Earlier commands of the same queue, and of its earlier
+            passes, have always ended.
         lag : int
             Number of passes from the other command to this one.
         unit : int or sequence, optional
-            Rank of the node that runs the other command: one number, or one for each rank, with None for a rank that
-            does not wait. By default each node waits for its own command. Nodes inform each other about their
-            commands by control words, which require links with replay.
+            Rank of the node that runs the other command: one number, or one per rank, with None for a rank that does
+            not wait. By default, each node waits for its own command. Nodes report their commands to each other by
+            control words, which require links with replay.
         """
         for command in (task, other):
             if command.place >= len(self._tasks) or self._tasks[command.place] is not command:
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make ``task`` wait for ``other`` on another node; on that node, it waits for its own ``other``."""
+        """Make ``task`` wait for ``other`` of another node; that node itself waits for its own."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
@@ -357,7 +357,7 @@ class Program:
         self._remotes[task.place] = own
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
-        """Derive the waits, and check them. Without ``derive``, the only waits are from :meth:`wait`. Raises
+        """Derive the waits and check them. Without ``derive``, only waits added by :meth:`wait` are used. Raises
         ``ProgramError`` if commands would wait for each other forever, and ``RaceError`` if, without derived waits,
         two commands may access a region at the same time or in a different order."""
         waits: list[dict[int, Wait]] = [dict(own) for own in self._by_hand]
@@ -376,7 +376,7 @@ class Program:
 
 
 def _check_earlier(other: Task, task: Task, lag: int) -> None:
-    """Check that a command always ends before another command of its queue starts ``lag`` passes later."""
+    """Check that a command always ends before another of its queue starts ``lag`` passes later."""
     if lag == 0 and other.place >= task.place:
         raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
 
@@ -385,7 +385,7 @@ _TIMES = 1 << 32
 
 
 def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
-    """Return the time of the earliest record of all nodes; clocks of nodes agree, and times wrap around."""
+    """Return the time of the nodes' earliest record; their clocks agree, and times wrap around."""
     times = [record.time for trace in traces for record in trace]
     if not times:
         return 0
@@ -393,8 +393,8 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run in the order of their starts, relative to time ``origin``; tags are indices in the program.
-    Raises ``TraceError`` unless the records are starts and ends of this program's commands, in queue order."""
+    """Spans of a run, ordered by start, relative to time ``origin``; tags are indices in the program. Raises
+    ``TraceError`` unless the records are starts and ends of this program's commands in queue order."""
     result = []
     for queue, commands in enumerate(program.queues):
         records = [record for record in trace if record.queue == queue]

@@ -1,7 +1,7 @@
-"""Programs of the nodes of a ring: loading, runs, events, and traces.
+"""Programs on the nodes of a ring: loading, runs, events and traces.
 
-Nodes with several queues store their programs. For nodes with one queue the driver sends the commands of each pass
-one after another.
+Nodes with several queues store their programs. For nodes with one queue, the driver sends the commands of each pass
+one by one.
 """
 
 import dataclasses
@@ -28,20 +28,20 @@ from host.driver.words import Words, pack, places
 
 __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_words"]
 
-#: Highest number of a run. The first run has number 1.
+#: Highest run number. The first run is number 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Maximum cycles to poll for events, first if nodes have different numbers of commands, then in quorum updates, where
-#: a node gets its next computation only when an event is taken.
+#: Maximum number of cycles to poll for events: if nodes have different command counts, and in quorum updates, where
+#: a node gets its next computation only after an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
-#: Fields of a command that the driver chooses when it sends the command.
+#: Command fields that the driver sets when it sends the command.
 _CHOSEN = ("operation", "tag", "collective", "epoch")
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
 
-#: Fields in the header of a load into the idle bank, and of an edit.
+#: Header fields of a load into the idle bank, and fields of an edit.
 _HEADER = places(program_header_layout(banks=2))
 _EDIT = places(edit_layout())
 
@@ -52,9 +52,9 @@ class Passes:
 
     #: Events of each node, ordered by queue.
     events: list[list[Event]]
-    #: Starts and ends of the commands of each node; empty if not ``traced``, and on nodes with one queue.
+    #: Start and end records of each node's commands; empty if not ``traced`` or on nodes with one queue.
     traces: list[list[TraceRecord]]
-    #: Cycles from the first start to the last end, on the slowest node; without traces, the sum of the cycles of
+    #: Number of cycles from the first start to the last end on the slowest node; without traces, the total cycles of
     #: its commands.
     outcome: Outcome
 
@@ -66,11 +66,11 @@ class Staged:
     programs: list[list[list[Command]]]
     model: int  # number of the staged program
     set: int | None = None  # first set in which the programs apply; None until the edit is acknowledged
-    comparisons: int = 0  # number of comparisons in an edit that was later withdrawn
+    comparisons: int = 0  # number of comparisons by edits that were later withdrawn
 
 
 class RingPrograms:
-    """Programs of all nodes; when a memory plan is set, their commands may run only its ``planned`` lists."""
+    """Programs of all nodes; if a memory plan is set, commands may run only its ``planned`` lists."""
 
     def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
         self._devices = devices
@@ -78,14 +78,14 @@ class RingPrograms:
         self._commands = commands
         self._planned = planned
         self._programs: list[list[list[Command]]] = []
-        self._all_loaded = False  # False after a failed load, when some nodes may lack their program
+        self._all_loaded = False  # False after a failed load, when some nodes may have no program
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
         self._on_ring = {op.code for config in devices.configs for op in operations(config) if op.on_ring}
 
     def _next_run(self) -> int:
-        """Choose a run number that is not the latest number on any node; 0 without control words."""
+        """Choose a run number that differs from all nodes' latest numbers; 0 without control words."""
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
@@ -96,22 +96,22 @@ class RingPrograms:
 
     @property
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
-        """Number and commands of the loaded program; 0 and an empty list if none is loaded or a load failed."""
+        """Number and commands of the loaded program; 0 and [] if none is loaded or a load failed."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
 
     @property
     def staged(self) -> tuple[int, list[list[list[Command]]], int | None] | None:
-        """Number and commands of the program in the idle banks, and its first set after nodes have acknowledged it;
-        None if no program is staged."""
+        """Number and commands of the program in the idle banks, and its first set if acknowledged by all nodes; None
+        if no program is staged."""
         return None if self._staged is None else (self._staged.model, self._staged.programs, self._staged.set)
 
     @property
     def next_set(self) -> int | None:
-        """Number of the set after the latest run, which edits for two banks require; None before a run."""
+        """Number of the set after the latest run, which edits for two banks need; None before a run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
-        """Start a set with a run that has no passes; the banks are switched if an edit waits for this set."""
+        """Start a set with a run without passes; the banks are swapped if an edit waits for this set."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(0, model=self._model, first=number)))
@@ -125,12 +125,12 @@ class RingPrograms:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
     def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
-        """Load a program on each node, where it stays loaded; programs are in order of rank.
+        """Load a program into each node, where it stays loaded; programs are ordered by rank.
 
-        Raises ``ProgramTooLongError`` if a queue has no room for all of its commands; ``ProgramRunningError`` if a
-        program is running; ``ValueError`` if commands wait for other nodes without control words or with programs of
-        different lengths, or if a program for nodes with several queues has more queues than a node; and
-        ``PlanError`` if a program runs a list that is not in the memory plan. In the last case nothing is loaded.
+        Raises ``ProgramTooLongError`` if the commands do not fit in a queue; ``ProgramRunningError`` if a program is
+        running; ``ValueError`` if commands wait for other nodes without control words or with programs of different
+        lengths, or if a program for nodes with several queues has more queues than a node; and ``PlanError`` if a
+        program runs a list outside the memory plan; nothing is loaded then.
 
         Programs have the same tags on all nodes; nodes with one queue receive commands in the order of tags. With
         ``changes``, only queues that differ from the loaded programs are sent. Runs refer to the number ``model``.
@@ -149,12 +149,12 @@ class RingPrograms:
 
     def _load_queue(self, programs: Sequence[NodeProgram], queue: int, *, model: int, idle: bool = False,
                     ranks: Sequence[int] | None = None) -> None:
-        """Load the program of a queue into all nodes, or only into the nodes of the given ranks."""
+        """Load a queue's program into all nodes, or only into nodes with the given ranks."""
         self._devices.ask(lambda rank, device: device.submit_load_program(
             queue, _named(device, programs[rank], queue), model=model, idle=idle), ranks)
 
     def _check(self, programs: Sequence[NodeProgram]) -> None:
-        """Raise an error for programs that nodes cannot hold; see :meth:`load`."""
+        """Raise an error for programs that do not fit on the nodes; see :meth:`load`."""
         self._planned.check(command.weight_base for program in programs for queue in program for command in queue
                             if command.operation is Operation.LAYERS)
         if len(programs) != len(self._devices):
@@ -173,10 +173,10 @@ class RingPrograms:
                                  f"nodes, not {' and '.join(str(length) for length in dict.fromkeys(lengths))}")
 
     def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
-        """Load the idle bank of each node with two banks; each iteration loads one queue on all nodes. Programs may
-        run meanwhile. A pending edit is withdrawn. By default the program gets the next number.
+        """Load the idle bank of nodes with two banks; each iteration loads one queue on all nodes. Programs may run
+        meanwhile. A pending edit is withdrawn. By default, the program gets the next number.
 
-        Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
+        Raises ``ProgramTooLongError`` if the commands do not fit in a queue.
         """
         staged = Staged(programs=[[list(commands) for commands in program] for program in programs],
                         model=(self._model + 1) % 256 if model is None else model)
@@ -186,15 +186,15 @@ class RingPrograms:
             yield
 
     def drop_staged(self) -> None:
-        """Empty the idle banks, which also withdraws a pending edit."""
+        """Empty the idle banks and withdraw any pending edit."""
         self._staged = None
         self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
-        """Make nodes compare their idle banks with the digests of the staged programs, by an edit with this number. A
-        load without commands then withdraws the edit and leaves the program unchanged.
+        """Make nodes check their idle banks against the digests of the staged programs, by an edit with this number.
+        A load without commands then withdraws the edit, leaving the program unchanged.
 
-        Raises ``DeviceError`` if a node has received different words, or is in a different set; its idle bank is then
+        Raises ``DeviceError`` if a node has received different words or is in a different set; its idle bank is then
         empty.
         """
         self.edit(number=number, set=self._next_set or 0)
@@ -205,8 +205,8 @@ class RingPrograms:
             last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Make the staged programs valid from set ``set`` on, the ``first`` set of a run, and wait for all
-        acknowledgements. Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn on all nodes."""
+        """Make the staged programs valid from set ``set``, the ``first`` of a run, and wait for all acknowledgements.
+        Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn."""
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
@@ -229,10 +229,10 @@ class RingPrograms:
             over: Callable[[], bool] = lambda: False) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
 
-        Raises ``RingError`` if a command failed on at least one node; the programs remain loaded, but the ring must
-        be reset by :meth:`TrainingRing.recover`. Raises ``TraceError`` if a trace is too small for all commands.
+        Raises ``RingError`` if a command failed on any node; the programs stay loaded, but the ring must be reset by
+        :meth:`TrainingRing.recover`. Raises ``TraceError`` if a trace is too small for all commands.
 
-        A pass uses ``collectives`` collective numbers. ``passes``, ``parity`` and ``first`` are as for
+        Each pass uses ``collectives`` collective sequence numbers. ``passes``, ``parity`` and ``first`` are as for
         :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. The traces,
         which hold 256 records, are read only if ``traced`` is true. For ``on_event`` and ``over`` see :meth:`play`: a
         run stopped by ``over`` raises no error; the nodes continue the run until :meth:`TrainingRing.recover`.
@@ -260,29 +260,29 @@ class RingPrograms:
              over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
         """Run the loaded programs of nodes with several queues, and take their events, including failures.
 
-        Events are taken from all nodes in rotation, since a node without room for another event makes all nodes wait.
-        If nodes run in step, each poll waits for an event of every node. If they have different numbers of commands,
-        or do not wait for each other's gradients, a poll is short, so that a node without an event does not delay the
+        Events are taken from all nodes in rotation, since a node with a full event queue stalls all nodes. If the
+        nodes run in step, each poll waits for an event from every node. If they have different numbers of commands,
+        or do not wait for each other's gradients, polls are short, so that a node without an event does not delay the
         events of other nodes.
 
-        Raises ``DeviceTimeoutError`` if a node still runs its program, but no command has ended for ``patience``
-        cycles.
+        Raises ``DeviceTimeoutError`` if a node is still running its program, but no command has ended for
+        ``patience`` cycles.
 
         Parameters
         ----------
         passes, parity, first, collective, collectives
             As for :meth:`host.driver.device.Device.run`.
         patience : int, optional
-            Maximum cycles of a poll for an event; must be longer than any command.
+            Maximum number of cycles to poll for an event; must be longer than any command.
         on_event : callable
             Called with the rank of a node and each of its events while the programs run.
         over : callable
-            Called after each poll; after it has returned True, no more events are taken; nodes keep their state.
+            Called after each poll; if it returns True, no more events are taken, and the nodes keep their state.
 
         Returns
         -------
         list of list of list of Event
-            Events of each node, in order within each queue; fewer if a command failed.
+            Events of each node and queue, in order; fewer if a command failed.
         """
         self._turn(first)
         self._next_set = (first + passes) % (1 << 16)
@@ -291,7 +291,7 @@ class RingPrograms:
                 (command.duration + 2 * command.length for program in self._programs for queue in program
                  for command in queue), default=0)
         number, nodes = self._next_run(), len(self._devices)
-        small = nodes <= SMALL_RING  # rank and size serve control words, which larger rings lack
+        small = nodes <= SMALL_RING  # rank and size are for control words, which larger rings do not have
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=rank if small else 0, size=nodes if small else 0, first=first)))
@@ -326,14 +326,14 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Maximum cycles to poll for events; unlimited if all nodes report their n-th events almost together."""
+        """Maximum number of cycles to poll for events; unlimited if all nodes report them almost together."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
-        """Raise the error of a failed run, given each node's failed event or, if none failed, its last event. A node
-        with too few events has not ended its program."""
+        """Raise the error of a failed run, given each node's failed event or, if none, its last event. A node with
+        too few events has not finished its program."""
         decisive = [bad or (own[-1] if len(own) == count and own else None)
                     for own, bad, count in zip(events, failed, counts, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
@@ -341,8 +341,8 @@ class RingPrograms:
         raise self._commands.diagnose(next(operations, Operation.QUIESCE), decisive)
 
     def send(self, passes: int = 1) -> Passes:
-        """Send the commands of the programs to the nodes one after another; nodes may have any number of queues.
-        Raises ``RingError`` if a command failed on at least one node; later commands were executed nevertheless."""
+        """Send the programs' commands to the nodes one by one; nodes may have any number of queues. Raises
+        ``RingError`` if a command failed on any node; later ones are executed anyway."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):
@@ -361,8 +361,8 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node. A LATCH is sent as a QUIESCE, since nodes with one queue
-        have no LATCH, and no setting is written during a pass."""
+        """Queue one command of the program on each node. LATCH is sent as QUIESCE, as nodes with one queue have no
+        LATCH, and settings are not written during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
@@ -381,7 +381,7 @@ def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
 
 
 def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:
-    """Compute the outcome of a run that has succeeded on every node."""
+    """Compute the outcome of a run that succeeded on all nodes."""
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
@@ -407,13 +407,13 @@ def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
 
 
 def edit_words(*, number: int, set: int, digest: int) -> Words:
-    """Build the words of an EDIT, which makes the program in the idle bank valid from set ``set`` on. ``digest`` is
-    the CRC-32 of the loads; see docs/program.md."""
+    """Build the words of an EDIT, which makes the program in the idle bank valid from set ``set``; ``digest`` is the
+    loads' CRC-32, see docs/program.md."""
     return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of the words loaded into a node's idle bank, for all queues and for the loads that withdrew an edit."""
+    """Digest of words loaded into a node's idle bank, for all queues and loads that withdrew an edit."""
     value, queues = 0, int(device.config.queues)
     for queue in range(queues):
         value = _header(value, staged, queue=queue)

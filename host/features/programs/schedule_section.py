@@ -1,4 +1,4 @@
-"""Section of a run description for programs on the nodes."""
+"""Section of a run description for programs that run on the nodes."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """Schedules of a training step: which layers are reduced together, and when.
 
-A pass contains a forward command for each layer, from the first to the last, and a backward command for each, from
-the last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
-change. If layers are grouped into parts, the last layer, which is first in backward, forms a separate part.
+A pass has one forward command per layer, first to last, then one backward command per layer, last to first. When a
+layer's backward command ends, its gradients are complete and its weights may change. When layers are grouped, the
+last layer, which comes first in the backward pass, forms a group of its own.
 
 =========  ============================================================================================
 none       one fused update of all layers, after the last backward command
@@ -31,15 +31,15 @@ from sim.golden.ring import groups_before
 __all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Kind", "Schedule", "Trials", "Work",
            "build", "chunks", "fused", "modelled", "search"]
 
-#: Flags that the host sets for each pass of a multi-pass run: gradients are staged, or settings are written.
+#: Flags that the host sets in each pass of a multi-pass run: gradients are staged, settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
-#: Name of the region that contains the optimizer settings for all updates of a pass.
+#: Name of the region that represents the optimizer settings of a pass.
 _SETTINGS = "settings"
 
 
 class Kind(enum.Enum):
-    """Kinds of schedules, named as on the command line."""
+    """Kinds of schedules; the values are their names on the command line."""
 
     NONE = "none"
     STRICT = "strict"
@@ -49,7 +49,7 @@ class Kind(enum.Enum):
     SEARCH = "search"
 
 
-#: Kinds of schedules with a number of layers, and the minimum of that number.
+#: Kinds of schedules that take a number of layers, with the minimum of that number.
 _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
@@ -58,7 +58,7 @@ class Schedule:
     """A schedule, as requested."""
 
     kind: Kind
-    #: Layers that are reduced together (``chunks``), or that compute with weights that lack an update (``delayed``).
+    #: Layers per collective (``chunks``), or layers that compute with weights lacking an update (``delayed``).
     layers: int = 1
 
     def __post_init__(self) -> None:
@@ -71,18 +71,18 @@ class Schedule:
 
     @property
     def behind(self) -> int:
-        """Number of layers, from the first on, that compute with weights that lack the previous pass's update."""
+        """Number of leading layers that compute with weights lacking the previous pass's update."""
         return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
-        """Raise ``ValueError`` if a part of packed (bfloat16) state could start in the middle of a word."""
+        """Raise ``ValueError`` if packed (bfloat16) state could start in the middle of a word."""
         if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.DELAYED):
             raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
                              f"may begin inside a word")
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """Return the schedule that a text such as ``strict`` or ``chunks:2`` names."""
+        """Parse a schedule such as ``strict`` or ``chunks:2``."""
         name, colon, number = text.partition(":")
         try:
             kind = Kind(name)
@@ -99,23 +99,23 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copies:
-    """The first layers, with two copies of their weights that alternate from pass to pass.
+    """Layers at the start of the model that keep two copies of their weights, used in alternate passes.
 
-    Each of these layers computes with weights that lack the previous pass's update, and the layer's update overwrites
-    the copy that it has computed with. Each layer is a region, and a node counts its updates.
+    Each of these layers computes with weights that lack the previous pass's update. Its own update then overwrites
+    the copy it has just used. Each layer is a region, and the node counts its updates.
     """
 
-    #: Number of layers with two copies of their weights; None if updates are not counted.
+    #: Number of layers that keep two copies of their weights; None if updates are not counted.
     layers: int | None = None
-    #: Distance from the first copy to the second, in elements.
+    #: Distance between the two copies, in elements.
     distance: int = 0
 
     def weights(self, layer: Dense) -> Region:
-        """Return the region of a layer's weights."""
+        """Return the region that holds a layer's weights."""
         return Region("weights", layer.base, layer.length, alternate=self.distance if self._apart(layer) else 0)
 
     def fields(self, layer: Dense) -> dict[str, int]:
-        """Return the fields of commands that use or update a layer's weights."""
+        """Return the descriptor fields of commands that read or update a layer's weights."""
         apart = int(self._apart(layer))
         return {} if self.layers is None else {"region": layer.number, "alternate": apart, "apart": apart}
 
@@ -127,17 +127,17 @@ class Copies:
 class Work:
     """A command that computes or moves results."""
 
-    #: Name: ``forward`` or ``backward`` with the number of the layer, or any other name.
+    #: ``forward`` or ``backward`` followed by the layer's number, or any other name.
     name: str
     operation: str
     reads: list[Region]
     writes: list[Region]
     #: Number of multiply-adds for each example.
     multiplications: int
-    #: Fields of the command's descriptor that depend on the layer.
+    #: Descriptor fields that depend on the layer.
     fields: dict[str, int]
     queue: Queue = Queue.COMPUTE
-    #: Duration in cycles, if it does not follow from the multiply-adds.
+    #: Duration in cycles, unless it follows from the number of multiply-adds.
     duration: int | None = None
 
 
@@ -146,13 +146,13 @@ class Computed:
     """Commands of a compute engine, in order."""
 
     commands: Sequence[Work]
-    #: Number of examples of each node, which is the length of its commands.
+    #: Number of examples per node, which is the length of its commands.
     lengths: Sequence[int] | None = None
 
 
 def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = None) -> list[Work]:
-    """Forward and backward commands of nodes without a compute engine. They copy staged gradients, which are stored
-    after all gradients, from element ``staged`` on."""
+    """Forward and backward commands for nodes without a compute engine. They copy staged gradients, which start at
+    element ``staged``, after all gradients."""
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
@@ -175,14 +175,14 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = No
 
 
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
-    """Layers that are reduced together, in backward order: the last layer, then ``size`` layers at a time."""
+    """Group layers in backward order: the last layer, then ``size`` layers at a time."""
     backward = list(reversed(layers))
     return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """Builder of the commands of a pass, for one ring of nodes."""
+    """Builder of one pass's commands for a ring of nodes."""
 
     program: Program
     layers: Sequence[Dense]
@@ -200,7 +200,7 @@ class _Builder:
                              fields={**work.fields, **length, "duration": duration})
 
     def communicate(self, schedule: Schedule) -> None:
-        """Add a LATCH, which makes all updates of the pass use the same settings, then all sums and updates."""
+        """Add a LATCH, so that all updates of the pass use the same settings, and then all collectives."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """Add a fused update of neighbouring layers. If updates are counted, nodes have master weights; the command
-        then updates a single layer and does not read the weights."""
+        """Add a fused update of neighbouring layers. If updates are counted, it covers one layer and does not read
+        the weights, because the nodes have master weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -225,7 +225,7 @@ class _Builder:
                          fields=self.copies.fields(part[0]))
 
     def strict(self) -> None:
-        """Add a reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
+        """Add a reduce-scatter for each layer, then an update of all owned blocks and an all-gather."""
         for layer in reversed(self.layers):
             gradients = [_of("gradients", [layer])]
             self._collective("sum", Collective.REDUCE_SCATTER, [layer], reads=gradients, writes=gradients)
@@ -262,7 +262,7 @@ class _Builder:
 
 
 def _extent(part: Sequence[Dense]) -> tuple[int, int]:
-    """First element and number of elements of neighbouring layers."""
+    """First element and total length of neighbouring layers."""
     base = min(layer.base for layer in part)
     return base, max(layer.base + layer.length for layer in part) - base
 
@@ -273,10 +273,10 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """Build the program of a training step for any schedule except ``search`` (see :func:`search`). Queues have room
-    for ``depth`` commands.
+    """Build a training step's program for any schedule except ``search`` (see :func:`search`). Each queue holds
+    ``depth`` commands.
 
-    COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless ``computed`` contains the
+    COMPUTE copies gradients that start at element ``staged`` (see :func:`modelled`), unless ``computed`` provides the
     commands of a compute engine. The two copies of a layer's weights, if any, are ``distance`` elements apart.
     """
     if nodes < 1:
@@ -299,7 +299,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
 
 
 def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
-    """Return the copies of weights that a schedule needs; raises ``ValueError`` if the copies overlap."""
+    """Return the weight copies that a schedule needs; raises ``ValueError`` if they overlap."""
     if schedule.kind is not Kind.DELAYED:
         return Copies()
     if schedule.behind > len(layers):
@@ -311,8 +311,8 @@ def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copie
 
 
 def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
-    """Build the simplest program of a step: one fused update of a vector, with gradients that the host has written to
-    their buffer. If an ``owner`` is given, all groups belong to that rank."""
+    """Build the simplest training step: one fused update of a vector whose gradients the host has already written. If
+    ``owner`` is given, that rank owns all groups."""
     root = {} if owner is None else {"root": owner, "root_reduce": 1}
     gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
     program = Program()
@@ -322,8 +322,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """Chunk sizes that a search tries, continuing from earlier ``trials``. The last trial has chunks of at least
-    ``most`` layers; this is the number of all layers except the last one."""
+    """Search over chunk sizes, continuing from earlier ``trials``. The largest size tried is at least ``most``, which
+    is the number of layers excluding the last one."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
@@ -334,7 +334,7 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Whether the last size did not shorten the pass, or no size is left."""
+        """Whether the last size did not shorten the pass, or there is no larger size."""
         return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
@@ -343,23 +343,23 @@ class Trials:
 
     @property
     def size(self) -> int:
-        """Chunk size to try next or, when the search is over, the chosen chunk size."""
+        """Chunk size to try next, or the chosen one when the search is over."""
         if self.over:
             return self.trials[-2 if self._longer else -1][0]
         return 2 * self.trials[-1][0] if self.trials else 1
 
     def note(self, cycles: int) -> None:
-        """Record the cycles of a pass with chunks of size :attr:`size`."""
+        """Record the cycles of a pass with chunk size :attr:`size`."""
         self.trials.append((self.size, cycles))
 
     @property
     def claimed(self) -> int | None:
-        """The size chosen by a literal reading of the claim: the first that is faster than the previous one."""
+        """Size chosen by a literal reading of the claim: the first that is faster than its predecessor."""
         return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
                     None)
 
     def lines(self) -> list[str]:
-        """Return a line for each trial, and, after the search, a line with the chosen and the literal size."""
+        """Return one line per trial and, once the search is over, a line with the chosen and the literal size."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
@@ -368,8 +368,8 @@ class Trials:
 
 
 def search(most: int, measure: Callable[[int], int]) -> Trials:
-    """Try chunks of 1, 2, 4, … layers until a size gives no shorter pass than the previous one; ``measure`` returns
-    the cycles of a pass with chunks of a size. See :class:`Trials`."""
+    """Try chunks of 1, 2, 4, … layers until the pass no longer gets shorter; ``measure`` returns the cycles of a pass
+    for a given chunk size. See :class:`Trials`."""
     trials = Trials(most)
     while not trials.over:
         trials.note(measure(trials.size))

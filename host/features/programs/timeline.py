@@ -1,4 +1,4 @@
-"""Timeline of a program, as a trace and as a picture: the work of each queue of each node over time.
+"""Timeline of a program as a trace and as a picture: when each queue of each node is busy.
 
 The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens. Each node is shown as a
 process, each queue as a thread, and each cycle as a microsecond.
@@ -17,10 +17,10 @@ __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
 #: Names of the queues.
 QUEUES = ("compute", "communicate", "move")
 
-#: Colours of commands by the first word of their names; commands with other names have the colour of their queue.
+#: Colours of commands, keyed by the first word of their names; other commands take their queue's colour.
 _COLOURS = dict(zip(("backward", "sum", "update", "forward", "gather"), COLOURS, strict=False))
 _OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
-#: Height of a queue in the picture; a height of 1 would leave no gap to the next queue.
+#: Height of a queue's bar in the picture, where 1 would leave no gap to the next queue.
 _HEIGHT = 0.82
 #: Width of a letter in inches.
 _LETTER = 0.075
@@ -36,7 +36,7 @@ def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
 
 
 def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]:
-    """Build the trace of spans; ``compute`` is the source of computation, ``modelled`` or ``engine``."""
+    """Build the trace; ``compute`` is the source of computation times, ``modelled`` or ``engine``."""
     names = [{"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": f"node {node}"}}
              for node in sorted({span.node for span in spans})]
     names += [{"ph": "M", "name": "thread_name", "pid": node, "tid": queue, "args": {"name": QUEUES[queue]}}
@@ -48,17 +48,17 @@ def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]
 
 
 def write_trace(spans: Sequence[Span], path: pathlib.Path, *, compute: str = "modelled") -> None:
-    """Write the trace of spans; see :func:`trace`."""
+    """Write the spans as a trace file; see :func:`trace`."""
     write_json(path, trace(spans, compute=compute))
 
 
 def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "compute: modelled") -> None:
-    """Draw the queues of all nodes one above another, with a title and a note on the computation.
+    """Draw one row per queue of each node, with a title and a note about the computation.
 
     Raises
     ------
     ValueError
-        There is nothing to draw.
+        ``spans`` is empty.
     """
     if not spans:
         raise ValueError("Spans must be at least one, not none")
@@ -91,6 +91,6 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
 
 
 def _label(span: Span, room: float) -> str:
-    """Return the longest form of a span's name that fits: the whole name, the number, or nothing."""
+    """Return the longest label that fits: the full name, its number only, or nothing."""
     width = (span.end - span.start) * room
     return next((text for text in (span.name, span.name.split(" ")[-1]) if len(text) * _LETTER <= width), "")

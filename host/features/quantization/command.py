@@ -79,7 +79,7 @@ class SchemeOptions(Section):
         self.config()
 
     def config(self) -> QuantizationConfig:
-        """Configuration of the model that is written to a file."""
+        """Configuration of the model written to a file."""
         return QuantizationConfig(
             scheme=Scheme(self.scheme), rounding=Rounding(self.rounding), extrema=Extrema(self.extrema),
             bits=self.bits, per_channel=self.per_output, percentile=self.percentile,
@@ -96,7 +96,7 @@ class SimulationOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ExtraOptions(Section):
-    """Options of results in addition to the report."""
+    """Options for outputs other than the report."""
 
     onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
                                     "gradring[onnx].")
@@ -105,7 +105,7 @@ class ExtraOptions(Section):
 
 
 class CellCount:
-    """Synthesis of the candidates' units in the background, one after another."""
+    """Background synthesis of the candidates' units, one after another."""
 
     def __init__(self, units: Iterable[str]):
         self._executor = ThreadPoolExecutor(1)
@@ -114,15 +114,15 @@ class CellCount:
         self._counts = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
 
     def __call__(self, unit: str) -> int | None:
-        """Return a unit's LUT4 count when it is known; None if not counted, or if synthesis failed."""
+        """Return a unit's LUT4 count once known; None if not counted or if synthesis failed."""
         return self._counts[unit].result() if unit in self._counts else None
 
     def known(self, unit: str) -> bool:
-        """Whether the result of a unit is available without waiting."""
+        """Return whether the result for a unit is available without waiting."""
         return unit not in self._counts or self._counts[unit].done()
 
     def close(self) -> None:
-        """Cancel all synthesis runs that have not started, and terminate the current one."""
+        """Cancel all pending synthesis runs, and terminate the current one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True
@@ -130,7 +130,7 @@ class CellCount:
                 self._process.terminate()
 
     def _synthesise(self, unit: str) -> int | None:
-        # Synthesis runs in a separate process, so that it can be terminated.
+        # Synthesis runs in a separate process so that it can be terminated.
         name, _, option = unit.partition("-")
         options = ["--set", option] if option else []
         command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
@@ -210,7 +210,7 @@ def _refuse(is_given: Callable[[str], bool], source: WeightOptions, scheme: Sche
 
 def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
              progress: Progress) -> weight_files.TrainedWeights:
-    """Train on the ring, and write the weights to a file."""
+    """Train on the ring and write the weights to a file."""
     task = Classifier(data, config.hidden)
     progress.stage("train", config.steps(task.examples), task)
     train(ring, task, config, on_step=progress.step)
@@ -222,7 +222,7 @@ def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Pa
 
 def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
               progress: Progress, cells: CellCount) -> dict[str, Any]:
-    """Build the report of all candidates on the ring, with the LUT4s of the units that ``cells`` counts."""
+    """Build the report of all candidates on the ring, with LUT4 counts for the units given to ``cells``."""
     def lut4(unit: str) -> int | None:
         if not cells.known(unit):
             progress.stage(f"synthesis of {unit}")

@@ -1,7 +1,7 @@
-"""A trained perceptron in integers: quantised with every scheme, measured on nodes, and reported.
+"""Integer versions of a trained perceptron: quantised with every scheme, measured on nodes, reported.
 
-Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
-bit for bit. Schemes with a float offset cannot run there; their accuracy is computed on the host, as in a unit.
+Schemes with an integer offset run on the nodes' integer datapath, and every score is compared bit for bit with the
+golden model. Schemes with a float offset cannot run there; the host computes their accuracy as a unit would.
 
 A second network has a skewed last layer: the smallest weight is subtracted from all of its weights. All scores then
 rise by the same amount, so predictions are unchanged, and no weight is negative. Only its last layer has 4 bits.
@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 INPUT_SCALE = 1 / 16  # pixels are multiples of this scale
 
-#: Names that `make synth` uses for the units with an integer offset and with a float offset, for 8 and 4 bits.
+#: Unit names used by `make synth` for integer and float offsets, with 8 and 4 bits.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -61,7 +61,7 @@ SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO)
 class Candidate:
     """A network with its quantisation."""
 
-    #: Name of the network: the trained one, or the one with a skewed last layer.
+    #: Name of the network: either the trained one or the one with a skewed last layer.
     network: str
     config: QuantizationConfig
 
@@ -73,22 +73,22 @@ class Candidate:
 
     @property
     def bits(self) -> int:
-        """Number of bits in the codes of the last layer."""
+        """Number of bits per code in the last layer."""
         return self.config.bits if isinstance(self.config.bits, int) else self.config.bits[-1]
 
     @property
     def scale(self) -> str:
-        """Whether each scale applies to a layer or to an output."""
+        """Whether each scale applies to a whole layer or to a single output."""
         return "output" if self.config.per_channel else "layer"
 
     @property
     def unit(self) -> str:
-        """Name of the unit that computes the network; the unit for 8-bit codes if any layer has them."""
+        """Name of the unit that computes the network; the 8-bit unit if any layer has 8-bit codes."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
 def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Candidate]:
-    """Create all candidates for a network with ``layers`` layers; they use the calibration of ``base``."""
+    """Create all candidates for a network with ``layers`` layers, using the calibration of ``base``."""
     config = functools.partial(dataclasses.replace, base or QuantizationConfig())
     return [
         *(Candidate(network=TRAINED, config=config(
@@ -101,14 +101,14 @@ def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Cand
 
 
 def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
-    """Return layers that make the same predictions, but have no negative weight in the last layer."""
+    """Return layers that make the same predictions but have no negative weights in the last layer."""
     last = layers[-1]
     return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 
 
 def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Find a perceptron that classifies digits: in the file ``path``, or else from training or an earlier run.
-    Returns path and weights, or the path for new weights and None. Raises ``ValueError`` for other weights."""
+    """Find a perceptron that classifies digits: in the file ``path`` if given, or else from an earlier run. Returns
+    its path and weights, or the path for new weights and None. Raises ``ValueError`` for unsuitable weights."""
     if path is not None:
         weights = load(path)
         if weights.workload is not WorkloadName.DIGITS:
@@ -121,7 +121,7 @@ def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights 
 
 
 def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
-    """Return the layers of a perceptron that was trained on this data."""
+    """Return the layers of a perceptron trained on this data."""
     widths = [data.train_x.shape[1], *weights.hidden, data.classes]
     size = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
     if weights.parameters.shape != (size,):  # checked before memory is allocated for a model of this size
@@ -132,7 +132,7 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
 
 
 def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
-    """Raise ``ValueError``, before anything is built, if scores of an image exceed the range of binary32, or if a
+    """Raise ``ValueError`` before anything is built if the scores of an image exceed the binary32 range or a
     candidate cannot quantise a layer."""
     with np.errstate(over="ignore", invalid="ignore"):
         for network, images in itertools.product((layers, skewed(layers)), (data.train_x, data.test_x)):
@@ -146,14 +146,14 @@ def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[C
 
 def _quantized(candidate: Candidate, layers: Sequence[FloatLayer],
                data: Dataset) -> tuple[Sequence[FloatLayer], QuantizedNetwork]:
-    """Return the layers that a candidate quantises, and the resulting integer network."""
+    """Return the layers that a candidate quantises, with the resulting integer network."""
     if candidate.network == SKEWED:
         layers = skewed(layers)
     return layers, quantize(layers, data.train_x, candidate.config, input_scale=INPUT_SCALE)
 
 
 def check_onnx() -> None:
-    """Raise ``ValueError`` unless the packages for ONNX are installed."""
+    """Raise ``ValueError`` unless the ONNX packages are installed."""
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"{' and '.join(missing)} must be installed for ONNX: run `make .venv/.onnx`")
@@ -161,9 +161,9 @@ def check_onnx() -> None:
 
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
-    """Write model.npz and, on request, model.onnx; return the paths, and how onnxruntime's answers to the test images
-    agree with the integer model. Raises ``DivergenceError`` if an answer's integer score is more than one adjusted
-    weight below the largest score."""
+    """Write model.npz and, on request, model.onnx; return the paths, and how well onnxruntime's answers on the test
+    images agree with the integer model. Raises ``DivergenceError`` if an answer's integer score is more than one
+    adjusted weight below the largest score."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
     paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])
@@ -183,8 +183,8 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
 
 def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
-    """Compute a batch's last-layer sums, divided among all nodes, and the cycles of the slowest node. Raises
-    ``DivergenceError`` if the nodes differ from the golden model."""
+    """Compute the last-layer sums of a batch, split across all nodes; also return the cycles of the slowest node.
+    Raises ``DivergenceError`` if the nodes differ from the golden model."""
     outcome = ring.inference.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)
@@ -197,7 +197,7 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
 
 
 def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing) -> Row:
-    """Quantise the trained layers as a candidate requires, and measure the network on the test set."""
+    """Quantise the trained layers for a candidate, and evaluate the network on the test set."""
     config = candidate.config
     layers, network = _quantized(candidate, layers, data)
     exact = activations(layers, data.test_x)[-1]
@@ -226,7 +226,7 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
 
 
 def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating]) -> float | None:
-    """Ratio of the power of exact values to the power of errors, in dB; None without errors."""
+    """Ratio of signal power to error power in dB; None if there are no errors."""
     noise = float(np.square(np.asarray(actual, np.float64) - exact).sum())
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
@@ -234,9 +234,9 @@ def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating])
 def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
-    """Collect the content of the report; ``on_row`` is called with each of its rows.
+    """Collect the contents of the report, calling ``on_row`` with each row.
 
-    ``lut4`` returns the LUT4 count of a unit, given its name, or None; it is called after all measurements.
+    ``lut4`` returns the LUT4 count of the named unit, or None; it is called after all measurements.
     """
     rows = []
     for candidate in chosen:
@@ -255,7 +255,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """Return the histogram of weights, and the values that the 4-bit codes of each scheme can represent."""
+    """Return the histogram of weights, and the values that each scheme can represent with 4-bit codes."""
     counts, edges = np.histogram(weights, bins=60)
     levels = {}
     for scheme, extrema in SCHEMES:

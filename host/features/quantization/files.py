@@ -1,7 +1,7 @@
-"""Quantised networks as npz files.
+"""Read and write quantized networks as npz files.
 
-A file contains the arrays of :data:`_HEADER`, and for each layer the arrays of :func:`_fields`, with names that start
-with the layer's number, counted from 0, and a dot. docs/quantization/schemes.md has a table.
+A file contains the arrays listed in :data:`_HEADER` and, for each layer, the arrays listed in :func:`_fields`, with
+names prefixed by the layer's number (from 0) and a dot. See the table in docs/quantization/schemes.md.
 """
 
 from pathlib import Path
@@ -20,17 +20,17 @@ __all__ = ["SCHEMA", "VERSION", "load", "save"]
 SCHEMA = "gradring.quantized"
 VERSION = 1
 
-#: Maximum bytes of a file and of its arrays; codes take eight times as much memory during computation.
+#: Size limit in bytes of a file and of its arrays. Codes take eight times as much memory in computations.
 LARGEST = 1 << 24
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-#: Types of the single values in a file's header, by the names of their arrays.
+#: Types of the scalars in a file's header, keyed by array name.
 _HEADER = {"schema": np.str_, "version": np.int64, "scheme": np.str_, "rounding": np.str_, "layers": np.int64}
 
 
 def save(network: QuantizedNetwork, path: Path) -> None:
-    """Write a network to a file, and create the file's folder."""
+    """Save a network to a file, creating its folder if necessary."""
     arrays: dict[str, Any] = {
         "schema": SCHEMA, "version": np.int64(VERSION), "scheme": network.scheme.value,
         "rounding": network.rounding.value, "layers": np.int64(len(network.layers))}
@@ -52,7 +52,7 @@ def save(network: QuantizedNetwork, path: Path) -> None:
 
 
 def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str]]:
-    """Type and shape of each array of a layer: one value per output and input, per output, or for the layer."""
+    """Type and shape of each array of a layer: per output and input, per output, or for the whole layer."""
     fields: dict[str, tuple[npt.DTypeLike, str]] = {
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),
@@ -67,8 +67,8 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 
 
 def load(path: Path) -> QuantizedNetwork:
-    """Read a network from a file. Raises ``ValueError`` with the first mistake if the file differs from files of
-    :func:`save`, and ``OSError`` if it cannot be read."""
+    """Load a network from a file. Raises ``ValueError`` naming the first problem if :func:`save` could not have
+    written the file, and ``OSError`` if it cannot be read."""
     fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
               for name, (kind, shape) in _fields(scheme, last=last).items()}
     dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
@@ -83,7 +83,7 @@ def load(path: Path) -> QuantizedNetwork:
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:
-    """Build a network from arrays with the expected types and numbers of dimensions."""
+    """Build a network from arrays that have the expected types and numbers of dimensions."""
     if (schema := _array(arrays, "schema").item()) != SCHEMA:
         raise ValueError(f"Schema must be {SCHEMA!r}, not {schema!r}")
     if (version := _array(arrays, "version").item()) != VERSION:

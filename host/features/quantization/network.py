@@ -1,9 +1,9 @@
-"""A perceptron in integers, layer by layer.
+"""An integer perceptron, layer by layer.
 
 In each layer, activations X are 8-bit integers with a scale Sx. Their products with the adjusted weights A are summed
-in 32 bits, starting from a bias in units of S · Sx, and an integer multiplier and a shift convert the sum to 8 bits
-for the next layer. The sums of the last layer are the scores. A float offset does not allow this: each sum must first
-be converted to binary32, multiplied, and added to another product.
+in 32 bits, starting from a bias in units of S · Sx; an integer multiplication and a shift then convert the sum to 8
+bits for the next layer. The sums of the last layer are the scores. This is not possible with a float offset: each sum
+must then be converted to binary32, multiplied, and added to another product.
 """
 
 import dataclasses
@@ -50,13 +50,13 @@ class QuantizationConfig:
     """Options of the quantisation of a network."""
 
     scheme: Scheme = Scheme.IAQ_MIN
-    bits: int | tuple[int, ...] = 8  # number of bits of a weight's code, for all layers or for each: 4 or 8
+    bits: int | tuple[int, ...] = 8  # number of bits per weight code, for all layers or for each layer: 4 or 8
     rounding: Rounding = Rounding.NEAREST  # rounding of weights and of their offsets
-    per_channel: bool = False  # whether each output has a separate scale and offset
-    #: Extrema from which scales and offsets of weights are computed.
+    per_channel: bool = False  # whether each output has its own scale and offset
+    #: Extrema used to compute scales and offsets of weights.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
-    percentile: float = 99.9  # percentile of the magnitudes of activations, for calibration by percentile
+    percentile: float = 99.9  # percentile of activation magnitudes, for calibration by percentile
 
     def __post_init__(self) -> None:
         bits = (self.bits,) if isinstance(self.bits, int) else self.bits
@@ -74,7 +74,7 @@ class QuantizedLayer:
     #: Biases in units of S · Sx.
     bias: Integers
     input: Activation
-    #: Activations that the layer outputs; None for the last layer.
+    #: Activations output by the layer; None for the last layer.
     output: Activation | None = None
     relu: bool = False
     #: Requantization to the output's scale; None for the last layer, or with a float offset.
@@ -94,13 +94,13 @@ class QuantizedLayer:
 
     @property
     def units(self) -> Floats:
-        """Value of one unit in each output's accumulator: S · Sx."""
+        """Value of one unit of each output's accumulator: S · Sx."""
         return self.weights.scales * self.input.scale
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedNetwork:
-    """Integer layers with a ReLU between successive layers."""
+    """Integer layers, with a ReLU between consecutive layers."""
 
     scheme: Scheme
     rounding: Rounding
@@ -108,7 +108,7 @@ class QuantizedNetwork:
 
     @property
     def multiplications(self) -> dict[str, int]:
-        """Number of multiplications for one inference, by name in reports: weights times activations, accumulators
+        """Number of multiplications per inference, keyed by name in reports: weights times activations, accumulators
         times multipliers, and in binary32. A float offset requires two binary32 multiplications per output: one for
         the sum of codes times activations, and one for the sum of activations."""
         outputs = sum(layer.outputs for layer in self.layers)
@@ -118,16 +118,16 @@ class QuantizedNetwork:
                 "float_multiplications": 0 if integer else 2 * outputs}
 
     def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
-        """Convert a batch, with one example per row, to input codes of the first layer."""
+        """Convert a batch with one example per row to input codes of the first layer."""
         return self.layers[0].input.quantize(x)
 
     def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
-        """Convert the last layer's accumulators to the scores that they represent."""
+        """Convert the last layer's accumulators to scores."""
         return np.asarray(accumulators * self.layers[-1].units, np.float64)
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X. After the two
-        sums, operations are in binary32; integers for the next layer are rounded to nearest even."""
+        """Return scores with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X. After the two sums,
+        operations are in binary32; integers for the next layer are rounded to nearest even."""
         if self.scheme.integer:
             raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
                              f"{self.scheme.value}")
@@ -146,13 +146,13 @@ class QuantizedNetwork:
 
 
 def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
-    """Return the linear layers of a perceptron, optionally with different parameters."""
+    """Return the linear layers of a perceptron, optionally with other parameters."""
     views = model.views(model.parameters if parameters is None else parameters)
     return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
 
 
 def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
-    """Return the input of each layer, in floats, and the scores after the last layer."""
+    """Return the input of each layer as floats, and the scores after the last layer."""
     values = [x]
     for number, layer in enumerate(layers):
         kind = layer.weights.dtype
@@ -166,10 +166,10 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
 
 def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
              input_scale: float | None = None) -> QuantizedNetwork:
-    """Quantise a perceptron with a ReLU between successive layers. Raises ``ValueError`` if an offset, a factor or a
+    """Quantise a perceptron with a ReLU between consecutive layers. Raises ``ValueError`` if an offset, a factor or a
     sum exceeds the range of a node.
 
-    Scales of activations are computed from examples, one per row. Inputs are calibrated as well, unless they are
+    The scales of activations are computed from the examples, one per row. Inputs are calibrated too, unless they are
     already integers from 0 to 255 times ``input_scale``.
     """
     if not layers:
@@ -195,7 +195,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
            output: Activation | None) -> QuantizedLayer:
     weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
                                per_channel=config.per_channel, extrema=config.extrema)
-    # All file formats store scales in binary32, and results must be the same after an import.
+    # All file formats store scales in binary32, and results must not change after an import.
     weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
     if not (weights.scales > 0).all():
         raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
@@ -207,7 +207,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
 
 def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
              relu: bool) -> QuantizedLayer:
-    """Build a layer with multipliers from integers and scales; raises ``ValueError`` if sums may overflow."""
+    """Build a layer with multipliers from integers and scales; raise ``ValueError`` if sums may overflow."""
     check_sums(weights, bias, scale)
     factors = None
     if output is not None and weights.minima is None:
@@ -216,7 +216,7 @@ def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, outpu
 
 
 def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> None:
-    """Raise ``ValueError`` with the numbers if the sum of any output can overflow."""
+    """Raise ``ValueError`` with the numbers if an output's sum may overflow."""
     products = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high])
     most = 1 << ACCUMULATOR_BITS - 1
     for sums in (bias + products.min(axis=0).sum(axis=1), bias + products.max(axis=0).sum(axis=1)):
@@ -229,7 +229,7 @@ def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> 
 
 
 def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
-    """Convert the layers to the form that nodes use."""
+    """Convert the layers to the form used by nodes."""
     if not network.scheme.integer:
         raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
     layers = []
@@ -244,5 +244,5 @@ def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
 
 
 def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
-    """Compute the last layer's sums for a batch, one example per row, with the golden model."""
+    """Return the last layer's sums for a batch with one example per row, from the golden model."""
     return np.asarray(golden.infer(node_layers(network), network.input_codes(x)), np.int64)

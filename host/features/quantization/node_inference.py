@@ -1,4 +1,4 @@
-"""Inference of integer layers on nodes, and the layout of the layers in their memories.
+"""Inference with integer layers on nodes, and the memory layout of the layers.
 
 The weight memory contains a list of layers and their codes; the gradient memory contains the rest. A node infers one
 layer after another, each for all samples of a command, and alternates between two regions of its gradient memory. An
@@ -37,22 +37,22 @@ _MAX_COUNT = (1 << 16) - 1  # maximum outputs, or samples of a command
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """Layers as they are stored in a node's memories."""
+    """Layers as stored in a node's memories."""
 
-    # contents of the weight memory, starting at the base: the list of layers, and their codes
+    # contents of the weight memory from the base on: the list of layers, followed by their codes
     weights: Words
-    # contents of the gradient memory, starting at the base: the parameters of all outputs
+    # contents of the gradient memory from the base on: the parameters of all outputs
     parameters: Words
-    # addresses of the first layer's inputs and of the last layer's results, in the gradient memory
+    # addresses in the gradient memory of the first layer's inputs and the last layer's results
     source: int
     target: int
     samples: int  # maximum samples in a command
-    # numbers of inputs and outputs of the network
+    # numbers of network inputs and outputs
     inputs: int
     outputs: int
     signed: bool  # whether inputs are int8
     lanes: int
-    beats: int  # cycles per sample in which all lanes multiply
+    beats: int  # number of cycles per sample in which all lanes multiply
 
 
 def _rows(count: int, per_row: int) -> int:
@@ -60,7 +60,7 @@ def _rows(count: int, per_row: int) -> int:
 
 
 def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
-    """Encode structs, each of one or more words, as words of a memory."""
+    """Encode ``count`` structs as words of a memory."""
     bits = np.zeros((count, words), np.uint32)
     for name, value in values.items():
         offset, width = layout[name]
@@ -70,7 +70,7 @@ def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, np
 
 
 def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
-    """Lowest 8 bits of the values; each row is padded with zeros to whole memory rows."""
+    """Lowest 8 bits of the values, with each row zero-padded to whole memory rows."""
     rows, columns = values.shape
     padded = np.zeros((rows, _rows(columns, per_row) * per_row), np.uint8)
     padded[:, :columns] = values & 0xFF
@@ -78,7 +78,7 @@ def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
 
 
 def _codes(layer: Layer, lanes: int) -> Words:
-    """Encode the codes of a layer as words of the weight memory."""
+    """Encode a layer's codes as words of the weight memory."""
     codes = _packed(layer.codes, 32 * lanes // layer.bits)
     if layer.bits == 4:
         codes = codes[:, 0::2] | codes[:, 1::2] * np.uint8(16)
@@ -86,7 +86,7 @@ def _codes(layer: Layer, lanes: int) -> Words:
 
 
 def _parameters(layer: Layer, lanes: int) -> Words:
-    """Encode the parameters of a layer's outputs as words of the gradient memory."""
+    """Encode the output parameters of a layer as words of the gradient memory."""
     scale = {} if layer.last else {"multiplier": layer.multiplier, "shift": layer.shift}
     words = _fields(_OUTPUT, OUTPUT_WORDS, {"bias": layer.bias, "offset": layer.offsets, **scale}, layer.outputs)
     return np.concatenate([words, np.zeros(-len(words) % lanes, np.uint32)])
@@ -94,11 +94,11 @@ def _parameters(layer: Layer, lanes: int) -> Words:
 
 def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_words: int,
             gradient_base: int = 0, weight_base: int = 0) -> Program:
-    """Lay out layers in buffers of both memories; sizes are in elements, addresses are multiples of 32.
+    """Lay out layers in buffers of both memories; sizes in elements, addresses multiples of 32.
 
-    The inputs of each layer are the outputs of the previous one, only the final layer is ``last``, and ``lanes`` is
-    the number of elements in a memory row. Raises ``ValueError`` if layers do not match their predecessors, or if
-    there is no room for them and one sample.
+    Each layer's inputs are the previous layer's outputs, only the final layer is ``last``, and ``lanes`` is the
+    number of elements in a memory row. Raises ``ValueError`` if a layer does not match its predecessor, or if the
+    layers and one sample do not fit.
     """
     _check(layers, lanes)
     listed = _rows(LAYER_WORDS * len(layers), BASE_ALIGNMENT) * BASE_ALIGNMENT
@@ -111,7 +111,7 @@ def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_
     parameters = [_parameters(layer, lanes) for layer in layers]
     parameter_bases = np.cumsum([0, *map(len, parameters)])
 
-    # Vectors between layers alternate between two regions; the last vector consists of sums.
+    # Vectors between layers alternate between two regions; the last vector holds the sums.
     sizes = [_rows(layer.inputs, 4 * lanes) * lanes for layer in layers]
     sizes.append(_rows(layers[-1].outputs, lanes) * lanes)
     regions = max(sizes[0::2]), max(sizes[1::2])
@@ -137,7 +137,7 @@ def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_
 
 
 def _check(layers: Sequence[Layer], lanes: int) -> None:
-    """Raise ``ValueError`` unless nodes can infer each layer, and each layer matches the previous one."""
+    """Raise ``ValueError`` unless nodes support every layer and each layer matches the previous one."""
     if not layers:
         raise ValueError("Network must have at least one layer")
     max_inputs = 4 * lanes * INPUT_ROWS
@@ -161,7 +161,7 @@ def _check(layers: Sequence[Layer], lanes: int) -> None:
 
 
 def pack_inputs(layout: Program, x: npt.ArrayLike) -> Words:
-    """Pack inputs, with one sample in each row, into words of the gradient memory."""
+    """Pack inputs, one sample per row, into words of the gradient memory."""
     values = np.asarray(x)
     low, high = (-128, 127) if layout.signed else (0, 255)
     if values.ndim != 2 or values.shape[1] != layout.inputs:
@@ -174,7 +174,7 @@ def pack_inputs(layout: Program, x: npt.ArrayLike) -> Words:
 
 
 def unpack_outputs(layout: Program, words: Words) -> Integers:
-    """Unpack the sums from words of the gradient memory; each row contains the outputs for one sample."""
+    """Unpack sums from words of the gradient memory into one row of outputs per sample."""
     rows = words.astype(np.uint32).view(np.int32).reshape(-1, _rows(layout.outputs, layout.lanes) * layout.lanes)
     return rows[:, :layout.outputs].astype(np.int64)
 
@@ -183,14 +183,14 @@ def unpack_outputs(layout: Program, words: Words) -> Integers:
 class InferOutcome:
     """Result of an inference."""
 
-    outputs: Integers  # sums of the last layer, with one row for each sample
-    cycles: Cycles  # sum over all commands, each on its slowest node
-    multiplied: int  # cycles in which all lanes of a node multiply, summed over all nodes
-    commands: int  # number of commands, which were run one after another
+    outputs: Integers  # sums of the last layer, one row per sample
+    cycles: Cycles  # total over all commands of the slowest node's cycles
+    multiplied: int  # number of cycles in which all lanes multiply, summed over all nodes
+    commands: int  # number of commands, run one after another
 
 
 class NodeInference:
-    """Inference of integer layers on the nodes of a ring, each with separate samples. Raises ``ValueError`` if nodes
+    """Inference of integer layers on the nodes of a ring, which share the samples. Raises ``ValueError`` if nodes
     lack quantization."""
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing):
@@ -202,15 +202,15 @@ class NodeInference:
 
     def infer(self, layers: Sequence[Layer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        """Run integer layers on samples, which are divided equally among the nodes.
+        """Run integer layers on samples that are divided equally among the nodes.
 
-        Layers are written to buffer ``lists`` of each node's weight memory, and all other data to buffer ``data`` of
-        its gradient memory, by default to the whole memories; previous contents of the buffers are lost. Several
-        commands are run if there is no room for all samples of a node. ``x`` has a row of inputs for each sample:
-        uint8, or int8 if the first layer is ``signed``.
+        Layers are written to buffer ``lists`` in each node's weight memory and all other data to buffer ``data`` in
+        its gradient memory. The buffers default to the whole memories, and their previous contents are lost. If a
+        node's samples do not all fit, several commands are run. ``x`` has one row of inputs per sample, uint8 or (if
+        the first layer is ``signed``) int8.
 
-        Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if there is no room for the
-        layers and one sample, or if a layer does not match the previous one.
+        Raises ``RingError`` if a command fails on any node, and ``ValueError`` if the layers and one sample do not
+        fit, or if a layer does not match the previous one.
         """
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")
@@ -239,7 +239,7 @@ class NodeInference:
 
     def _infer(self, layout: Program, base: int,
                x: dict[int, npt.NDArray[Any]]) -> tuple[dict[int, Event], dict[int, Integers]]:
-        """Run one command on each node that has samples, and return events and sums."""
+        """Run one command on every node that has samples; return the events and sums."""
         self._devices.write_space("gradients", layout.source, {
             rank: pack_inputs(layout, samples) for rank, samples in x.items()})
         events = self._commands.run_apart({

@@ -1,11 +1,11 @@
-"""Quantised networks as ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
+"""Convert quantised networks to ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
 
-A graph contains the same integers: ONNX computes (code - zero point) · scale, so the zero point is -Z if codes count
-up; codes that count down are reversed first. A graph does not contain multipliers and shifts. A runtime multiplies by
-the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import recomputes
+A graph stores the same integers as the network. ONNX computes (code - zero point) · scale, so the zero point is -Z if
+codes count up; codes that count down are reversed first. Multipliers and shifts are not stored: a runtime multiplies
+by the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import recomputes
 multipliers and shifts from the scales; they are bit-identical to the original ones.
 
-The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
+The packages onnx and onnxruntime are installed by an extra: ``pip install gradring[onnx]``.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from sim.bounded_files import read_bytes
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
 _OPSET, _IR_VERSION = 21, 10  # the first versions with 4-bit integers
-#: Maximum number of bytes of an input file, and of elements of all of its tensors.
+#: Maximum size of an input file in bytes, and maximum number of elements of all its tensors together.
 LARGEST = 1 << 24
 
 
 def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
-    """Return the same weights with reversed codes: each code c becomes 2**bits - 1 - c."""
+    """Return the same weights with complemented codes: each code c becomes 2**bits - 1 - c."""
     top = 2**weights.bits - 1
     variant, change = (Variant.MIN, -top) if weights.variant is Variant.MAX else (Variant.MAX, top)
     return dataclasses.replace(weights, variant=variant, codes=top - weights.codes, offsets=weights.offsets + change)
@@ -55,12 +55,12 @@ class _Writer:
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
-        """Add a node with one output, and return the output's name."""
+        """Add a node with one output and return the name of the output."""
         self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
         return output
 
     def activation(self, stream: str, name: str, scale: Activation) -> str:
-        """Add the conversion of a stream to codes with a scale."""
+        """Add nodes that convert a stream to codes with the given scale."""
         kind = self.kinds.INT8 if scale.signed else self.kinds.UINT8
         parameters = [self.tensor(f"{name}_scale", self.kinds.FLOAT, scale.scale),
                       self.tensor(f"{name}_zero", kind, 0)]
@@ -68,7 +68,7 @@ class _Writer:
         return self.node("DequantizeLinear", [codes, *parameters], name)
 
     def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
-        """Add a layer that reads codes from ``stream``; raises ``ValueError`` if no weight code means zero."""
+        """Add a layer that reads codes from ``stream``; raises ``ValueError`` if no code represents zero."""
         weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
         top = 2**weights.bits - 1
         if weights.offsets.max() > 0 or weights.offsets.min() < -top:
@@ -96,8 +96,8 @@ class _Writer:
 
 
 def export_onnx(network: QuantizedNetwork, path: Path) -> None:
-    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row. Raises
-    ``ValueError`` for a float offset, or if zero is not a level, since a zero point has no more bits than a code."""
+    """Write a network with integer offsets as a graph from ``x`` to ``scores``, with one example per row. Raises
+    ``ValueError`` for a float offset, or if zero is not a level: a zero point is as wide as a code."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -120,12 +120,12 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Agreement of a runtime's answers (outputs with the largest scores) with the integer model's answers."""
+    """How often a runtime's answers (the outputs with the largest scores) agree with the integer model."""
 
     equal: int  # examples with the same answer
-    tied: int  # examples with an answer that shares the largest integer score with other outputs
-    #: Examples with an answer that has an integer score at most one adjusted weight of the last layer below the
-    #: largest, the change caused by a hidden activation that is one step off.
+    tied: int  # number of examples with the largest integer score shared by several outputs
+    #: Number of examples with an answer that scores, in integers, at most one adjusted last-layer weight below the
+    #: largest score; a hidden activation that is one step off changes scores this much.
     within: int
     wrong: npt.NDArray[np.int64]  # indices of all other examples
 
@@ -136,12 +136,12 @@ class Agreement:
 
 def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
                     outputs: npt.NDArray[np.floating]) -> Agreement:
-    """Compare a runtime's outputs with the last layer's integer sums; each row is one example."""
+    """Compare a runtime's outputs with the integer sums of the last layer, one example per row."""
     last = network.layers[-1]
     scores, rows = network.scores(sums), np.arange(len(sums))
     answers = outputs.argmax(axis=1)
     below = scores.max(axis=1) - scores[rows, answers]
-    # Scores are products of integers and scales in float64, so equal scores may differ by a rounding error.
+    # Scores are products of integers and scales in float64, so equal scores may differ by rounding.
     step = last.units.min()
     largest = float((np.abs(last.weights.adjusted).max(axis=1) * last.units).max())
     equal = answers == scores.argmax(axis=1)
@@ -151,7 +151,7 @@ def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
 
 
 class _Graph:
-    """An ONNX graph that is a chain of nodes, which are taken one after another."""
+    """An ONNX graph that is a chain of nodes; nodes are taken from it in order."""
 
     def __init__(self, model: Any):
         from onnx import numpy_helper
@@ -171,7 +171,7 @@ class _Graph:
         self.end: str = graph.output[0].name
 
     def take(self, *operations: str) -> Any:
-        """Return the only node that reads the stream, one of ``operations``; its output becomes the stream."""
+        """Return the only node that reads the stream, one of ``operations``; continue from its output."""
         users = self.users.get(self.stream, [])
         if len(users) != 1 or users[0].op_type not in operations:
             raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not "
@@ -211,10 +211,10 @@ class _Graph:
 
 
 def import_onnx(path: Path) -> QuantizedNetwork:
-    """Read a network from a graph in the form that :func:`export_onnx` writes.
+    """Read a network from a graph in the form written by :func:`export_onnx`.
 
-    If the graph has no properties, codes count up and zero points decide the scheme. Raises ``ValueError`` with the
-    position if the graph has a different form.
+    Without metadata properties, codes are assumed to count up, and the zero points determine the scheme. If the graph
+    has a different form, ``ValueError`` is raised with the position.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -232,7 +232,7 @@ def import_onnx(path: Path) -> QuantizedNetwork:
 
 
 def _check_tensors(tensors: Iterable[Any]) -> None:
-    """Raise ``ValueError`` if tensors are in external files, or have more elements than a model may have."""
+    """Raise ``ValueError`` if tensors are in external files or exceed the maximum number of elements."""
     left = LARGEST
     for tensor in tensors:
         if tensor.external_data or tensor.data_location or tensor.HasField("segment"):
@@ -264,7 +264,7 @@ def _network(model: Any) -> QuantizedNetwork:
 
 
 def _layer(graph: _Graph, number: int, scale: Activation, *, down: bool) -> QuantizedLayer:
-    """Read the next layer of the graph, given its input scale; ``down`` means that weight codes count down."""
+    """Read the next layer of the graph, given its input scale; ``down`` if weight codes count down."""
     node = graph.take("Gemm")
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
@@ -313,7 +313,7 @@ def _bias(graph: _Graph, node: Any, weights: QuantizedWeights, scale: Activation
 
 
 def run_onnx(path: Path, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Compute the scores of a batch, one example per row, with onnxruntime."""
+    """Compute the scores of a batch with onnxruntime, one example per row."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

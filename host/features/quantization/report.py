@@ -1,5 +1,5 @@
-"""Quantization reports as a few sentences, as a table, and as a picture of the accuracy by scheme and bits, and of
-the weights that codes can represent.
+"""Quantization reports as a few sentences, a table, and a picture of accuracy by scheme and bits and of representable
+weights.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ SCHEMA = Schema("gradring.quantization", 2, columns_of(
 
 
 def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
-    """Find the row of a scheme with rounding to nearest and with plain extrema."""
+    """Find the row of a scheme with rounding to nearest and plain extrema."""
     return next(row for row in report["rows"] if (
         row["network"], row["bits"], row["scheme"], row["scale"], row["rounding"], row["extrema"]) == (
         network, bits, scheme.value, scale, Rounding.NEAREST.value, Extrema.ZERO.value))
@@ -64,7 +64,7 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Tabulate the rows with rounding to nearest, each with the accuracy under truncation for comparison."""
+    """Tabulate the rows with rounding to nearest, showing the accuracy with truncation for comparison."""
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
@@ -83,18 +83,18 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _steps(row: Row) -> str:
-    """Format an error in quantization steps; an error within the bound is not rounded up to 1."""
+    """Format an error in quantization steps; an error within the bound is never rounded up to 1."""
     return f"{min(row['error_in_steps'], 0.999):.3f}" if row["bound_met"] else f"{row['error_in_steps']:.3f}!"
 
 
 def _heading(row: Row) -> str:
-    """Bits, scale and network, which all rows of a section have in common."""
+    """Describe the bits, scale and network shared by all rows of a section."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
 
 def advice(report: dict[str, Any]) -> str | None:
-    """Commands that show why LUT counts are missing in the table; None if none are missing."""
+    """Return the commands that show why LUT counts are missing; None if none are missing."""
     missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
     commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
                 for unit, _, option in missing]
@@ -105,7 +105,7 @@ _COLORS = dict(zip(("iaq-min", "symmetric", "iaq-min, aligned", "float-offset", 
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report of :func:`host.features.quantization.experiment.collect`, and a note below the title."""
+    """Draw a report of :func:`host.features.quantization.experiment.collect` with a note below the title."""
     shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
     with picture(path, size=(15.5, 8.2), rows=2, columns=2, width_ratios=(1.25, 1), note=note, colour=COLOURS[0],
                  title=f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats") as panels:
@@ -116,7 +116,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the accuracy of every scheme for the trained network, grouped by bits and scale."""
+    """Draw the accuracy of each scheme on the trained network, grouped by bits and scale."""
     rows = [row for row in report["rows"] if row["network"] == TRAINED]
     groups = list(dict.fromkeys((row["bits"], row["scale"]) for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))
@@ -143,7 +143,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the quality of the scores for a last layer with 4 bits and no negative weight."""
+    """Draw the quality of the scores with a 4-bit last layer that has no negative weights."""
     rows = [row for row in report["rows"] if row["network"] == SKEWED]
     axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
     scales = list(dict.fromkeys(row["scale"] for row in rows))
@@ -165,13 +165,13 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _decibels(row: dict[str, Any]) -> float:
-    """Height in decibels of the bar for the quality of a row's scores; 0 if they are exact or errors overflow."""
+    """Bar height in decibels for the quality of a row's scores; 0 if they are exact or errors overflow."""
     value = row["scores_db"]
     return 0.0 if value is None or not np.isfinite(value) else float(value)
 
 
 def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
-    """Draw a histogram of weights, and below it the 16 levels of each scheme."""
+    """Draw a histogram of weights, with the 16 levels of each scheme below it."""
     edges, counts = np.array(grid["edges"]), np.array(grid["counts"])
     low, high = edges[0], edges[-1]
     margin = (high - low) * 0.06

@@ -1,9 +1,9 @@
-"""Weights and activations as small integers, and the integers that replace scales on a node.
+"""Quantization of weights and activations to small integers, with integer multipliers as scales.
 
 Weights are symmetric, asymmetric with a float offset, or asymmetric with an integer offset (IAQ). A node multiplies
-by the adjusted weight A, which has one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q if codes
-count down from the largest weight. The weight is then about S · A, with one scale S per layer or per output. Scales
-of activations are computed from activations on training data. docs/quantization/schemes.md has the equations.
+by the adjusted weight A, which has one bit more than the code Q. With offset Z, A is Z + Q, or Z - Q if codes count
+down from the largest weight. The weight is then about S · A, with one scale S per layer or output. Activation scales
+are calibrated on training data. See docs/quantization/schemes.md for the equations.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ Integers = npt.NDArray[np.int64]
 
 BITS = (4, 8)  # possible numbers of bits of a code
 
-#: Quotients that differ from an integer only by float64 rounding are treated as that integer, even if truncated.
+#: Quotients within float64 rounding error of an integer are treated as that integer, even when truncating.
 _ALMOST = 1 + 2.0**-48
 
 
 class Scheme(enum.Enum):
-    """Schemes that convert weights to codes, named as on the command line."""
+    """Schemes that convert weights to codes; the values are their names on the command line."""
 
     SYMMETRIC = "symmetric"
     FLOAT_OFFSET = "float-offset"
@@ -37,14 +37,13 @@ class Scheme(enum.Enum):
 
     @property
     def integer(self) -> bool:
-        """Whether adjusted weights are integers, so that a node's integer datapath supports the scheme."""
+        """Whether adjusted weights are integers, as a node's datapath requires."""
         return self is not Scheme.FLOAT_OFFSET
 
 
 class Extrema(enum.Enum):
-    """Extrema that determine scale and offset: the extrema of the weights; the extrema of weights and zero, so that
-    adjusted weights always fit; or the nearest extrema beyond these that make zero an exact level, so that the offset
-    is not rounded."""
+    """Extrema that determine scale and offset: of the weights; of the weights and zero, so that adjusted weights
+    always fit; or the next larger ones that make zero an exact level, so that the offset is not rounded."""
 
     WEIGHTS = "weights"
     ZERO = "zero"
@@ -52,7 +51,7 @@ class Extrema(enum.Enum):
 
 
 class Rounding(enum.Enum):
-    """Rounding of each quotient, for offsets and codes, to an integer: to nearest even, or towards zero."""
+    """How quotients for offsets and codes are rounded to integers: to nearest even, or towards zero."""
 
     NEAREST = "nearest"
     TRUNCATE = "truncate"
@@ -60,20 +59,20 @@ class Rounding(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedWeights:
-    """A matrix of weights as codes, offsets and scales."""
+    """A weight matrix as codes, offsets and scales."""
 
     #: Number of bits of a code.
     bits: int
     variant: Variant
     codes: Integers  # codes in shape (outputs, inputs), 0 to 2^bits - 1
-    #: Z of each output; all zero with a float offset.
+    #: Offset Z of each output; zero with a float offset.
     offsets: Integers
-    scales: Floats  # S of each output; all equal if the scale is per layer
+    scales: Floats  # scale S of each output; all equal with one scale per layer
     minima: Floats | None = None  # the float offset of each output, Wmin
 
     @property
     def adjusted(self) -> Integers:
-        """Adjusted weights A; with a float offset, the codes themselves."""
+        """Adjusted weights A, or the codes themselves with a float offset."""
         sign = -1 if self.variant is Variant.MAX else 1
         return self.offsets[:, None] + sign * self.codes
 
@@ -84,19 +83,19 @@ class QuantizedWeights:
         return values if self.minima is None else values + self.minima[:, None]
 
     def error(self, weights: npt.NDArray[np.floating]) -> float:
-        """Largest difference from the given weights, in units of the scale."""
+        """Return the largest deviation from the original weights, in units of the scale."""
         return float((np.abs(self.values - weights) / self.scales[:, None]).max())
 
 
 def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Scheme,
                      rounding: Rounding = Rounding.NEAREST, per_channel: bool = False,
                      extrema: Extrema = Extrema.WEIGHTS) -> QuantizedWeights:
-    """Quantise a matrix of finite weights of shape (outputs, inputs) to codes of 4 or 8 bits, with offset and scale
-    for the layer or, if ``per_channel``, for each output. Raises ``ValueError`` if an offset or an adjusted weight
-    does not fit in ``bits`` + 1 bits.
+    """Quantise finite weights of shape (outputs, inputs) to 4-bit or 8-bit codes, with one offset and scale for the
+    layer or, if ``per_channel``, for each output. Raises ``ValueError`` if an offset or an adjusted weight does not
+    fit in ``bits`` + 1 bits.
 
-    If all weights that share a scale are equal, the scale is their magnitude, and their codes are exact. Only
-    asymmetric schemes use ``extrema``.
+    If all weights that share a scale are equal, the scale is their magnitude and the codes are exact. ``extrema``
+    applies only to asymmetric schemes.
     """
     exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:
@@ -120,7 +119,7 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     if extrema is Extrema.ALIGNED:
         below, above = _aligned(low, high, top)
         low, high = np.where(constant, low, below), np.where(constant, high, above)
-    # In a constant layer all codes are 0, and the offset is the sign of the weights.
+    # If all weights are equal, all codes are 0 and the offset is the weights' sign.
     scales = np.where(constant, np.abs(low), (high - low) / top)
     scales = np.where(scales == 0, 1.0, scales)
     down = scheme is Scheme.IAQ_MAX
@@ -141,10 +140,10 @@ def _integers(quotients: Floats, rounding: Rounding) -> Integers:
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
-    """Return the nearest range around ``low`` and ``high`` that has zero as one of its ``top`` + 1 levels."""
+    """Return the closest range around ``low`` … ``high`` that has zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # The quotient is 0 / 0 if a side has no weight, and infinite if it has weights but no level.
+    # The quotient is 0 / 0 for a side without weights, and infinite for a side with weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
@@ -168,8 +167,8 @@ def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None
 
 
 class Calibration(enum.Enum):
-    """Choice of the represented range of activations, named as on the command line: all values, or values up to a
-    percentile of their magnitudes; larger values saturate."""
+    """How to choose the represented range of activations, named as on the command line: all values, or values up to a
+    percentile of the magnitudes. Larger values saturate."""
 
     MINMAX = "minmax"
     PERCENTILE = "percentile"
@@ -177,10 +176,10 @@ class Calibration(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """Activations as 8-bit integers, which are multiplied by the scale."""
+    """An 8-bit integer representation of activations: integers times a scale."""
 
     scale: float  # number in binary32
-    signed: bool = False  # whether the integers are -128 to 127 instead of 0 to 255
+    signed: bool = False  # whether integers range from -128 to 127 instead of 0 to 255
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale > 0 and float(np.float32(self.scale)) == self.scale):
@@ -195,14 +194,14 @@ class Activation:
         return 127 if self.signed else 255
 
     def quantize(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-        """Convert values to integers, rounded to nearest even and saturated."""
+        """Convert values to integers, rounding to nearest even and saturating."""
         return np.clip(np.rint(np.asarray(values, np.float64) / self.scale), self.low, self.high).astype(np.int64)
 
 
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
-    """Choose the scale of activations from a sample of one or more finite ``values``. Activations are signed if any
-    value is negative. A percentile of the magnitudes, above 0 and at most 100, can limit the range."""
+    """Choose the activation scale from a nonempty sample of finite ``values``. Activations are signed if any value is
+    negative. With ``PERCENTILE``, the range is limited to a percentile (above 0, up to 100) of the magnitudes."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
         raise ValueError("Activations must be finite, and at least one")
@@ -217,9 +216,9 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Requantization:
-    """Integer factors of accumulators, one per output: multiplier / 2^shift."""
+    """Integer form multiplier / 2^shift of the accumulator scale factors, one per output."""
 
-    #: Multipliers of 16 bits; the highest bit is set where the shift allows it.
+    #: 16-bit multipliers; the highest bit is set if the shift permits it.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
     error: float  # largest relative difference from the exact factors
@@ -228,9 +227,9 @@ class Requantization:
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     """Compute multipliers and shifts for factors S · Sx / Sy.
 
-    Multipliers have 16 bits, so their relative error is at most 2^-16, and on average a quarter of this; for outputs
-    up to 255, this is less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small that
-    less than 8 bits of its multiplier would remain.
+    Multipliers have 16 bits, so their relative error is at most 2^-16 and on average a quarter of that; for outputs
+    up to 255, this is less than 0.004 of a step. Raises ``ValueError`` if a factor is too large, or so small that its
+    multiplier would have fewer than 8 significant bits.
     """
     factors = np.asarray(factors, np.float64)
     low, high = 2.0**(MULTIPLIER_BITS // 2 - SHIFT_MAX), 2.0**(MULTIPLIER_BITS - 1) - 1
@@ -240,7 +239,7 @@ def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     _, exponents = np.frexp(factors)
     shifts = np.minimum(MULTIPLIER_BITS - exponents, SHIFT_MAX).astype(np.int64)
     multipliers = np.rint(np.ldexp(factors, shifts)).astype(np.int64)
-    # A value that has been rounded up to a power of two has one bit too many.
+    # Values rounded up to a power of two have one bit too many.
     over = multipliers == 1 << MULTIPLIER_BITS
     multipliers, shifts = np.where(over, multipliers >> 1, multipliers), shifts - over
     error = np.abs(np.ldexp(multipliers.astype(np.float64), -shifts) / factors - 1)

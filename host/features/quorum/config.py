@@ -1,4 +1,4 @@
-"""Configuration of a run of quorum updates with stragglers."""
+"""Configuration of a run with quorum updates and stragglers."""
 
 import dataclasses
 import enum
@@ -20,21 +20,21 @@ class Late(enum.Enum):
 class LateConfig:
     """Configuration of a run with stragglers."""
 
-    #: With ``wait``, every round waits for all workers, regardless of quorum and deadline.
+    #: With ``wait``, every round waits for all workers, whatever the quorum and deadline.
     late: Late = Late.APPLY
     workers: int = 4
-    #: Slowdown of each straggler's computations, by worker.
+    #: Slowdown of each straggler's computation, keyed by worker.
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
     quorum: int = 3
-    #: Cycles after which a round with a gradient is closed; 0 for no deadline.
+    #: Number of cycles after which a round that has a gradient is closed, or 0 for no deadline.
     deadline: int = 0
-    #: Scale factor of a late gradient, applied once for each round that it is late.
+    #: Factor that scales a late gradient, applied once for each round that it is late.
     factor: float = 1.0
     #: Maximum number of rounds by which an applied gradient may be late.
     ages: int = 15
-    #: Fraction of a worker's examples that belongs to the worker's own classes.
+    #: Fraction of a worker's examples that come from the worker's own classes.
     skew: float = 0.0
-    #: Number of examples of a worker in a round.
+    #: Number of examples per worker and round.
     batch: int = 16
     hidden: tuple[int, ...] = (64,)
     #: Constant learning rate.
@@ -58,27 +58,27 @@ class LateConfig:
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Weights of late gradients by their age, in sixteenths."""
+        """Weights of late gradients in sixteenths, by age."""
         return stale_weights(self.factor, ages=self.ages if self.late is Late.APPLY else 0)
 
     @property
     def oldest(self) -> int:
-        """Largest age of a gradient with a nonzero weight; 0 if late gradients are not applied."""
+        """Largest age at which a gradient has a nonzero weight; 0 if late gradients are not applied."""
         return sum(weight > 0 for weight in self.weights)
 
     @property
     def closing(self) -> int:
-        """Number of timely gradients after which a round is closed."""
+        """Number of on-time gradients after which a round is closed."""
         return self.workers if self.late is Late.WAIT else self.quorum
 
     @property
     def closing_deadline(self) -> int:
-        """Cycles after which a round with a gradient is closed; 0 for no deadline."""
+        """Number of cycles after which a round that has a gradient is closed, or 0 for no deadline."""
         return 0 if self.late is Late.WAIT else self.deadline
 
 
 def stragglers(text: str) -> dict[int, float]:
-    """Parse slowdowns of workers, as in ``3:4.5,1:2``; raises ``ValueError`` if the text is malformed."""
+    """Parse worker slowdowns such as ``3:4.5,1:2``. Raises ``ValueError`` if the string is malformed."""
     factors: dict[int, float] = {}
     for item in text.split(",") if text else ():
         worker, _, factor = item.partition(":")

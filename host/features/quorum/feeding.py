@@ -1,9 +1,9 @@
-"""Data supply for a run of rounds: the host gives each node its data while the run is in progress.
+"""Supplies data for a run of rounds: the host provides each node's data while the run is in progress.
 
-In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue is one COMPUTE,
-and a pass of the other queue is APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first
-queue. The host stages the next computation of a node after the end of the node's current computation and of the
-previous round, which produces the weights. docs/ring/quorum.md specifies the rules.
+In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue consists of one
+COMPUTE, and a pass of the other queue of APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the
+computing queue. The host stages the next computation of a node after both the node's current computation and the
+previous round, which produces the weights, have ended. docs/ring/quorum.md specifies the rules.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 #: Tags of the commands.
 COMPUTE, APPLY_LATE, LATCH, UPDATE = range(4)
 
-#: Number of trace words that a command uses for its start and its end.
+#: Number of trace words used by a command for its start and end.
 _RECORDS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closing:
-    """Rules that determine when a round closes, identical on all nodes of a ring."""
+    """Rules for when a round closes; all nodes of a ring have the same ones."""
 
-    #: Number of timely gradients that close a round.
+    #: Number of timely gradients that are needed to close a round.
     quorum: int
-    #: Cycles after which a round with a gradient is closed; 0 for no deadline.
+    #: Number of cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
     #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`. They
-    #: do not increase with age: a gradient that is too late for one round is too late for all later rounds.
+    #: do not increase with age: a gradient that is too late for one round is also too late for all later ones.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Closing:
             raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """Return the values of the registers that define when a round closes and how stale gradients are weighted."""
+        """Return the registers that define when rounds close and how stale gradients are weighted."""
         packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
         parts = {f"STALE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
@@ -67,13 +67,13 @@ class Closing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuorumProgram:
-    """Program for the nodes of a ring that compute gradients for rounds. The gradient memory contains two slots for
-    gradients, a buffer of zeros, and the staging buffer of COMPUTE, in this order."""
+    """Program for the nodes of a ring that compute gradients for rounds. The gradient memory contains, in this order,
+    two slots for gradients, a buffer of zeros, and the staging buffer for COMPUTE."""
 
     nodes: int
-    #: Number of elements of a gradient, and of the weights, which start at element 0.
+    #: Number of elements of a gradient and of the weights; the weights start at element 0.
     length: int
-    #: Duration of the computation on each node, in cycles.
+    #: Duration in cycles of the computation on each node.
     durations: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class QuorumProgram:
 
     @property
     def stride(self) -> int:
-        """Distance from one slot to the next, in elements."""
+        """Distance between the starts of two slots, in elements."""
         return aligned(self.length)
 
     @property
@@ -93,16 +93,16 @@ class QuorumProgram:
         return (SLOTS + 2) * self.stride
 
     def slot(self, number: int) -> Buffer:
-        """Return the buffer of a slot; number 2 is the buffer of zeros."""
+        """Return the buffer of a slot; slot 2 is the buffer of zeros."""
         return Buffer("gradients", number * self.stride, self.length)
 
     @property
     def staged(self) -> Buffer:
-        """Buffer from which COMPUTE copies to a slot."""
+        """Buffer that COMPUTE copies to a slot."""
         return self.slot(SLOTS + 1)
 
     def commands(self, rank: int) -> NodeProgram:
-        """Return the commands of each queue of a node."""
+        """Return the commands for each queue of a node."""
         common = {"length": self.length, "round": 1}
         return [
             [Command(operation=Operation.COMPUTE, tag=COMPUTE, state_base=self.staged.base, wait=STAGED_FLAG,
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load the programs, the closing rules, the zeros, and the table of scales. Each entry of the table is
-        ``scale``, the factor for a single node's gradient, divided by a possible number of gradients."""
+        """Load the programs, the closing rules, the zeros and the table of scales. Each table entry is ``scale``, the
+        factor for a single node's gradient, divided by a possible number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -127,7 +127,7 @@ class QuorumProgram:
         ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
 
     def resume(self, ring: TrainingRing, rounds: QuorumRounds) -> None:
-        """Restore the pending gradients of a golden model on the nodes, before a run."""
+        """Restore a golden model's pending gradients on the nodes, before a run."""
         for rank in range(self.nodes):
             for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
                 ring.quorum.resume_set(rank, slot, tag, gradient, self.slot(slot))
@@ -135,15 +135,15 @@ class QuorumProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuorumModel:
-    """Callbacks that connect a run of rounds to its model."""
+    """Callbacks that connect a run of rounds to the model being trained."""
 
-    #: Golden model of the rounds; the run continues from its state.
+    #: Golden model of the rounds, with the state from which the run continues.
     rounds: QuorumRounds
-    #: Computes the gradient of a rank for a round, with the weights after all previous rounds.
+    #: Computes the gradient of a rank for a round, using the weights after all previous rounds.
     gradient: Callable[[int, int], npt.NDArray[Any]]
-    #: Called with a closed round and the contributions of all nodes, before gradients of later rounds are requested.
+    #: Called with a closed round and all nodes' contributions, before gradients of later rounds are requested.
     closed: Callable[[Close, list[Bits]], None]
-    #: Called with the number of a round to write the settings of its update, before its LATCH.
+    #: Called with the number of a round, before its LATCH, to write the settings of its update.
     settings: Callable[[int], None]
     #: Called with the number of each round after the first, before any node computes for it; returns False to end the
     #: run with the previous round.
@@ -151,20 +151,20 @@ class QuorumModel:
 
 
 class QuorumFeeder:
-    """Stage the next computation of each node, and follow the rounds through their events. The run consists of
-    ``passes`` passes, which follow ``first`` earlier ones."""
+    """Stage the next computation of each node, and track the rounds through their events. The run has ``passes``
+    passes, after ``first`` earlier ones."""
 
     def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
-        #: Number of the round that follows the run's last round.
+        #: Number of the round that follows the last round of the run.
         self.last = first + passes
-        self._asked = [first] * program.nodes  # number of COMPUTE commands for which the flag has been set, by rank
+        self._asked = [first] * program.nodes  # COMPUTE commands with their flag set, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
-        #: Masks of each round of the run, as reported by the events of APPLY_LATE.
+        #: Masks of each round of the run, as reported by APPLY_LATE events.
         self.masks: dict[int, int] = {}
-        self._followed = first  # number of rounds that the golden model has closed
+        self._followed = first  # number of rounds that have been closed by the golden model
 
     @property
     def ended(self) -> bool:
@@ -173,16 +173,16 @@ class QuorumFeeder:
 
     @property
     def computing(self) -> dict[int, int]:
-        """Round of the computation in progress on each computing node, by rank."""
+        """Round that each computing node is working on, keyed by rank."""
         return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
 
     def begin(self) -> None:
-        """Give the nodes the data of the first pass, before the run starts."""
+        """Give the nodes their data for the first pass, before the run starts."""
         self._give_settings(self._first)
         self._give()
 
     def on_event(self, rank: int, event: Event) -> None:
-        """Process an event of the run, and stage the next data of the nodes."""
+        """Handle an event of the run, and stage the next data for the nodes."""
         if event.status != EventStatus.OK:
             return
         ended = self._ended[event.tag]
@@ -203,7 +203,7 @@ class QuorumFeeder:
         self._give()
 
     def _follow(self) -> None:
-        """Close the rounds for which the golden model has all gradients."""
+        """Close the rounds for which the golden model has received all gradients."""
         while self._followed in self.masks:
             number, masks = self._followed, self.masks[self._followed]
             on_time, late = masks & 0xFFFF, masks >> 16
@@ -218,7 +218,7 @@ class QuorumFeeder:
             self._model.closed(closed, self._rounds.close(closed))
 
     def _give(self) -> None:
-        """Stage the next gradient of each node whose computation has ended, if the weights for it are known."""
+        """Stage the next gradient of each node that has finished its computation, if its weights are known."""
         for rank in range(self._program.nodes):
             number = self._asked[rank]
             if number != self._ended[COMPUTE][rank] or number >= self.last or number > self._followed:
@@ -231,7 +231,7 @@ class QuorumFeeder:
             if number in self.masks and self._ended[APPLY_LATE][rank] <= number:
                 continue  # the node may not have closed the round yet
             self._asked[rank] += 1
-            if number not in self.masks:  # a node does not compute for a closed round
+            if number not in self.masks:  # nodes do not compute for closed rounds
                 gradient = np.asarray(self._model.gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
@@ -244,24 +244,24 @@ class QuorumFeeder:
 
 
 class TraceReader:
-    """Reader of traces in parts, for runs with more commands than a trace holds; created before the run."""
+    """Reads traces in parts, for runs with more commands than a trace holds; create it before the run."""
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
-        #: Number of commands for which a node keeps records.
+        #: Number of commands for which a node can keep records.
         self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
         self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
         self._events = [0] * len(self._devices)
         self._records: list[list[TraceRecord]] = [[] for _ in self._devices]
 
     def on_event(self, rank: int) -> None:
-        """Count the end of a command, and read the node's trace before it is half full."""
+        """Count a completed command, and read the node's trace before it is half full."""
         self._events[rank] += 1
         if self._events[rank] >= self.room // 2:
             self._read(rank)
 
     def finish(self) -> list[list[TraceRecord]]:
-        """Return all records of each node after the run."""
+        """Return all records of each node, after the run."""
         for rank in range(len(self._devices)):
             self._read(rank)
         return self._records

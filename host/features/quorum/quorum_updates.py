@@ -25,7 +25,7 @@ class QuorumUpdates:
         self._memory = memory
 
     def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
-        """Write the rules of quorum updates, as values by register, and the table of scales, to all nodes."""
+        """Write the rules of quorum updates, keyed by register, and the table of scales to all nodes."""
         for name, value in registers.items():
             self._devices.write_register(name, value)
         self._memory.write_space("scales", [scales] * len(self._devices))
@@ -42,7 +42,7 @@ class QuorumUpdates:
         self._devices.write_space(buffer.space, buffer.base, {rank: words})
 
     def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Restore a gradient that a node had computed for a round, in the slot that this buffer belongs to."""
+        """Restore a gradient that a node has computed for a round, in the slot that the buffer belongs to."""
         self.write_gradient_of(rank, gradient, buffer)
         device = self._devices[rank]
         for ready in (1, 0):

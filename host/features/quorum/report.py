@@ -1,4 +1,4 @@
-"""Report of a run with stragglers: JSON, a table of workers, and a picture of losses and updates."""
+"""Report of a run with stragglers: JSON, a table of workers, and a plot of losses and updates."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ from sim.golden.features.quorum.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 
-#: Statuses that a worker's gradient can have in an update, and their colours.
+#: Possible statuses of a worker's gradient in an update, with their colours.
 _COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
 _NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 
@@ -25,7 +25,7 @@ _WORKERS = columns_of(
     "worker", Column("factor", "g", "slower by"), "computed", Column("applied", title="in time"),
     "applied_late dropped", Column("pending", lambda updates: f"{len(updates)}"), "abandoned")
 
-#: Schema of the report of a run of quorum updates.
+#: Report schema of a run with quorum updates.
 SCHEMA = Schema("gradring.quorum", 2, columns_of(
     *RUN, "settings compute threads link_latency faults configuration configuration_hash interrupted accuracy cycles "
     "simulated_cycles bit_exact measured gradients", Column("workers", columns=_WORKERS),
@@ -34,7 +34,7 @@ SCHEMA = Schema("gradring.quorum", 2, columns_of(
 
 
 def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, Any]:
-    """Build the report of a run so far; ``figures`` are entries added by the simulation."""
+    """Build the report of the run so far, adding the simulation's ``figures``."""
     outcome, workers = run.outcome, range(config.workers)
     settings = dataclasses.asdict(config)
     settings |= {"late": config.late.value, "slow": {str(rank): config.slow[rank] for rank in sorted(config.slow)},
@@ -62,7 +62,7 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Tabulate the gradients of each worker by status."""
+    """Tabulate how many gradients of each worker were on time, applied late or dropped."""
     return Table("Gradients of each worker", (*_WORKERS[:5], Column("ages", title="at ages", of=lambda worker: _ages(
         report, worker["worker"])), *_WORKERS[5:]), report["workers"])
 
@@ -86,14 +86,14 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _ages(report: dict[str, Any], worker: int) -> str | None:
-    """Minimum and maximum age, in updates, of a worker's late-applied gradients."""
+    """Range of the ages, in updates, at which a worker's late gradients were applied."""
     ages = [age for row in report["updates"] for late, age in zip(row["applied_late"], row["ages"], strict=True)
             if late == worker]
     return " to ".join(map(str, dict.fromkeys((min(ages), max(ages))))) if ages else None
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of timely gradients against cycles, and the status of each worker's gradients below."""
+    """Plot the loss of timely gradients over cycles, above the status of each worker's gradients."""
     updates, settings = report["updates"], report["settings"]
     cycles = np.array([row["cycle"] for row in updates])
     with picture(path, size=(10, 5.2), rows=2, sharex=True, height_ratios=[3, 2],

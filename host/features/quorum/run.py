@@ -1,4 +1,4 @@
-"""Runs of quorum updates, from a run description to output files."""
+"""Runs of quorum updates, from the run description to the output files."""
 
 import dataclasses
 from pathlib import Path
@@ -34,7 +34,7 @@ __all__ = ["config_of", "train"]
 
 
 def config_of(spec: RunSpec) -> LateConfig:
-    """Build a run's configuration from its complete description; raises ``ValueError`` if impossible."""
+    """Build the configuration for a complete run description; raises ``ValueError`` if impossible."""
     schedule = spec.schedule
     assert isinstance(schedule, Quorum)
     assert schedule.straggler is not None
@@ -57,7 +57,7 @@ def config_of(spec: RunSpec) -> LateConfig:
 
 
 class _QuorumRun:
-    """A run of quorum updates, given by a description with all defaults set."""
+    """Run of quorum updates, given by a description with all defaults filled in."""
 
     def __init__(self, spec: RunSpec, progress: Progress):
         self.spec, self.progress = spec, progress
@@ -75,7 +75,7 @@ class _QuorumRun:
         self.stopped = 0
 
     def open_files(self) -> dict[str, Any] | None:
-        """Check that all results can be written, and return the checkpoint to resume from, or None."""
+        """Check that all results can be written; return the checkpoint to resume from, or None."""
         config, spec = self.config, self.spec
         identity = {
             "straggler": {**dataclasses.asdict(config), "late": config.late.value,
@@ -88,7 +88,7 @@ class _QuorumRun:
         return open_files(spec, self.checkpointer, self.progress.say, space=64 * self.length + (2 << 20))
 
     def carry_out(self, kept: dict[str, Any] | None) -> None:
-        """Run all rounds until the cycles are used up or a signal arrives."""
+        """Run rounds until all cycles are used up or a signal arrives."""
         spec, config, progress = self.spec, self.config, self.progress
         with open_session(self.node, nodes=config.workers, threads=self.threads, faults=self.faults,
                           arithmetic=spec.known("backend.arithmetic"), host_port=spec.backend.host_port,
@@ -113,11 +113,11 @@ class _QuorumRun:
                 before = self.checkpointer.kept = trainer.number
             progress.stage("rounds", trainer.number + trainer.left)
             self.result = self._report(run, session) if run.statuses else None
-            # The report contains the blocks that have ended.
+            # The report covers the completed blocks.
             self.stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
 
     def _report(self, run: QuorumExecutor, session: Session) -> dict[str, Any]:
-        """Build the report of the blocks that have ended."""
+        """Build the report for all completed blocks."""
         faults = None if self.faults is None else {**dataclasses.asdict(self.faults), "count": session.faults}
         result: dict[str, Any] = report.build(
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,

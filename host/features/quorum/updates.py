@@ -1,10 +1,10 @@
-"""Training with quorum updates: rounds that close without stragglers, in blocks, checked bit for bit.
+"""Training with quorum updates, where rounds close without stragglers; checked bit for bit.
 
-Compute is modelled: COMPUTE delivers a gradient when an engine would have computed it; each straggler is slower by
-its factor. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model
-uses only these masks. After every round the ledger records each computed element as applied in time, applied late,
-dropped or pending. At the end of a block, the golden model is compared with the weights, the state and the counts of
-gradients of all nodes.
+Computation is modelled: COMPUTE delivers a gradient when an engine would have computed it; a straggler is slower by a
+factor. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses
+only these masks. After every round, the ledger records each computed element as applied in time, applied late,
+dropped or pending. At the end of a block, the weights, state and gradient counts of all nodes are compared with the
+golden model.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ __all__ = ["BLOCK", "COUNTERS", "GradientStatus", "Outcome", "QuorumExecutor", "
 
 #: Maximum number of rounds in a block.
 BLOCK = 32
-#: Maximum duration, in cycles, of a computation for which other nodes wait.
+#: Maximum duration, in cycles, of a computation that other nodes wait for.
 _MAX_COMPUTATION = 1 << 28
 #: Approximate number of cycles for control words and for starting an APPLY_LATE, excluding delays by late nodes.
 _CLOSING = 150
@@ -60,13 +60,13 @@ COUNTERS = ("computed", "applied", "applied_late", "dropped")
 class Outcome:
     """Measured results of a run."""
 
-    #: Modelled cycle in which each round ended.
+    #: Modelled cycle when each round ended.
     cycles: list[int] = dataclasses.field(default_factory=list)
-    #: Mean loss of each round's timely gradients, before the update.
+    #: Mean loss of each round's on-time gradients, before the update.
     losses: list[float] = dataclasses.field(default_factory=list)
     #: Cycle and test accuracy, after each block and at the end.
     measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-    #: Number of gradients by status, over all workers.
+    #: Number of gradients of all workers, keyed by status.
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -75,7 +75,7 @@ class Outcome:
 
 
 class Workers:
-    """Workers that train a classifier on separate examples, and the modelled time of their computations."""
+    """Workers that train a classifier on separate examples, with modelled computation times."""
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
@@ -85,7 +85,7 @@ class Workers:
         self.parameters = self._task.parameters
         #: Number of elements of a gradient.
         self.length = self.parameters.size
-        #: Factor of a worker's gradient, which is summed over its batch.
+        #: Factor applied to a worker's gradient, which is summed over its batch.
         self.scale = 1 / config.batch
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
@@ -99,49 +99,49 @@ class Workers:
         return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
-        """Number of cycles to close a round and to update the weights on a number of nodes."""
+        """Number of cycles to close a round and update the weights on a given number of nodes."""
         return self._costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
 
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
-        """Compute the gradient of a worker for a round, with the weights after all previous rounds."""
+        """Compute the gradient of a worker for a round, using the weights after all previous rounds."""
         examples = batch.examples.reshape(self._config.workers, -1)[worker]
         loss, gradient = self._task.differentiate([examples], no_masks)[0]
         self._losses[worker, number] = loss / self._config.batch
         return gradient
 
     def loss(self, number: int, workers: Sequence[int]) -> float:
-        """Mean loss of the gradients of some workers for a round; NaN without workers."""
+        """Mean loss of the given workers' gradients in a round; NaN without workers."""
         in_time = [self._losses.pop((worker, number)) for worker in workers]
         return float(np.mean(in_time)) if in_time else float("nan")
 
     def settings(self, number: int) -> Settings:
-        """Settings for a round's update, without the scale of its sum, which the table of scales contains."""
+        """Settings for a round's update, excluding the scale of its sum, which is in the table of scales."""
         return self._rule.settings(number + 1, gradient_scale=1.0)
 
     def closed_settings(self, closed: Close) -> Settings:
-        """Settings for the update of a closed round, including the factor by which its sum is scaled."""
+        """Settings for the update of a closed round, including the factor that scales its sum."""
         scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
         return dataclasses.replace(self.settings(closed.tag), gradient_scale=scale)
 
     def accuracy(self) -> float:
-        """Fraction of the test set that is classified correctly."""
+        """Fraction of the test set classified correctly."""
         return self._task.measure(self._config.workers, no_masks, last=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientStatus:
-    """Masks of the workers in a round, by the status of their gradients."""
+    """Masks of the workers in a round, keyed by gradient status."""
 
-    #: Masks: workers with a gradient in time, with a late one of an earlier round, and with a dropped one.
+    #: Masks of the workers with an on-time gradient, a late gradient of an earlier round, and a dropped gradient.
     on_time: int
     late: int
     dropped: int
-    #: Age of each late gradient, in rounds; gradients are in the order of their workers.
+    #: Age in rounds of each late gradient, in worker order.
     ages: tuple[int, ...]
 
 
 class QuorumExecutor(Executor[GradientStatus]):
-    """Executor of rounds in blocks; stragglers are switched out if nodes form a ``grid`` of one row."""
+    """Executor of rounds in blocks; switches out stragglers if nodes form a ``grid`` of one row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
                  grid: GridNodes | None = None):
@@ -156,17 +156,17 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.outcome = Outcome()
         #: Status of the gradients of each round.
         self.statuses: list[GradientStatus] = []
-        #: Messages about workers whose gradients were mostly dropped.
+        #: Messages about workers with mostly dropped gradients.
         self.stragglers: list[str] = []
-        #: Number of rounds that were complete when each worker was switched out.
+        #: Number of rounds completed before each worker was switched out.
         self.left_after: dict[int, int] = {}
-        #: Number of computations that were abandoned at the end of a block, by worker.
+        #: Number of computations abandoned at the end of a block, for each worker.
         self.abandoned = [0] * config.workers
         self._batches: dict[int, Batch] = {}  # batches of a block, by round
         self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, by round
-        self._span = 0  # cycles that the rounds of a block took, known after they have ended
-        self._since = 0  # register CYCLES of rank 0 at the start of a block
-        self._begun = [0] * config.workers  # cycle within the block at which each rank began to compute
+        self._span = 0  # number of cycles that the rounds of a block took, known once they have ended
+        self._since = 0  # value of register CYCLES of rank 0 at the start of a block
+        self._begun = [0] * config.workers  # cycle within the block when each rank started to compute
         self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
@@ -174,7 +174,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def left(self) -> int:
-        """Number of rounds that fit into the remaining cycles, given a round's mean measured or modelled cycles."""
+        """Number of rounds that fit in the remaining cycles, given a round's mean cycles."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -184,24 +184,24 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def reference(self) -> Reference:
-        """Golden state, which exists once the run has started."""
+        """Golden state, available once the run has started."""
         assert self._reference is not None
         return self._reference
 
     @property
     def _durations(self) -> tuple[list[int], int]:
-        """Modelled cycles of each rank's computation, and of closing a round with its update."""
+        """Modelled cycles of each rank's computation, and of closing a round including its update."""
         durations = self._workers.durations()
         return [durations[worker] for worker in self.members], self._workers.update_cycles(len(self.members))
 
     @property
     def _quorum(self) -> int:
-        """Number of timely gradients that close a round."""
+        """Number of on-time gradients needed to close a round."""
         return min(self._config.closing, len(self.members))
 
     def begin(self, *, restored: bool = False) -> None:
-        """Write the program, the rules of rounds, weights, state and pending gradients to the nodes, unless the nodes
-        have been ``restored``."""
+        """Write the program, quorum rules, weights, state and pending gradients to the nodes, unless the nodes have
+        been ``restored``."""
         if self._grid is not None:
             plan = self._grid.grid.disable(*(Part(Kind.NODE, worker) for worker in self.left_after)).plan(Shape.FLAT)
             self._grid.switch(plan)
@@ -256,7 +256,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.begin(restored=restored)
 
     def _keep(self, members: Sequence[int]) -> None:
-        """Continue with only these workers, in order of rank, and drop the pending gradients of the rest."""
+        """Continue with only these workers, in rank order, and drop the pending gradients of the rest."""
         pending = {worker: self._rounds.pending(rank) for rank, worker in enumerate(self.members)}
         self.members = list(members)
         self._rounds = QuorumRounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
@@ -265,23 +265,23 @@ class QuorumExecutor(Executor[GradientStatus]):
                 self._rounds.ready(rank, tag, gradient)
 
     def counts(self) -> list[dict[str, int]]:
-        """Count the gradients of each worker by status, except for pending gradients."""
+        """Count the gradients of each worker by status, excluding pending gradients."""
         ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
         return [{status: before[status] + (ledgers[worker].counts[status] if worker in ledgers else 0)
                  for status in COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
-        """Counts without pending gradients; a resumed ring computes these again, and counts them then."""
+        """Counts excluding pending gradients, which a resumed ring computes and counts again."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
-        """Return the rounds, by worker, of gradients that do not have a status yet."""
+        """Return, for each worker, the rounds with gradients that do not have a status yet."""
         return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
                 for worker in range(self._config.workers)]
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[GradientStatus]:
-        """Run the rounds of a block, compare the nodes with the golden model, and measure the accuracy."""
+        """Run a block of rounds, compare the nodes with the golden model, and measure the accuracy."""
         ring, begin, passes = self._ring, first - 1, len(batches)  # rounds are numbered from 0
         self._batches = dict(enumerate(batches, begin))
         feeder = QuorumFeeder(ring, self._program, QuorumModel(
@@ -332,7 +332,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
     def _may_begin(self, number: int) -> bool:
-        """Whether cycles of the run remain for another round after the previous round's update."""
+        """Whether enough cycles of the run remain for another round after the previous round's update."""
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
     def _abandons(self, feeder: QuorumFeeder) -> bool:
@@ -343,7 +343,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
     def _hopeless(self, feeder: QuorumFeeder) -> list[int]:
-        """Ranks with computations in progress that, if rounds continued, would end too late to have any weight."""
+        """Ranks with computations that would finish too late to have any weight if rounds continued."""
         elapsed, durations = self._elapsed, self._durations[0]
         each = self._span // (feeder.last - len(self.statuses))
         return [rank for rank, number in feeder.computing.items()
@@ -351,7 +351,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all remaining events, and return the nodes' counters after the last change by a command."""
+        """Take all remaining events; return the nodes' counters after the last change by a command."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -362,15 +362,14 @@ class QuorumExecutor(Executor[GradientStatus]):
                 on_event(rank, event)
 
     def _note(self, traces: list[list[TraceRecord]], feeder: QuorumFeeder, *, over: bool) -> None:
-        """Record the cycles and statuses of a block."""
         first = len(self.statuses)
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
-        # A gradient that is too late for any round is dropped when its computation ends, even after the last round.
+        # A gradient too late for any round is dropped when its computation ends, even after the last round.
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
-        # The next block begins when all nodes, including stragglers that are not abandoned, have ended this block.
+        # The next block begins when all nodes have ended this block, including stragglers that are not abandoned.
         end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
         self.cycles += end - begun
         self.statuses += [GradientStatus(self._by_worker(feeder.masks[number] & 0xFFFF),
@@ -381,7 +380,7 @@ class QuorumExecutor(Executor[GradientStatus]):
             self.abandoned[self.members[rank]] += 1
 
     def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
-        """Prepare the next block: switch out workers that are never in time, and make all nodes idle."""
+        """Prepare the next block: switch out workers that are never on time, and make all nodes idle."""
         if over:
             self._ring.recover()
         switched = bool(behind) and self._grid is not None and self._switch_out(behind)
@@ -389,21 +388,20 @@ class QuorumExecutor(Executor[GradientStatus]):
             self._begin_again(self.members, self._counts_to_resume())
 
     def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
-        """Restart with ``members`` and their pending gradients; ``counts`` are all workers' counts until now."""
+        """Restart with ``members`` and their pending gradients; ``counts`` are all workers' counts so far."""
         self._count_from(counts)
         self._keep(members)
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Use ``counts`` as the baseline for the counts in the new ledgers."""
+        """Use ``counts`` as the baseline of the new ledgers."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:
-        """Convert a mask of ranks to a mask of workers."""
         return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self.members))
 
     def _switch_out(self, workers: Sequence[int]) -> bool:
-        """Continue in a ring without these workers, and drop their gradients; False if no ring would be left."""
+        """Continue in a ring without these workers' gradients; return False if no ring would remain."""
         members = [worker for worker in self.members if worker not in workers]
         if len(members) < 2:
             self.stragglers.append(f"rounds from {len(self.statuses)} on: no ring would be left without workers "
@@ -418,7 +416,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return True
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
-        """Update the golden model with a closed round, and check that the ledger of each rank balances."""
+        """Apply a closed round to the golden model, and check that the ledger of each rank balances."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self.reference.step([row.view(np.float32) for row in contributions], self._workers.closed_settings(closed))
@@ -433,15 +431,15 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped[closed.tag] = self._newly_dropped()
 
     def _newly_dropped(self) -> int:
-        """Mask of the workers with a gradient that was dropped since the last call."""
+        """Mask of the workers that had a gradient dropped since the last call."""
         before, self._known_dropped = self._known_dropped, [counts["dropped"] for counts in self.counts()]
         return sum((now > was) << rank for rank, (now, was) in enumerate(
             zip(self._known_dropped, before, strict=True)))
 
     def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
-        """Compare nodes and their counts with the golden model; return workers that were never in time.
+        """Compare nodes and their counts with the golden model; return workers that were never on time.
 
-        The computations of the ranks in ``abandoned`` have not ended in this block.
+        The computations of ranks in ``abandoned`` have not ended in this block.
         """
         memory, reference = self._ring.memory, self.reference
         number, length = len(self.statuses), self._workers.length
@@ -474,12 +472,12 @@ class QuorumExecutor(Executor[GradientStatus]):
 
 
 def make_quorum_trainer(ring: Ring, data: Dataset, config: LateConfig, **options: Any) -> Trainer[QuorumExecutor]:
-    """Create a trainer of rounds on nodes; ``options`` are as for :class:`QuorumExecutor`."""
+    """Create a trainer for quorum rounds on nodes; ``options`` are as for :class:`QuorumExecutor`."""
     return Trainer(QuorumExecutor(ring, data, config, **options), quorum_batches(data, config))
 
 
 def quorum_batches(data: Dataset, config: LateConfig) -> QuorumBatches:
-    """Create the examples of all workers in each round."""
+    """Create the examples of all workers for each round."""
     shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
     return QuorumBatches(shares, config.batch)
 
@@ -488,7 +486,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
     """Configure a node with rounds for vectors of a given length, with the codecs and rows of ``node``.
 
     With two ``ports``, the memories are large enough for the blocks in a ring of two nodes, the smallest ring that
-    can remain after switching out.
+    can remain after switching out nodes.
     """
     base = NodeConfig() if node is None else node
     base = base.replace(
@@ -500,7 +498,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Maximum cycles that a node waits for a round; raises ``ValueError`` if a computation is too long."""
+    """Maximum cycles that a node waits for a round; raises ``ValueError`` for too long a computation."""
     longest = max(Workers(data, config).durations())
     if longest > _MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

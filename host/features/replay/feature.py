@@ -1,4 +1,4 @@
-"""Links that repeat lost or damaged words: docs/ring/link.md."""
+"""Links that retransmit lost or damaged words: docs/ring/link.md."""
 
 from host.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ReplayFeature"]
 
 
 class ReplayFeature(Feature):
-    """Feature that only provides the reason why golden nodes do not support links with replay."""
+    """Feature that only gives the reason why golden nodes do not support replay links."""
 
     not_golden = "Links that repeat words, or slots,", "its links have no state"
 

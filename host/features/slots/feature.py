@@ -1,4 +1,4 @@
-"""Packets sent in time slots of a common clock: docs/ring/slots.md."""
+"""Packets sent in time slots of a common clock; see docs/ring/slots.md."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "SlotsFeature"]
 
 
 class SlotsFeature(Feature):
-    """Feature for slots: positions and a common time for nodes, messages to nodes, and concurrent jobs."""
+    """Feature for slots: node positions, a common time, messages to nodes, and concurrent jobs."""
 
     def in_reset(self, devices: "Devices") -> None:
         from host.features.slots.rings import place_in_ring

@@ -1,7 +1,7 @@
-"""Transports to all nodes of a ring with slots, with messages through the host port of node 0.
+"""Transports to all nodes of a ring with slots, using messages through node 0's host port.
 
-Requests to other ranks are split into pieces of at most 64 words, which are sent as messages, and their answers are
-joined. A message without an answer is repeated. docs/ring/slots.md specifies the words and the rules.
+Requests to other ranks are split into pieces of at most 64 words, which are sent as messages, and the answers are
+joined. Unanswered messages are repeated. docs/ring/slots.md specifies the words and the rules.
 
 Example
 -------
@@ -27,48 +27,48 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-WINDOW = 4  # maximum unanswered messages to all nodes together, equal to the number that each gate stores
-MAX_NODES = 15  # size of the largest ring for which ranks fit the fields of a message
-#: A message is repeated after this number of cycles without any packet, or this number of packets of other nodes.
+WINDOW = 4  # maximum number of unanswered messages to all nodes, which is the number that each gate stores
+MAX_NODES = 15  # maximum ring size for which ranks fit in the fields of a message
+#: Number of cycles without any packet, or of packets from other nodes, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
-SLICE = 4096  # cycles that a node waits for an event in one request; a longer wait is split into several requests
-#: Number of words of registers or memories in a message, next to header and address, or header and status.
+SLICE = 4096  # cycles that a node waits for an event in one request; longer waits are split into several requests
+#: Number of register or memory words in a message, in addition to header and address, or header and status.
 _PART = MESSAGE_WORDS - 2
 _READS = (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
 _WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
-    """Value for rank 0's register SLOT_POSITION that assigns positions to all nodes of a ring."""
+    """Value of rank 0's register SLOT_POSITION that assigns positions to all nodes of a ring."""
     return nodes << 4
 
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request, with a separate tag: ``words`` without the tag, and the answer so far."""
+    """Piece of a request with its own tag: ``words`` without the tag, and the answer so far."""
 
     words: Words
-    tag: int | None = None  # tag of the piece's messages; None until one has been sent
+    tag: int | None = None  # tag of the piece's messages; None until one is sent
     waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are still to be sent
-    sent: Words | None = None  # the message sent last, while it is unanswered
+    sent: Words | None = None  # the last message sent, while it is unanswered
     others: int = 0  # packets of other nodes since that message
     answer: list[Words] = dataclasses.field(default_factory=list)
     response: Words | None = None
 
     @property
     def long(self) -> bool:
-        """Whether the piece needs several messages; if one of them is lost, it restarts with a new tag."""
+        """Whether the piece needs several messages; if one is lost, the piece restarts with a new tag."""
         return bool(self.words.size > MESSAGE_WORDS)
 
 
 @dataclasses.dataclass
 class _Conversation:
-    """Requests to a node, and the pieces of the first request."""
+    """Queue of requests to a node, and the pieces of the first one."""
 
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
     pieces: list[_Piece] = dataclasses.field(default_factory=list)
-    left: int = 0  # remaining cycles for which a wait for an event continues after this piece
+    left: int = 0  # remaining cycles of a wait for an event after this piece
     tag: int = 0
 
     @property
@@ -77,17 +77,17 @@ class _Conversation:
 
 
 def _header(packet: Words) -> dict[str, int]:
-    """Return the fields in the header of a request or response."""
+    """Return the header fields of a request or response."""
     return fields(_HEADER, int(packet[0]))
 
 
 def _with(packet: Words, **changes: int) -> Words:
-    """Return a copy of a request or response with changed header fields, such as its tag or count."""
+    """Return a copy of a request or response with changed header fields, such as the tag or count."""
     return np.concatenate([pack(_HEADER, _header(packet) | changes, "Header's"), packet[1:]]).astype(np.uint32)
 
 
 def _cut(request: Words) -> list[Words]:
-    """Split a register or memory request into reads or writes of at most 62 words each."""
+    """Split a register or memory request into requests of at most 62 words each."""
     header = _header(request)
     count, writes = header["count"], header["opcode"] in _WRITES
     if not (writes or header["opcode"] in _READS) or count <= _PART or request.size != 2 + writes * count:
@@ -98,7 +98,7 @@ def _cut(request: Words) -> list[Words]:
 
 
 def _joined(request: Words, responses: list[Words]) -> Words:
-    """Join the responses to a request that was split: the first error status, or all words if there is none."""
+    """Join the responses to a split request: the first error status or, if there is none, all words."""
     header = _header(request)
     refusal = next((number for number, response in enumerate(responses) if response[1] != Status.OK), None)
     status = np.uint32(Status.OK) if refusal is None else responses[refusal][1]
@@ -115,11 +115,11 @@ def _joined(request: Words, responses: list[Words]) -> Words:
 class MessageHub:
     """Transports to all nodes of a ring through rank 0.
 
-    Requests to rank 0 itself pass unchanged. A node receives a request after it has answered the previous one; only
-    pieces of a request that can safely be repeated are sent together. A piece of one message is repeated unchanged if
-    it is not answered: a node does not execute a command, event, run or edit again if it has the same tag as the
-    previous request. A piece of several messages restarts with a new tag, and writes the same words again.
-    ``transport`` is connected to rank 0 of 2 to 15 ``nodes``.
+    Requests to rank 0 itself pass unchanged. A node receives a request only after it has answered the previous one;
+    only pieces that can safely be repeated are sent together. An unanswered piece of one message is repeated
+    unchanged: a node does not execute a command, event, run or edit again if it repeats the tag of the previous
+    request. A piece of several messages restarts with a new tag and writes the same words again. ``transport`` is
+    connected to rank 0 of 2 to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -147,8 +147,8 @@ class MessageHub:
         """Receive the next response packet of a node.
 
         If no packet arrives from any node for ``timeout_cycles`` cycles, the node's request times out: its response
-        has the status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and an answer that arrives later is
-        discarded. Raises ``TimeoutError`` if rank 0 itself has not answered.
+        has the status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer is discarded. Raises
+        ``TimeoutError`` if rank 0 itself has not answered.
         """
         conversation, waited = self._conversations[node], 0
         while not conversation.responses:
@@ -176,7 +176,7 @@ class MessageHub:
         self._transport.close()
 
     def _begin(self, rank: int) -> None:
-        """Split the first request to a node into pieces, and start to send them."""
+        """Split the first request to a node into pieces and start sending them."""
         conversation = self._conversations[rank]
         request = conversation.requests[0]
         conversation.left = 0
@@ -189,7 +189,7 @@ class MessageHub:
         self._advance()
 
     def _make(self, rank: int, piece: _Piece) -> None:
-        """Build the messages of a piece, with a tag that the node has not received recently."""
+        """Build the messages of a piece with a tag that the node has not received recently."""
         conversation = self._conversations[rank]
         conversation.tag = (conversation.tag + 1) % 256
         piece.tag, piece.sent, piece.others = conversation.tag, None, 0
@@ -208,11 +208,11 @@ class MessageHub:
         return np.concatenate([header, payload]).astype(np.uint32)
 
     def _ready(self) -> Iterator[_Piece]:
-        """Yield the pieces that can be sent next, node by node in rotation."""
+        """Yield the pieces that can be sent next, rotating among the nodes."""
         for _ in self._conversations:
             self._turn = (self._turn + 1) % len(self._conversations)
             pieces = self._conversations[self._turn].pieces
-            # A piece of several messages is sent on its own, since another request would terminate it.
+            # A piece of several messages is sent by itself, since another request would terminate it.
             for piece in pieces:
                 if piece.waiting and piece.sent is None:
                     yield piece
@@ -220,7 +220,7 @@ class MessageHub:
                     break
 
     def _advance(self) -> None:
-        """Send messages to the nodes in rotation, as long as there is room for the answers."""
+        """Send messages to the nodes in rotation as long as there is room for the answers."""
         free = WINDOW - sum(len(conversation.on_the_way) for conversation in self._conversations)
         while free > 0 and (piece := next(self._ready(), None)) is not None:
             piece.sent, piece.others = piece.waiting.popleft(), 0
@@ -228,7 +228,7 @@ class MessageHub:
             free -= 1
 
     def _repeat(self, limit: int) -> None:
-        """Repeat messages that remain unanswered after ``limit`` packets of other nodes."""
+        """Repeat messages that are still unanswered after ``limit`` packets from other nodes."""
         for rank, conversation in enumerate(self._conversations):
             for piece in conversation.on_the_way:
                 if piece.others < limit:
@@ -242,7 +242,7 @@ class MessageHub:
         self._advance()
 
     def _respond(self, rank: int, response: Words) -> None:
-        """Respond to the first request of a node, and continue with its next request."""
+        """Respond to a node's first request and continue with its next one."""
         conversation = self._conversations[rank]
         conversation.responses.append(response)
         conversation.requests.popleft()
@@ -252,7 +252,7 @@ class MessageHub:
         self._advance()
 
     def _take(self, packet: Words) -> None:
-        """Process a packet from rank 0's host port: rank 0's own response, or a message with its check word."""
+        """Process a packet from rank 0's host port: either its own response, or a message with a check word."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
             for waiting in conversation.on_the_way:
@@ -265,7 +265,7 @@ class MessageHub:
             return
         piece = self._piece(self._conversations[rank], header["begin"], payload)
         if piece is None:
-            return  # the answer is to a request that timed out, or was repeated
+            return  # the request has timed out or was repeated
         piece.sent = None
         if payload.size:
             piece.answer.append(payload)
@@ -279,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """Find the piece that a message answers: the piece with its tag, or a piece with a partial answer."""
+        """Find the piece that a message answers: the one with its tag, or one with a partial answer."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:
@@ -295,7 +295,7 @@ class MessageHub:
         return None
 
     def _end(self, rank: int) -> None:
-        """Continue with the remaining pieces of a request, or respond if all are answered."""
+        """Continue with the remaining pieces of a request, or respond if all have been answered."""
         conversation = self._conversations[rank]
         request, pieces = conversation.requests[0], conversation.pieces
         answers = [piece.response for piece in pieces if piece.response is not None]

@@ -1,4 +1,4 @@
-"""Rings of nodes with slots: positions, common time, and alternating jobs (docs/ring/slots.md)."""
+"""Rings of nodes with slots: positions, common time, and jobs on alternate nodes (docs/ring/slots.md)."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,11 @@ from host.driver.ring import Ring
 
 __all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
 
-_SYNCS = 8  # number of SYNC periods within which all nodes should have received the time
+_SYNCS = 8  # number of SYNC periods within which every node should have received the time
 
 
 def place_in_ring(devices: Devices) -> None:
-    """Write the positions of the nodes of a ring. If two jobs share the ring, wait instead until packets of this job
-    have left the nodes of the other job."""
+    """Write the nodes' positions in a ring of their own; in a shared ring, wait until old packets have left."""
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
@@ -24,30 +23,30 @@ def place_in_ring(devices: Devices) -> None:
 
 
 def wait_for_time(devices: Devices) -> None:
-    """Wait until all nodes have a valid TIME, which slots require in rings of more than one node.
+    """Wait until all nodes have a valid TIME, which slots require on rings of two or more nodes.
 
-    Raises ``RingError`` if a node still has no valid TIME after several SYNCs of rank 0.
+    Raises ``RingError`` if a node still has no valid TIME after several SYNCs from rank 0.
     """
     for _ in range(_SYNCS):
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # waits for PERIOD cycles, since there is no event
+        devices[0].submit_pop_event(PERIOD).result()  # waits PERIOD cycles, since no event arrives
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Write to each node its position on the ring shared by jobs, in the order of ``devices``.
+    """Write each node's position on the ring shared by several jobs, in the order of ``devices``.
 
-    Ends all work in slots. Raises ``ValueError`` if the jobs cannot use alternate nodes of the ring.
+    Stops all work in slots. Raises ``ValueError`` if the jobs cannot be assigned to alternate nodes of the ring.
     """
     jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
         raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
                          f"{len(devices)} nodes")
-    # All old positions are cleared before the first node is given a new position.
+    # Clear all old positions before giving any node a new one.
     for size in (0, len(devices)):
         for pending in [device.submit_write_register("SLOT_POSITION", (rank | size << 4) if size else 0)
                         for rank, device in enumerate(devices)]:
@@ -55,10 +54,10 @@ def place_nodes(devices: Sequence[Device]) -> None:
 
 
 def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
-    """Connect and return the ring of each job, which consists of alternate nodes on the ring of links.
+    """Connect the nodes and return one ring per job, each made of alternate nodes on the ring of links.
 
-    From then on the driver of each job can run on a different host; it does not affect the other job's ring, nodes or
-    packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
+    Afterwards each job's driver can run on its own host, without affecting the other jobs' rings, nodes or packets.
+    Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()
@@ -72,11 +71,11 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
 
 
 def _check_slots(devices: Sequence[Device]) -> None:
-    """Raise RingError unless all nodes have slots in each superframe."""
+    """Raise RingError unless every node has slots in each superframe."""
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits for these cycles, as no event is expected
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits this long, since no event arrives
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

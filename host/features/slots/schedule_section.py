@@ -1,4 +1,4 @@
-"""Section of a run description for two runs side by side."""
+"""Section of a run description for two concurrent runs."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ __all__ = ["SideBySide"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideBySide(Schedule):
-    """Options of the schedule of two jobs that share one ring in alternate slots."""
+    """Schedule options for two jobs that share one ring in alternate slots."""
 
     kind: ClassVar[str] = "side-by-side"
     lead: ClassVar[str] = "--jobs"

@@ -1,4 +1,4 @@
-"""Two training runs side by side on one ring; their nodes alternate and send in slots."""
+"""Two training runs on one ring, on alternate nodes that send in slots."""
 
 import dataclasses
 import threading
@@ -41,7 +41,7 @@ __all__ = ["check_jobs", "train"]
 
 
 def _configs(spec: RunSpec) -> list[TrainingConfig]:
-    """Build the training configuration of each job from a description with all defaults set."""
+    """Build each job's training configuration from a description with all defaults set."""
     workload, optimizer = spec.workload, spec.optimizer
     length: dict[str, Any] = {} if workload.epochs is None else {"epochs": workload.epochs}
     check_range("Learning rate", optimizer.learning_rate, 0, COUNT)
@@ -54,7 +54,7 @@ def _configs(spec: RunSpec) -> list[TrainingConfig]:
 
 
 def check_jobs(spec: RunSpec) -> int:
-    """Number of nodes of a run; raises ``ValueError`` unless the jobs can share them equally."""
+    """Number of nodes of the run; raises ``ValueError`` unless the jobs can share them equally."""
     nodes = spec.ring.nodes
     check_range("Nodes (--nodes) of a run with --jobs", nodes, 2 * JOBS, 16)
     assert nodes is not None
@@ -64,7 +64,7 @@ def check_jobs(spec: RunSpec) -> int:
 
 
 def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Session]:
-    """Open a session on the ring of each job, after all rings are ready."""
+    """Open a session on each job's ring, once all rings are ready."""
     simulation = opened.simulation
     for link in simulation.links:
         link.set_latency(data=LATENCY, credit=LATENCY)
@@ -82,8 +82,8 @@ def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Sess
 
 def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
               on_step: Callable[[Training], None]) -> None:
-    """Run each experiment in a thread; the first one reports its steps. Raises the first error, which does not stop
-    the other experiment."""
+    """Run each experiment in its own thread; only the first reports its steps. Raises the first error, which does not
+    stop the other experiment."""
     errors: list[BaseException] = []
 
     def run(experiment: Experiment) -> None:
@@ -107,7 +107,7 @@ def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
 
 
 def train(spec: RunSpec) -> list[dict[str, Any]]:
-    """Run both jobs side by side, and return their reports; raises ``ValueError`` if a run is impossible."""
+    """Run both jobs side by side and return their reports; raises ``ValueError`` if a run is impossible."""
     nodes, configs, output = check_jobs(spec), _configs(spec), spec.known("output.folder")
     folders = [output / f"job-{job}" for job in range(JOBS)]
     console = make_console()

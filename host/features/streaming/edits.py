@@ -1,10 +1,10 @@
-"""Edits of the model during layer streaming, the program banks that apply them, and logs of edits.
+"""Model edits during layer streaming, the program banks that apply them, and edit logs.
 
 The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and takes effect in set s +
-2, which begins after every node has acknowledged it. One bank of a node contains the program of the running set, and
-the other bank the next program; the banks are switched only between sets. A node rejects an edit that arrives late or
-twice, that it cannot apply, or that does not result in the program with the edit's digest; the banks then remain
-unchanged. All fields of a log are checked before a run begins.
+2, which begins after every node has acknowledged it. One bank of a node contains the program of the running set, the
+other bank the next program; banks are switched only between sets. A node rejects an edit that arrives late or twice,
+that it cannot apply, or that does not result in the program with the edit's digest; the banks then remain unchanged.
+All fields of a log are checked before a run begins.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ class RefusedError(ValueError):
 class Kind(enum.Enum):
     """Kinds of edits.
 
-    ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer, and ``remove`` removes such a
-    layer. ``format`` changes a layer's weight format in FETCH, ``microbatches`` changes the number of microbatches in
-    a set, and ``rate`` changes the learning rate; the layer of the last two is 0.
+    ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer; ``remove`` removes this kind of
+    layer. ``format`` changes a layer's weight format in FETCH, ``microbatches`` the number of microbatches in a set,
+    and ``rate`` the learning rate; the last two use layer 0.
     """
 
     ADD = "add"
@@ -50,9 +50,9 @@ _KINDS = [kind.value for kind in Kind]
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Editable parameters of a set's program; raises ``ValueError`` if they are impossible or do not fit."""
+    """Editable parameters of a set's program; raises ``ValueError`` if they are invalid or do not fit."""
 
-    #: Number of inputs, and number of outputs of each layer.
+    #: Number of inputs, followed by the number of outputs of each layer.
     widths: tuple[int, ...]
     #: Format of each layer's weights.
     formats: tuple[str, ...]
@@ -105,16 +105,16 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """An edit of the program of a set."""
+    """An edit of a set's program."""
 
-    #: Number of the edit; edits are numbered from 1 in ascending order.
+    #: Number of the edit; edits are numbered in ascending order from 1.
     number: int
-    #: Number of the first set in which the edit takes effect.
+    #: Index of the first set that uses the edit.
     set: int
-    #: Number of the layer, from 1; or 0 if the edit refers to no layer.
+    #: Number of the layer, from 1, or 0 if the edit does not refer to a layer.
     layer: int
     kind: Kind
-    #: Width, format, number of microbatches, or learning rate.
+    #: Width, format, number of microbatches or learning rate, depending on the kind.
     value: int | float | str
     #: Digest of the resulting program.
     digest: str
@@ -125,7 +125,7 @@ class Edit:
 
     @classmethod
     def parse(cls, entry: Any) -> "Edit":
-        """Parse an entry of a log; raises ``RefusedError`` if it is damaged."""
+        """Parse a log entry; raises ``RefusedError`` if it is damaged."""
         names = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(entry, dict) or sorted(entry) != sorted(names):
             raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(entry)}")
@@ -150,8 +150,8 @@ def _layer(structure: Structure, layer: int) -> int:
 
 
 def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
-    """Return the program that results from an edit. Raises ``RefusedError`` if the layer does not exist, or if the
-    program is impossible or does not fit."""
+    """Return the program that results from an edit. Raises ``RefusedError`` if the layer does not exist, or the
+    program is invalid or does not fit."""
     widths, formats = list(structure.widths), list(structure.formats)
     changes: dict[str, Any] = {}
     match kind:
@@ -185,12 +185,12 @@ def edited(structure: Structure, layer: int, kind: Kind, value: int | float | st
 
 def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,
               value: int | float | str) -> Edit:
-    """Create an edit of a program, with the digest of the resulting program."""
+    """Create an edit of a program, including the digest of the resulting program."""
     return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)
 
 
 class Banks:
-    """Program banks of a node. All workers and the server have the same programs."""
+    """Program banks of a node; all workers and the server have the same programs."""
 
     def __init__(self, structure: Structure):
         #: Program of the running set.
@@ -206,8 +206,8 @@ class Banks:
         return self._next or self.current
 
     def receive(self, edit: Edit) -> int:
-        """Apply an edit to the other bank, and return the edit's number as an acknowledgement. Raises
-        ``RefusedError`` if the edit is late, repeated or impossible."""
+        """Apply an edit to the other bank and return its number as acknowledgement. Raises ``RefusedError`` if the
+        edit is late, repeated or impossible."""
         if edit.number <= self._number:
             raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
         if edit.set != self.set + 1:
@@ -220,14 +220,14 @@ class Banks:
         return edit.number
 
     def begin(self, number: int) -> Structure:
-        """Begin the next set; the banks are switched if there is a new program."""
+        """Begin the next set, switching banks if there is a new program."""
         if number != self.set + 1:
             raise ValueError(f"Sets must follow each other, {self.set + 1}, not {number!r}")
         self.set, self.current, self._next = number, self.following, None
         return self.current
 
 
-#: Limits for a log: words in a memory, width of a layer, and numbers of layers, of sets in a run, and of parameters.
+#: Limits for a log: words per memory, layer width, and number of layers, sets in a run, and parameters.
 _WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
 
 _words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")
@@ -257,8 +257,8 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab streaming`. Raises ``ValueError``, with the file and the first wrong field, if the
-    file is damaged or of a different kind."""
+    """Read a log of `gradring lab streaming`. Raises ``ValueError``, naming the file and the first invalid field, if
+    the file is damaged or of a different kind."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ __all__ = ["FEATURE", "StreamingFeature"]
 
 
 class StreamingFeature(Feature):
-    """Training with a server that streams layers to workers."""
+    """Feature for training with a server that streams layers to workers."""
 
     not_golden = "Roles of layer streaming", "microbatches are chosen by measured cycles"
 

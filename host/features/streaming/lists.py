@@ -1,15 +1,15 @@
-"""Lists and commands of a set on the workers of layer streaming, at addresses that edits do not change.
+"""Lists and commands of a set for layer streaming workers, at addresses that edits do not change.
 
-Units of the same shape share a list for each window. Lists address the first bank of buffers; the offset of a command
-moves the addresses to the second bank. Executions alternate between the banks: during each execution, the inputs of
-the next one are moved in, and the outputs of the previous one are moved out.
+Units of the same shape share one list per window. Lists address the first bank of buffers, and a command's offset
+moves the addresses to the second bank. Executions alternate between the banks: during each execution, the next one's
+inputs are moved in and the previous one's outputs are moved out.
 
-The server is the last node of the ring, so that the worker of rank 0 follows it: FETCH is a BROADCAST from the
+The server is the last node of the ring and is followed by the worker of rank 0, so FETCH is a BROADCAST from the
 server, and PUSH ends at the server. Waits are derived from the regions that commands access
 (:mod:`host.features.programs.program`).
 
-While a set runs, the data of the next set is written to separate addresses. A unit that is in both sets keeps its
-address in the server's memories, so that its weights and state are not written again.
+While a set runs, the next set's data is written to separate addresses. A unit that both sets contain keeps its
+address in the server's memories, so its weights and state are not written again.
 """
 
 import dataclasses
@@ -39,12 +39,12 @@ Bits = npt.NDArray[np.uint32]
 
 
 def first_bases(lengths: Sequence[int]) -> list[int]:
-    """Addresses of units that are stored one after another."""
+    """Addresses of units stored back to back."""
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
 def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) -> int:
-    """Lowest address, from ``first`` on, of ``length`` free elements; ``taken`` contains used ranges."""
+    """Lowest address from ``first`` on with ``length`` free elements; ``taken`` lists the used ranges."""
     base = first
     for begin, end in sorted(taken):
         if begin < base + length and base < end:
@@ -53,10 +53,10 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Addresses of the units after an edit; raises ``RefusedError`` if there is no room for a new unit.
+    """Addresses of the units after an edit. Raises ``RefusedError`` if there is no room for a new unit.
 
-    Units are represented by their master weights: ``before`` the edit, with addresses ``bases``, and ``after`` it. A
-    unit that is kept is the same object before and after. Each memory of the server has ``words`` words.
+    Units are given by their master weights, ``before`` the edit (at addresses ``bases``) and ``after`` it. A unit
+    that is kept is the same object in both. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
@@ -90,7 +90,7 @@ class StreamingLists:
     """Compiled lists of a plan."""
 
     plan: StreamingPlan
-    #: Words of all lists, which start at element ``base``.
+    #: Number of words of all lists, which start at element ``base``.
     words: Words
     #: Address of each list.
     places: dict[ListKey, int]
@@ -106,14 +106,14 @@ class _Compiler:
         self._product = Products(array=array, factors=factors, length=plan.microbatch)
 
     def _banked(self, name: str, width: int, first: int = 0) -> Matrix:
-        """Return the matrix in a banked buffer that starts at column ``first``."""
+        """Return the matrix that starts at column ``first`` of a banked buffer."""
         return at(Place.ACTIVATIONS, self._plan.bank.places[name] + first, relative=True), self._plan.stride(width)
 
     def _again(self, key: ListKey) -> Matrix:
         return at(Place.ACTIVATIONS, self._plan.again.base), self._plan.stride(key.outputs)
 
     def _outputs(self, key: ListKey, target: Matrix) -> Words:
-        """Encode the product that computes the outputs of a unit."""
+        """Encode the product that computes a unit's outputs."""
         base = self._plan.window * key.window
         return self._product((0, key.inputs, key.outputs), transpose_b=1, initial=Initial.MATRIX,
                              relu=int(not key.top), a=self._banked("x", key.inputs),
@@ -129,7 +129,7 @@ class _Compiler:
             "stride_target": gradient_stride, "loss": self._banked("loss", 1)[0]})
 
     def _backward(self, key: ListKey) -> Iterator[Words]:
-        """Yield the instructions that compute the gradients of weights, biases and inputs."""
+        """Yield the instructions that compute the gradients of the weights, biases and inputs."""
         upstream = (self._banked("gradient", key.outputs) if key.top
                     else self._banked("upstream", key.width, key.first))
         x, base = self._banked("x", key.inputs), self._plan.window * key.window
@@ -163,11 +163,11 @@ class _Compiler:
 def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = best_factors,
                   recompute: bool = True, base: int | None = None) -> StreamingLists:
     """Compile the lists of a plan from element ``base`` on, by default ``plan.lists``; ``factors`` chooses the
-    factors of products.
+    factors of the products.
 
-    With ``recompute``, backward recomputes the outputs of all layers; otherwise it recomputes only the outputs of the
-    last layer, which the loss needs. Results are bit-identical: the outputs of a ReLU are the inputs of the next
-    layer, and backward of that layer sets the gradients of zero outputs to zero.
+    With ``recompute``, backward recomputes the outputs of all layers, otherwise only the outputs of the last layer,
+    which the loss needs. Results are bit-identical, since the outputs of a ReLU are the inputs of the next layer, and
+    that layer's backward pass sets the gradients of zero outputs to zero.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
@@ -181,7 +181,7 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
 
 @dataclasses.dataclass(frozen=True)
 class _Execution:
-    """Execution of one microbatch for an access to a unit, with its position in the sequence of executions."""
+    """Execution of one microbatch that accesses a unit, and its position in the sequence of executions."""
 
     number: int
     backward: bool
@@ -195,7 +195,7 @@ class _Execution:
 
 
 def entry_of(number: int) -> int:
-    """Entry of a unit in the server's table of counts, or the end of the table if there is no room."""
+    """A unit's entry in the server's table of counts, or the end of the table if there is no room."""
     return int(min(number, ENTRIES))
 
 
@@ -215,7 +215,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
     def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Return the near and far region of each move: of inputs from far memory (``back``), or outputs to it."""
+        """Return each move's near and far region: inputs from far memory (``back``), or outputs to it."""
         plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
@@ -233,7 +233,7 @@ class _Builder:
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # upstream gradients have a region of the widest layer's size
+            if far == "upstream":  # the upstream gradients' region has the size of the widest layer
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))
@@ -252,13 +252,13 @@ class _Builder:
                       self._plan.units[number].words)
 
     def _fetched(self, access: int) -> bool:
-        """Whether the unit of an access must be fetched because its window does not contain it yet."""
+        """Whether the unit must be fetched for this access, because its window does not contain it yet."""
         number, backward = self._accesses[access]
         window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """Add the FETCH for an access, unless the access does not exist or needs none."""
+        """Add the FETCH for an access, unless there is no access or it needs none."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]
@@ -299,7 +299,7 @@ class _Builder:
                     "length": [*(lengths[work.microbatch] for lengths in self._lengths), 1]})
 
     def build(self) -> CompiledProgram:
-        """Build all commands, in the order of a single queue."""
+        """Build all commands in the order of a single queue."""
         self._program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region("settings", 0, 1)])
         count = self._plan.count
         sequence = [_Execution(number, backward, access, microbatch, access * count + microbatch)
@@ -322,18 +322,18 @@ class _Builder:
         return self._program.compile()
 
     def _depends(self, following: _Execution, execution: _Execution) -> bool:
-        """Whether an execution reads outputs of the previous execution."""
+        """Whether an execution reads outputs of the one before it."""
         return any(far.meets(made) for _, far in self._moves(following, back=True)
                    for _, made in self._moves(execution, back=False))
 
 
 def streaming_program(lists: StreamingLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
                   bases: Sequence[int] | None = None) -> CompiledProgram:
-    """Build the program of a set for all workers and the server, which has the last rank. Queues have room for
+    """Build the program of a set for all workers and for the server, which has the last rank. Queues hold up to
     ``depth`` commands.
 
-    ``lengths`` contains the examples of each microbatch of each worker, from 1 to the plan's number, and ``bases``
-    the addresses of the units on the server, by default one after another.
+    ``lengths`` gives the number of examples in each microbatch of each worker, from 1 to the plan's number. ``bases``
+    gives the units' addresses on the server; by default they are stored back to back.
     """
     plan = lists.plan
     bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases

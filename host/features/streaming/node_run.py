@@ -1,7 +1,7 @@
-"""Runs of layer streaming on a ring of workers and a server, compared with golden nodes.
+"""Layer streaming on a ring of workers and a server, compared with golden nodes.
 
-Golden workers that hold all layers run the same sets. The loss and the server's counts are compared after each set;
-its weights and state are compared before an edit and after each block. The assessor reads the server's own counts.
+Golden workers that hold all layers run the same sets. The loss and the server's counts are compared after each set,
+the server's weights and state before an edit and after each block. The assessor reads the server's own counts.
 
 Nodes with two program banks receive the lists, programs, new units and settings of the next set while a set runs,
 and an EDIT that all of them must acknowledge before the next set begins. Units keep their addresses on the server
@@ -86,7 +86,7 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Outcome of edits: number of the last edit, the new structure and program, and units new to the server."""
+    """Outcome of edits: number of the last edit, the resulting structure and program, and new units."""
 
     number: int
     structure: Structure
@@ -95,8 +95,8 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Raise ``ValueError`` if nodes lack the formats of a structure, or if the server has no room for its units with
-    ``planes`` state planes."""
+    """Raise ``ValueError`` if nodes lack the formats of a structure or the server lacks room for it. The server must
+    have room for all units with ``planes`` state planes."""
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
         raise ValueError(f"Format of layers on nodes without broadcast_formats must be {RAW}, not "
@@ -107,8 +107,8 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
 
 class NodeRun(GoldenStreaming):
-    """Run of layer streaming on connected nodes (the last one is the server), compared with golden nodes that hold
-    all layers; traces are read if ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
+    """Layer streaming on connected nodes (the last one is the server), compared with golden nodes that hold all
+    layers; traces are read if ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -126,9 +126,9 @@ class NodeRun(GoldenStreaming):
         self._next: _Next | None = None  # result of pending edits
         self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether the bits and counts of the nodes have matched the golden nodes so far.
+        #: Whether the nodes' bits and counts have matched the golden nodes so far.
         self.same = True
-        #: Cycles of each set traced since the run was started or resumed.
+        #: Cycles of each set that was traced since the run was started or resumed.
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> StreamingLists:
@@ -140,7 +140,7 @@ class NodeRun(GoldenStreaming):
             rows=worker.compute.rows, lanes=worker.lanes, operands=worker.compute.operands))
 
     def _on_nodes(self, structure: Structure) -> StreamingRing:
-        """Write the lists of a structure to the nodes, and the golden weights and state to the server."""
+        """Write a structure's lists to the nodes, and the golden weights and state to the server."""
         if self.relay is not None and self._running is not None and (
                 self._banked or self._running.plan.digest == structure.plan.digest):
             return self.relay
@@ -151,7 +151,7 @@ class NodeRun(GoldenStreaming):
     # Edits.
 
     def _send(self, edit: Edit) -> None:
-        """Send an edit; raises ``RefusedError`` if nodes with two banks have no room for both programs."""
+        """Send an edit; raises ``RefusedError`` if nodes with two banks cannot hold both programs."""
         if self._banked and self.relay is not None:
             following = self._following(self.relay, [*self._pending, edit])
             super()._send(edit)
@@ -177,7 +177,7 @@ class NodeRun(GoldenStreaming):
         return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
 
     def _steps(self, relay: StreamingRing, number: int) -> Iterator[None]:
-        """Stage the result of pending edits on the nodes, step by step; it takes effect with set ``number``."""
+        """Stage the result of pending edits on the nodes step by step, to take effect with set ``number``."""
         following = self._next
         if following is None or self._staged:
             return
@@ -191,13 +191,13 @@ class NodeRun(GoldenStreaming):
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """Return the state on which the rest of the run depends, except for the nodes' own state (:meth:`live`).
-        Raises ``ValueError`` before the first set."""
+        """Return the state on which the rest of the run depends, apart from the nodes' own (:meth:`live`). Raises
+        ``ValueError`` before the first set."""
         return {**super().state(), "relay": self._begun.state(), "staged": self._staged and bool(self._pending),
                 "same": self.same}
 
     def live(self) -> list[dict[str, list[tuple[int, int]]]]:
-        """Memory windows of each node on which the rest of the run depends; see :meth:`StreamingRing.live`."""
+        """Memory windows of each node that the rest of the run depends on; see :meth:`StreamingRing.live`."""
         return self._begun.live(self._optimizer.planes)
 
     @property
@@ -207,7 +207,7 @@ class NodeRun(GoldenStreaming):
         return self.relay
 
     def resume(self, state: dict[str, Any], *, restored: bool = True) -> None:
-        """Continue from a state, on nodes with the windows of :meth:`live` already restored."""
+        """Continue from a state, on nodes with already restored :meth:`live` windows."""
         super().resume(state)
         self.same = state["same"]
         self.relay = StreamingRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
@@ -220,7 +220,7 @@ class NodeRun(GoldenStreaming):
                 self.relay.follow(self._next.program)
 
     def prepare(self, number: int) -> None:
-        """Prepare the next set; before an edit, compare the nodes with the golden nodes."""
+        """Prepare the next set; before an edit, compare the nodes with the golden ones."""
         if self._pending:
             self.compare()
             if self.relay is not None:  # the edit was made after the latest set
@@ -231,7 +231,7 @@ class NodeRun(GoldenStreaming):
         super().prepare(number)
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
-        """Run a set, and compare the nodes with the golden nodes."""
+        """Run a set and compare the nodes with the golden ones."""
         reports = super().execute(first, batches)
         self.compare()
         return reports
@@ -261,7 +261,7 @@ class NodeRun(GoldenStreaming):
 
     @property
     def _moved(self) -> int:
-        """Words that the server's far memory moves for each parameter in a PUSH."""
+        """Number of words that the server's far memory moves per parameter in a PUSH."""
         return 2 * (1 + self._optimizer.planes)
 
     def costs(self, times: SetTimes, *, rate: Fraction) -> list[Costs]:
@@ -280,7 +280,7 @@ class NodeRun(GoldenStreaming):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with the golden ones; return whether all have been equal."""
+        """Compare the server's weights and state with the golden ones; return whether all have matched."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
             golden = self.server.masters, *zip(*self.server.state, strict=True)
@@ -289,11 +289,11 @@ class NodeRun(GoldenStreaming):
         return self.same
 
 
-#: Server memories are multiples of this number of elements, so that similar models share a simulation library.
+#: Sizes of server memories are multiples of this number of elements, so similar models share a simulation library.
 _STEP = 1 << 14
 #: Elements of a worker's memories.
 _ACTIVATIONS, _FAR = 8192, 1 << 17
-#: Cycles from a request to a far memory until its answer.
+#: Latency in cycles from a request to a far memory until its answer.
 LATENCY = 16
 
 
@@ -302,15 +302,15 @@ class StreamingNodes(NamedTuple):
 
     worker: NodeConfig
     server: ServerConfig
-    #: The worker's memories, as required by a plan.
+    #: Worker memories required by a plan.
     memories: Worker
 
 
 def streaming_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> StreamingNodes:
-    """Configure nodes for a model of ``words`` weights and biases in total, and ``planes`` state planes.
+    """Configure nodes for a model of ``words`` weights and biases in total and ``planes`` state planes.
 
-    A worker has four by four multiply-add units, ``windows`` windows of ``window`` elements, and accumulators. The
-    server updates one row per cycle.
+    A worker has four by four multiply-accumulate units, ``windows`` windows of ``window`` elements, and accumulators.
+    The server updates one row per cycle.
     """
     served, common = -(-words // _STEP) * _STEP, {
         "programs": Programs(depth=1024, banks=2, move_queue=True), "features": (SettableVersion(),)}
@@ -345,12 +345,12 @@ def open_streaming(nodes: StreamingNodes, *, workers: int, rate: Fraction = Frac
 
 @dataclasses.dataclass
 class StreamingCheckpointer(Checkpointer):
-    """Checkpoints of nodes, written after some sets and when a run is interrupted."""
+    """Checkpoints of nodes, written every few sets and when a run is interrupted."""
 
     _latest: tuple[dict[str, Any], DeviceFrame] | None = None
 
     def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any]) -> None:
-        """Store the state after the latest set and the report of all sets; write the file if it is due."""
+        """Store the state after the latest set and the report of all sets; write the file if due."""
         self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
             ring, trainer.executor.live())
         if self.due(trainer):
@@ -364,8 +364,8 @@ class StreamingCheckpointer(Checkpointer):
             self._latest = None
 
     def resume(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
-        """Restore nodes and run from the file, and return the report of all sets. Raises ``CheckpointError`` if
-        these nodes cannot be restored from it."""
+        """Restore nodes and run from the file, and return the report of all sets. Raises ``CheckpointError`` if the
+        file does not fit these nodes."""
         try:
             with self.path.open("rb") as file:
                 state, _ = restore(file, ring, key=user_key())

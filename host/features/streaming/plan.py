@@ -1,12 +1,12 @@
-"""Plans of layer streaming: the use of the memories of workers and their server.
+"""Plan of layer streaming: how the memories of the workers and their server are used.
 
-A worker has two windows in its weight memory and two accumulators in its gradient memory; or it has a window and an
-accumulator for every unit, so that the whole model stays on the worker, with the same sums. A layer larger than a
-window is divided by its outputs into equal parts of whole memory rows, except for the last layer, since the loss
-needs all outputs together. The activation memory contains two banks of buffers, so that one microbatch can be moved
-while another is computed, then one buffer of recomputed outputs, and then the lists. Buffers that are not used at the
-same time share addresses (:mod:`host.features.compute.memory.plan`). The worker's far memory contains the inputs of
-all layers, upstream gradients, labels and losses of all microbatches.
+A worker has two windows in its weight memory and two accumulators in its gradient memory. Alternatively, it has a
+window and an accumulator for every unit, so that the whole model stays on the worker; the sums are the same. A layer
+larger than a window is split by outputs into equal parts of whole memory rows, except for the last layer, since the
+loss needs all outputs together. The activation memory contains two banks of buffers (one microbatch can be moved
+while another is computed), a buffer for recomputed outputs, and the lists. Buffers that are not in use at the same
+time share addresses (:mod:`host.features.compute.memory.plan`). The worker's far memory contains the inputs of all
+layers, the upstream gradients, and the labels and losses of all microbatches.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ LARGEST = 4095
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes. A worker with more than two windows and accumulators is
-    *resident*: each unit has a separate window."""
+    """Sizes of a worker's memories in elements, and its number of lanes and windows. A worker with more than two
+    windows is *resident*: each unit has its own window."""
 
     lanes: int = 4
     weight_words: int
@@ -54,13 +54,13 @@ class Worker:
 
     @property
     def window(self) -> int:
-        """Number of elements of a window, and of an accumulator."""
+        """Number of elements in a window, and in an accumulator."""
         return int(min(self.weight_words, self.gradient_words) // (self.windows * GROUP) * GROUP)
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
     """Units of a perceptron: layers, or equal parts of layers that do not fit in a window. Raises ``ValueError`` if
-    no division fits, or if nodes cannot compute a layer."""
+    no split fits, or if nodes cannot compute a layer."""
     for width in widths[:-1]:
         if width % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of workers, "
@@ -87,12 +87,12 @@ def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
 
 
 def _part(layer: Unit, parts: int, lanes: int) -> int:
-    """Number of outputs of each part of a layer except the last part."""
+    """Number of outputs of each part of a layer; the last part may have fewer."""
     return layer.outputs if parts == 1 else up(-(-layer.outputs // parts), lanes)
 
 
 def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
-    """Raise ValueError if a server's far memory has no room for the weights and state of all units."""
+    """Raise ValueError if the weights and state of all units do not fit in a server's far memory."""
     needed = (1 + planes) * sum(unit.length for unit in units)
     if far_words < needed:
         raise ValueError(f"Server must have a far memory of {needed:,} words for weights and state, not "
@@ -101,25 +101,25 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties that distinguish lists. Units with the same properties share a list."""
+    """Properties that determine a list; units with equal properties share one."""
 
     backward: bool
-    #: Number of the window that stores the weights, and equally of the accumulator for the gradients.
+    #: Number of the window with the weights, which is also the number of the accumulator for the gradients.
     window: int
-    #: Fields of the unit, and number of outputs of the whole layer.
+    #: Fields of the unit, and the number of outputs of the whole layer.
     inputs: int
     outputs: int
     first: int
     width: int
-    #: Whether the list is the first layer's backward list (``bottom``), and belongs to the last layer (``top``).
+    #: Whether this is the backward list of the first layer (``bottom``), and a list of the last layer (``top``).
     bottom: bool
     top: bool
-    #: In backward, whether gradients are added to the sums of an earlier microbatch.
+    #: Whether a backward list adds gradients to the sums of an earlier microbatch.
     follows: bool = False
 
     @property
     def words(self) -> int:
-        """Number of words of the list, including its END."""
+        """Number of words in the list, including END."""
         products = (3 if self.bottom else 4) if self.backward else 1
         return up((products + int(self.top) + 1) * INSTRUCTION_WORDS, GROUP)
 
@@ -129,7 +129,7 @@ class StreamingPlan:
     """Plan of the memories of a worker."""
 
     units: tuple[Unit, ...]
-    #: Numbers of examples in a microbatch and of microbatches in a set.
+    #: Number of examples in a microbatch, and number of microbatches in a set.
     microbatch: int
     count: int
     worker: Worker
@@ -138,7 +138,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def widths(self) -> dict[int, int]:
-        """Number of outputs of each layer; layer 0 stands for the inputs."""
+        """Number of outputs of each layer, keyed by layer; layer 0 is the input."""
         return {0: self.units[0].inputs, **{layer: sum(unit.outputs for unit in units) for layer, units in
                                             itertools.groupby(self.units, lambda unit: unit.layer)}}
 
@@ -148,16 +148,16 @@ class StreamingPlan:
         return self.units[-1].layer
 
     def stride(self, width: int) -> int:
-        """Distance from one example to the next, in elements."""
+        """Distance in elements from one example to the next."""
         return up(width, self.worker.lanes)
 
     def size(self, width: int) -> int:
-        """Number of elements of a microbatch of vectors, rounded up to a multiple of 32."""
+        """Number of elements in a microbatch of vectors, rounded up to a multiple of 32."""
         return up(self.microbatch * self.stride(width), GROUP)
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Buffers of a bank, and the buffers that each kind of execution uses."""
+        """Buffers of a bank, and which of them each kind of execution uses."""
         inner = [self.size(self.widths[layer]) for layer in range(1, self.last)] or [GROUP]
         words = {"x": max(self.size(self.widths[layer]) for layer in range(self.last)), "y": max(inner),
                  "upstream": max(inner), "below": max(inner), "gradient": self.size(self.widths[self.last]),
@@ -173,7 +173,7 @@ class StreamingPlan:
 
     @property
     def distance(self) -> int:
-        """Distance from the first bank to the second, in elements."""
+        """Distance in elements from the first bank to the second."""
         return up(self.bank.peak, GROUP)
 
     @property
@@ -193,7 +193,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def windows(self) -> tuple[list[int], list[int]]:
-        """Window of each unit, by unit number, in forward and in backward."""
+        """Window of each unit, indexed by unit number, in the forward and the backward pass."""
         sides = list(range(len(self.units))), list(range(len(self.units)))
         if self.worker.resident:
             return sides
@@ -206,7 +206,7 @@ class StreamingPlan:
         return sides
 
     def key(self, number: int, *, backward: bool, follows: bool = False) -> ListKey:
-        """Return the key of a unit's list."""
+        """Return the list key of a unit."""
         unit = self.units[number]
         return ListKey(backward, self.windows[backward][number], unit.inputs, unit.outputs, unit.first,
                        self.widths[unit.layer], backward and unit.layer == 1, unit.layer == self.last, follows)
@@ -226,14 +226,14 @@ class StreamingPlan:
 
     @property
     def peak(self) -> int:
-        """Words on the chip, without lists: windows, accumulators, and buffers of activations."""
+        """Number of on-chip words used, excluding lists: windows, accumulators and activation buffers."""
         return 2 * self.worker.windows * self.window + self.lists
 
     # In far memory.
 
     @functools.cached_property
     def _far(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Base of each array in far memory, and its words per microbatch, by name and layer."""
+        """Base of each array in far memory and its words per microbatch, keyed by name and layer."""
         words = {("x", layer + 1): self.size(self.widths[layer]) for layer in range(self.last)}
         if self.last > 1:
             most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
@@ -244,12 +244,12 @@ class StreamingPlan:
 
     @property
     def _upstreams(self) -> int:
-        """Number of upstream gradient arrays: two if parts of a layer read one array while writing the other."""
+        """Number of upstream gradient arrays: two if parts of a layer read one while writing the other."""
         return 2 if any(unit.first for unit in self.units) else 1
 
     def far(self, name: str, microbatch: int, layer: int = 0) -> Region:
-        """Region in far memory of a layer's inputs (``x``) or ``upstream`` gradients, or of ``labels`` or ``loss``,
-        for one microbatch."""
+        """Far memory region of one microbatch: a layer's inputs (``x``) or ``upstream`` gradients, ``labels`` or
+        ``loss``."""
         base, words = self._far[name, layer % self._upstreams if name == "upstream" else layer]
         return Region("far", base + microbatch * words, words)
 
@@ -261,7 +261,7 @@ class StreamingPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of units, microbatches and buffers, equal for all nodes with the same program."""
+        """SHA-256 of units, microbatches and buffers; equal for all nodes that have the same program."""
         text = json.dumps([[dataclasses.astuple(unit) for unit in self.units], self.microbatch, self.count,
                            self.profile.digest])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -274,7 +274,7 @@ class StreamingPlan:
                 f"examples; per worker {self.peak:,} words on chip and {self.far_words:,} in far memory")
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the worker has no room for the plan."""
+        """Raise ``ValueError`` if the plan does not fit on the worker."""
         worker = self.worker
         if worker.resident and len(self.units) > worker.windows:
             raise ValueError(f"Resident units must be at most the {worker.windows} windows of a worker, not "
@@ -290,11 +290,11 @@ class StreamingPlan:
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Maximum number of examples, up to ``most``, in a microbatch on a worker with the inputs of all layers for
-    ``count`` microbatches in far memory. Raises ``ValueError`` if not even one example fits."""
+    """Largest microbatch, up to ``most`` examples, for a worker that keeps the layer inputs of ``count`` microbatches
+    in far memory. Raises ``ValueError`` if not even one example fits."""
     if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
-    # Each example adds at least one memory row to the buffers, so no microbatch above ``bound`` can fit.
+    # Each example adds at least one memory row to the buffers, so microbatches above ``bound`` cannot fit.
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
     for microbatch in range(min(most, bound, LARGEST), 0, -1):
         try:
@@ -309,8 +309,8 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
-    """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. By default
-    a microbatch has the most examples that fit, up to ``most``. Raises ``ValueError`` if the worker has no room."""
+    """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. The
+    default microbatch is the largest that fits, up to ``most``. Raises ``ValueError`` if the worker has no room."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

@@ -1,4 +1,4 @@
-"""Report of a run of layer streaming: its schema, a table of its steps, and a line about its link."""
+"""Report of a layer-streaming run: its schema, a table of its steps, and a line about its link."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ SCHEMA = Schema("gradring.streaming", 2, columns_of(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Tabulate the steps of a run; if there are many, only the first and the last ones."""
+    """Tabulate the steps of a run; if there are many, show only the first and last ones."""
     return Table("steps on nodes of u microbatches; modelled: a timeline of measured executions, and of moves",
                  _STEPS, rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]])
 

@@ -1,8 +1,8 @@
-"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and a server, which has the last rank.
+"""Layer streaming on nodes: runs a plan's sets on a ring of workers and a server (the last rank).
 
-Workers run a program of three queues. The server runs only the communicating queue, where commands wait only for each
-other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are written to the workers' far
-memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses are read in the same way.
+Workers run a program with three queues. The server runs only the communicating queue, and its commands wait only for
+each other: a FETCH or PUSH begins when all nodes have reached it. Inputs and labels are written to the workers' far
+memories through the first bank of buffers, with one MOVE_OUT per microbatch, and losses are read in the same way.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from sim.golden.features.streaming.streaming import Counts
 __all__ = ["SetOutcome", "SetProgram", "StreamingRing", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
-#: Number of commands of a worker between two reads of its trace.
+#: Number of commands that a worker runs between two reads of its trace.
 _READ_AFTER = 40
 #: Number of sets that a run and an edit can distinguish; sets are numbered from 0.
 _SETS = 1 << 16
@@ -38,7 +38,7 @@ Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 
 
 def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
-    """Commands of each queue of each node; the server is the last node."""
+    """Commands in each queue of each node; the server is the last node."""
     *workers, server = (program.commands(rank, nodes) for rank in range(nodes))
     served = [dataclasses.replace(op, after_0=0, lag_0=0, after_1=0, lag_1=0) for op in server[Queue.COMMUNICATE]]
     return [*workers, [served if queue == Queue.COMMUNICATE else [] for queue in range(len(server))]]
@@ -60,16 +60,16 @@ class SetProgram:
 class SetOutcome:
     """Losses of a set, and the trace of its run."""
 
-    #: Loss of each worker (rows) in each microbatch, summed over examples, as bit patterns.
+    #: Loss of each worker (row) in each microbatch, summed over examples, as bit patterns.
     losses: Bits
-    #: Starts and ends of the commands of the first worker, if the set was traced.
+    #: Starts and ends of the first worker's commands, if the set was traced.
     records: list[TraceRecord]
-    #: Program of the set; the tags of the records are indices into it.
+    #: Program of the set; the tags in the records are indices into it.
     program: CompiledProgram
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge neighbouring and overlapping ranges of elements, given as first element and count."""
+    """Merge adjacent and overlapping ranges of elements, given as (first element, count)."""
     joined: list[tuple[int, int]] = []
     for base, count in sorted(spans):
         if joined and base <= sum(joined[-1]):
@@ -81,7 +81,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class StreamingRing:
-    """Connected workers of a plan and their server, which is the last node, training a model layer by layer. Raises
+    """Connected workers and their server (the last node) that execute a plan and train a model layer by layer. Raises
     ``ValueError`` if the last node is not a server, or if another node is not a worker.
 
     Given the ``state`` of other nodes and a copy of their contents, these nodes continue from that state.
@@ -111,12 +111,12 @@ class StreamingRing:
         self._program = self.prepare(lists, self.bases, self._lengths).compiled
 
     def state(self) -> dict[str, Any]:
-        """Return the addresses of lists and units, the sizes of microbatches, and the number of sets."""
+        """Return the addresses of lists and units, the microbatch sizes, and the number of sets."""
         return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
 
     def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
-        """Memory windows of each node that the next set reads before it writes them, for the current and the staged
-        program: the lists of workers; and the server's weights, state planes, and counts of the latest set."""
+        """Return each node's memory windows that the next set reads before writing, for the current and the staged
+        program: the workers' lists, and the server's weights, state planes, and counts of the latest set."""
         both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
@@ -129,7 +129,7 @@ class StreamingRing:
         return [*({"activations": lists} for _ in self._workers), served]
 
     def follow(self, following: SetProgram) -> None:
-        """Adopt the program staged on other nodes, after their contents have been copied."""
+        """Adopt the program staged on other nodes after copying their contents."""
         self._following = following
 
     def _write_lists(self, lists: StreamingLists) -> None:
@@ -151,7 +151,7 @@ class StreamingRing:
             self._server.write_memory(memories[f"state_{plane}"].number, base, words)
 
     def served(self, planes: int) -> tuple[list[Bits], list[list[Bits]]]:
-        """Read the weights of the units, and their state planes, from the server."""
+        """Read the units' weights and state planes from the server."""
         def of(name: str) -> list[Bits]:
             number = self._server.config.memory_map[name].number
             return [self._server.read_memory(number, base, unit.length).view(np.uint32)
@@ -160,7 +160,7 @@ class StreamingRing:
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
     def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
-        """Read the server's counts of each unit in the FETCH and the PUSH of the last set."""
+        """Read the server's counts for each unit in the FETCH and the PUSH of the last set."""
         units = self._plan.units
         table = self._server.read_memory(self._server.config.memory_map["counts"].number, 0, 4 * len(units))
         rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
@@ -169,18 +169,18 @@ class StreamingRing:
         return fetched, pushed
 
     def prepare(self, lists: StreamingLists, bases: Sequence[int], lengths: Lengths | None = None) -> SetProgram:
-        """Compile the program of a set, with full microbatches unless ``lengths`` are given. Raises ``ProgramError``
-        if a queue has no room for it."""
+        """Compile the program of a set, with full microbatches unless ``lengths`` is given. Raises ``ProgramError``
+        if it does not fit in a queue."""
         lengths = lengths or [[lists.plan.microbatch] * lists.plan.count for _ in self._workers]
         return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=streaming_program(
             lists, lengths=lengths, depth=self._workers[0].config.programs.depth, bases=bases))
 
     def stage(self, following: SetProgram, *, number: int, settings: Settings,
               units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
-        """Stage the program and data of the next set on nodes with two banks, step by step, during or before a set.
-        The last step is an EDIT with a number, and its acknowledgement by all nodes.
+        """Stage the program and data of the next set on nodes with two banks, step by step, before or during a set.
+        The last step is a numbered EDIT that all nodes acknowledge.
 
-        ``units`` are new on the server, each given by its address, weights and state.
+        ``units`` lists the units that are new on the server, each with its address, weights and state.
         """
         if following.lists.base != self.lists.base:
             self._write_lists(following.lists)
@@ -199,7 +199,7 @@ class StreamingRing:
         self._following = following
 
     def turn(self) -> None:
-        """Switch to the staged program, if there is one, as nodes do at the start of the next set."""
+        """Switch to the staged program, if any, as the nodes do at the start of the next set."""
         if self._following is not None:
             following, self._following = self._following, None
             self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
@@ -209,8 +209,8 @@ class StreamingRing:
         """Run a set of ``count`` microbatches, all full except possibly the last, and wait for its end.
 
         If ``traced``, the trace of the first worker is read in parts while the set runs, since a node stores 256
-        records. The steps of :meth:`stage` for the next set (``meanwhile``) are taken one at each event, after all
-        nodes have latched the settings of this set; the remaining steps are taken after the set.
+        records. The steps of :meth:`stage` for the next set (``meanwhile``) are executed one per event, after all
+        nodes have latched the settings of this set; the remaining steps follow after the set.
         """
         self.turn()
         plan = self._plan
@@ -245,7 +245,7 @@ class StreamingRing:
 
     @property
     def _firsts(self) -> range:
-        """Index of the first example of each microbatch."""
+        """Index of the first example in each microbatch."""
         return range(0, self._plan.microbatch * self._plan.count, self._plan.microbatch)
 
     def _give(self, shares: Sequence[Share]) -> None:

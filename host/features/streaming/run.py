@@ -1,10 +1,10 @@
-"""Runs of layer streaming on golden nodes: sets, assessors that edit the model, and logs of runs.
+"""Layer streaming runs on golden nodes: sets, assessors that edit the model, and run logs.
 
-A set uses the next examples from a sequence of permutations of all examples, so that every microbatch is full. Only
-the initial number of microbatches may depend on measured cycles, and it is in the log as an edit.
+A set takes the next examples from a sequence of permutations of all examples, so that every microbatch is full. Only
+the initial number of microbatches may depend on measured cycles; the log records it as an edit.
 
-Assessors are rules that read only the reports of sets (:class:`SetReport`): losses, and zeros and saturations of each
-layer. They therefore make the same decisions in every run with the same bits.
+Assessors are rules that see only the reports of sets (:class:`SetReport`): losses, and each layer's zeros and
+saturations. They therefore make the same decisions in all runs with the same bits.
 """
 
 import collections
@@ -43,20 +43,20 @@ __all__ = [
 
 
 Bits = npt.NDArray[np.uint32]
-#: Layer, kind and value of a proposed edit.
+#: A proposed edit: layer, kind and value.
 Change = tuple[int, Kind, int | float | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """Report of a set, as read by an assessor."""
+    """Report of a set, which assessors base their decisions on."""
 
     #: Number of the set, from 0.
     number: int
     #: Loss summed over all examples of the set, as a bit pattern.
     loss: int
     examples: int
-    #: Elements, zeros and saturations of weights in FETCH, and of gradients in PUSH, by layer number from 1.
+    #: Elements, zeros and saturations of FETCH weights and of PUSH gradients, keyed by layer number from 1.
     fetched: Mapping[int, Counts]
     pushed: Mapping[int, Counts]
 
@@ -70,20 +70,20 @@ class SetReport:
 
 
 class Assessor(Protocol):
-    """Rule that reads the reports of sets in order, and proposes edits."""
+    """Rule that reads the reports of sets in order and proposes edits."""
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        """Propose changes to the program after ``following``, which is the program of the next set."""
+        """Propose changes to ``following``, the program of the next set."""
 
     def state(self) -> Any:
-        """Return the assessor's state, which affects later edits: numbers and strings, in lists and dictionaries."""
+        """Return the state that affects later edits, as lists and dictionaries of numbers and strings."""
 
     def restore(self, state: Any) -> None:
-        """Restore the state of an assessor with the same parameters."""
+        """Restore the state; the assessor must have the same parameters."""
 
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
-    """Split a layer of ``width`` outputs, given as weights and biases, into master weights of its units."""
+    """Split the weights and biases of a layer with ``width`` outputs into its units' master weights."""
     inputs = units[0].inputs
     weights, biases = vector[:inputs * width].reshape(width, inputs), vector[inputs * width:][:width]
     for unit in units:
@@ -93,13 +93,13 @@ def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
 
 
 def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
-    """Group the numbers of the units by layer."""
+    """Group unit numbers by layer."""
     return {layer: [number for number, unit in enumerate(units) if unit.layer == layer]
             for layer in dict.fromkeys(unit.layer for unit in units)}
 
 
 def first_weights(structure: Structure, seed: int) -> list[Bits]:
-    """Initial master weights of all units, taken from the host's perceptron."""
+    """Return the initial master weights of all units, taken from the host's perceptron."""
     widths = structure.widths
     model = perceptron(widths[0], widths[1:-1], widths[-1])
     model.initialize(seed)
@@ -114,10 +114,10 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
 
 
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
-    """Apply an edit to the server's master weights and state, and return the resulting program.
+    """Apply an edit to the server's master weights and state; return the resulting program.
 
-    An added layer is an identity, with bias and state zero: it leaves finite nonnegative numbers unchanged, such as
-    the outputs of a ReLU.
+    An added layer is the identity with zero bias and state, so it leaves finite nonnegative numbers, such as the
+    outputs of a ReLU, unchanged.
     """
     new = edited(old, edit.layer, edit.kind, edit.value)
     units, before = list(new.plan.units), _by_layer(old.plan.units)
@@ -137,7 +137,7 @@ def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Fraction of examples for which the label scores highest, with the weights that workers receive."""
+    """Return the fraction of correctly classified examples, using the weights that workers receive."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -152,8 +152,8 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 
 class GoldenStreaming(Executor[SetReport]):
-    """Executor of sets of layer streaming on golden nodes, starting with the program and learning rate of
-    ``structure``. A log's edits are sent one set before they take effect, edits for set 0 before set 0."""
+    """Executor of layer streaming on golden nodes, starting with the program and learning rate of ``structure``.
+    ``edits`` are sent one set before they take effect; edits for set 0 are sent before the run."""
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = ()):
@@ -173,13 +173,13 @@ class GoldenStreaming(Executor[SetReport]):
         self._send_edits(0)
 
     def propose(self, layer: int, kind: Kind, value: int | float | str, *, number: int | None = None) -> None:
-        """Send an edit that takes effect in set ``number``, by default the next set."""
+        """Send an edit that takes effect in set ``number`` (default: the next set)."""
         self._send(make_edit(
             self._banks.following, number=len(self.log) + 1, set=len(self.reports) if number is None else number,
             layer=layer, kind=kind, value=value))
 
     def _send_edits(self, number: int) -> None:
-        """Send the edits of the log that take effect in set ``number``."""
+        """Send the log's edits that take effect in set ``number``."""
         for edit in (candidate for candidate in self._edits if candidate.set == number):
             self._send(edit)
 
@@ -189,11 +189,11 @@ class GoldenStreaming(Executor[SetReport]):
         self._pending.append(edit)
 
     def begin(self) -> None:
-        """Do nothing: the server already holds the initial weights."""
+        """Do nothing, because the server already holds the initial weights."""
 
     def prepare(self, number: int) -> None:
-        """Apply the edits of the next set, which determine its number of examples, and send the edits of the
-        following set, both from the log and from the assessor."""
+        """Apply the next set's edits, which determine its number of examples, then send the edits for the set after
+        it, from the log and from the assessor."""
         structure = self._banks.begin(number)
         for edit in self._pending:
             self._structure = edit_server(self.server, self._structure, edit)
@@ -226,11 +226,11 @@ class GoldenStreaming(Executor[SetReport]):
 
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
-        """Counts of the last set's FETCH and PUSH, for each unit."""
+        """Return each unit's counts from the last FETCH and the last PUSH."""
         return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
-        """Execute a set, in this class on golden nodes and layer by layer; return its loss as a bit pattern."""
+        """Run a set layer by layer on golden nodes (subclasses may differ); return its loss as a bit pattern."""
         loss, _ = streaming_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss
@@ -247,8 +247,8 @@ class GoldenStreaming(Executor[SetReport]):
             "state": [[vector.copy() for vector in planes] for planes in self.server.state]}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from the state of a run with the same parameters, with the remaining edits of its log. Raises
-        ``ValueError`` if parameters differ, and ``RefusedError`` if nodes reject an edit of the state."""
+        """Resume from the state of a run with the same parameters and the remaining edits of its log. Raises
+        ``ValueError`` if parameters differ, and ``RefusedError`` if nodes reject a restored edit."""
         for name, own in self._origin().items():
             if state[name] != own:
                 raise ValueError(f"Run must go on from one with {name} {own!r}, not {state[name]!r}")
@@ -276,7 +276,7 @@ class GoldenStreaming(Executor[SetReport]):
             self._assessor.restore(state["assessor"])
 
     def _origin(self) -> dict[str, Any]:
-        """Parameters of the run that affect the bits of its results."""
+        """Return the run parameters that affect the bits of the results."""
         return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
                 "optimizer": repr(self._optimizer), "assessor_kind": type(self._assessor).__name__}
 
@@ -334,13 +334,13 @@ class Plateau:
         self._losses = collections.deque(state["losses"], maxlen=2 * self._sets)
 
 
-#: Next wider format for each format that can be too narrow.
+#: The next wider format, for formats that can be too narrow.
 _WIDER = {"mx4": "mx6"}
 
 
 class Underflow:
-    """Widen the format of a layer if more than the fraction ``part`` of its weights become zero in FETCH, in each of
-    ``sets`` successive sets."""
+    """Widen a layer's format if, in ``sets`` consecutive sets, more than a fraction ``part`` of its weights become
+    zero in FETCH."""
 
     def __init__(self, *, part: float = 0.1, sets: int = 10):
         self._part, self._sets = part, sets
@@ -367,7 +367,7 @@ class Underflow:
 
 
 class Together:
-    """Several assessors; only the first with proposals is used, since its changes may renumber layers."""
+    """Combine assessors; only the first that makes proposals is used, as its changes may renumber layers."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors

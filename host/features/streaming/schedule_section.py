@@ -1,4 +1,4 @@
-"""Section of a run description for layer streaming."""
+"""Run description section for layer streaming."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ __all__ = ["Streaming"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Streaming(Schedule):
-    """Options of layer streaming, where a server sends layers to workers, which hold only a few at a time."""
+    """Options of layer streaming: a server sends layers to workers, which hold only a few at a time."""
 
     kind: ClassVar[str] = "streaming"
     lead: ClassVar[str] = "--schedule streaming"

@@ -1,4 +1,4 @@
-"""Runs of layer streaming, from a run description to output files."""
+"""Layer-streaming runs, from the run description to the output files."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -38,7 +38,7 @@ __all__ = ["check", "train"]
 
 
 class _StreamingRun:
-    """A run of layer streaming, given a complete description; raises ``ValueError`` if it is impossible."""
+    """A layer-streaming run with a complete description; raises ``ValueError`` if it is impossible."""
 
     def __init__(self, spec: RunSpec):
         schedule, optimizer = spec.schedule, spec.optimizer
@@ -65,10 +65,10 @@ class _StreamingRun:
         self.stopped = 0
 
     def _lay_out(self) -> None:
-        """Divide layers into units, and choose the nodes' memories and the size of the microbatch."""
+        """Divide layers into units, and choose the memories of the nodes and the microbatch size."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # a window for each unit and for an added layer, but more than for streaming
+        if schedule.resident:  # one window per unit and one for an added layer, but more than for streaming
             windows = max(3, len(units) + schedule.plateau)
         self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -82,8 +82,8 @@ class _StreamingRun:
         check_structure(self.structure, self.configs.worker, self.configs.server, planes=self.optimizer.planes)
 
     def open_files(self, console: Console) -> bool:
-        """Check that all results can be written, and return whether there is a checkpoint to resume from."""
-        # The bits of a run depend on exactly these options.
+        """Check that all results can be written; return whether there is a checkpoint to resume from."""
+        # Exactly these options affect the bits of a run.
         own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
         names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
                  *(f"schedule.{name}" for name in own)]
@@ -121,12 +121,12 @@ class _StreamingRun:
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
-            if stopped and not trainer.complete:  # the report then contains the steps that have ended
+            if stopped and not trainer.complete:  # the report then contains the steps completed so far
                 self.stopped = stopped
                 self.checkpointer.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report the steps so far; must be called between steps, since golden nodes are ahead during a step."""
+        """Report the steps so far; call only between steps, since golden nodes run ahead within a step."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
@@ -145,7 +145,7 @@ class _StreamingRun:
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
     """Execute a run and return its report. Raises ``ValueError`` if the run is impossible, and ``typer.Exit`` after a
-    signal or if the nodes' bits differ from the golden nodes'."""
+    signal or if the nodes' bits differ from the golden model's."""
     run, console = _StreamingRun(spec), make_console()
     kept = run.open_files(console)
     with Progress(console) as progress:
@@ -160,12 +160,12 @@ def train(spec: RunSpec) -> dict[str, Any] | None:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise ``ValueError`` if a run, given by a description with all defaults set, is impossible."""
+    """Raise ``ValueError`` if a run, given by a description with all defaults filled in, is impossible."""
     _StreamingRun(spec)
 
 
 def _speed(what: str, text: str | None) -> Fraction:
-    """Parse the rate of a far memory, in words per cycle; ``what`` names the memory in errors."""
+    """Parse a far-memory rate in words per cycle; ``what`` names the memory in error messages."""
     try:
         speed = Fraction(text or "")
     except (ValueError, ZeroDivisionError):
@@ -176,7 +176,7 @@ def _speed(what: str, text: str | None) -> Fraction:
 
 
 def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
-    """Return the report entries of a step and of its timeline."""
+    """Return the report entries for a step and its timeline."""
     times, result = run.times[number - len(run.reports)], run.reports[number]
     costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)

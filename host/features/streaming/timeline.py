@@ -1,9 +1,9 @@
-"""Timeline of a set of microbatches, with layers that a server provides one after another.
+"""Timeline of a set of microbatches with layers that a server provides one after another.
 
-A set is one update: forward through all units, backward through all of them, and the update of the weights on the
-server. A unit is a layer, or a part of its outputs. The link transfers one unit at a time: FETCH brings a unit's
-weights into one of two windows, PUSH sends its gradients from one of two accumulators to the server. A unit's
-microbatches are executed one after another.
+A set is one update: forward through all units, backward through all units, and the weight update on the server. A
+unit is a layer or a part of its outputs. The link transfers one unit at a time: FETCH brings a unit's weights into
+one of two windows, and PUSH sends its gradients from one of two accumulators to the server. All microbatches of a
+unit are executed one after another.
 
 - FETCH of a unit starts when the window that it overwrites is no longer needed. This is not the window of the
   previous execution. A unit that is still in a window is not fetched.
@@ -13,8 +13,8 @@ microbatches are executed one after another.
   FETCH(l - 2).
 - A set begins when the last PUSH of the previous set has ended.
 
-:func:`streaming_timeline` models only layers. In :func:`program_run` a worker's program determines the operations and
-their order. Executions take the given cycles, FETCH and PUSH take the cycles of their packets, and moves take the
+:func:`streaming_timeline` models only layers. In :func:`program_run`, a worker's program determines the operations
+and their order. Executions take the given cycles, FETCH and PUSH take the cycles of their packets, and moves take the
 cycles of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one.
 Without moves and without cycles between commands, both timelines are the same. :func:`set_times` returns the cycles
 of a set that a worker has traced.
@@ -58,19 +58,19 @@ __all__ = [
 ]
 
 
-#: Cycles per word on the link, including headers and masks.
+#: Number of cycles per word on the link, including headers and masks.
 WORD = Fraction(33, 32)
 _CHAIN = "chains of nodes with links of 16 cycles"
 BEGIN = constant("layer streaming", 111, "a FETCH or PUSH by the formula, in addition to its words", _CHAIN)
 HOP = constant("layer streaming", 31, "a FETCH or PUSH by the formula, for each worker", _CHAIN)
 EXECUTION = constant("layer streaming", 100, "an execution, in addition to its products", "assumed")
-#: Number of executions that a backward pass costs: forward again, gradients of inputs, and gradients of weights.
+#: Cost of a backward pass, in executions: forward again, input gradients, and weight gradients.
 BACKWARD = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Cycles of a unit: for FETCH, for PUSH, and for one microbatch forward and backward."""
+    """Number of cycles of a unit: for FETCH, for PUSH, and forward and backward for one microbatch."""
 
     fetch: int
     push: int
@@ -80,11 +80,11 @@ class Costs:
 
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                 words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH of a unit, by the formula that chooses microbatches. Its results are higher than
-    the results of :func:`packet_cycles`.
+    """Cycles of a unit's FETCH and PUSH, by the formula used to choose the number of microbatches. Its results are
+    higher than the results of :func:`packet_cycles`.
 
-    During PUSH the server's far memory, with ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4
-    for momentum, 6 for Adam. A parameter takes ``words_per_parameter`` words in FETCH, depending on its format, and
+    During PUSH the server's far memory, at ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4 for
+    momentum, and 6 for Adam. A parameter takes ``words_per_parameter`` words in FETCH, depending on the format, and
     ``pushed`` words in PUSH.
     """
     if workers < 1:
@@ -97,12 +97,12 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
 
 
 def words_per_parameter(unit: Unit) -> Fraction:
-    """Number of words per parameter of a unit in FETCH, depending on its format."""
+    """Number of words per parameter of a unit in FETCH, depending on the format."""
     return Fraction(WEIGHT_CODECS[unit.format].max_words(unit.words), unit.words)
 
 
 def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
-    """Return the modelled cycles of a microbatch, forward and backward, for an array that is always full."""
+    """Return the modelled cycles of a microbatch, forward and backward, on an array that is always full."""
     cycles = -(-microbatch * unit.inputs * unit.outputs // macs) + EXECUTION
     return cycles, (BACKWARD if recompute else BACKWARD - 1) * cycles
 
@@ -116,8 +116,8 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 
 def microbatches(costs: Sequence[Costs]) -> int:
-    """Smallest number of microbatches that hides the time on the link: at least fetch / forward and (fetch + push) /
-    backward, for the unit that takes longest on the link, assuming that its neighbours are equal to it."""
+    """Smallest number of microbatches that hides the link time: at least fetch / forward and (fetch + push) /
+    backward for the unit that takes longest on the link, assuming equal neighbours."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
     longest = max(costs, key=lambda cost: cost.fetch + cost.push)
@@ -126,8 +126,8 @@ def microbatches(costs: Sequence[Costs]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, with its start, its end, and the number of its
-    window or accumulator. Programs also have events ``in`` and ``out``, the moves for an execution of the unit."""
+    """A unit's ``fetch``, ``push``, ``forward`` or ``backward``, with start, end, and the number of its window or
+    accumulator. In programs, ``in`` and ``out`` events are the moves for an execution of the unit."""
 
     kind: str
     unit: int
@@ -137,20 +137,20 @@ class Event:
 
     @property
     def executes(self) -> bool:
-        """Whether the event is an execution, rather than a transfer on the link or a move."""
+        """Whether the event is an execution, not a link transfer or a move."""
         return self.kind in ("forward", "backward")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Timeline of a set that starts at cycle 0."""
+    """Timeline of a set, starting at cycle 0."""
 
-    #: Events, in the order of the link and in the order of executions.
+    #: Events, in link order and in execution order.
     events: tuple[Event, ...]
 
     @property
     def end(self) -> int:
-        """End of the set, which is the end of its last PUSH."""
+        """End of the set, which is when its last PUSH ends."""
         return max(event.end for event in self.events)
 
     @property
@@ -164,7 +164,7 @@ class Run:
 
     @property
     def stalled(self) -> int:
-        """Cycles between the first and the last execution in which nothing is executed."""
+        """Number of cycles between the first and the last execution in which nothing is executed."""
         executed = self._executed
         return executed[-1].end - executed[0].start - self.busy
 
@@ -175,12 +175,12 @@ class Run:
 
     @property
     def idle(self) -> float:
-        """Fraction of the set's time that is before its first execution or after its last one."""
+        """Fraction of the set's time before its first execution or after its last one."""
         return 1 - (self.stalled + self.busy) / self.end
 
 
 class _Windows:
-    """Windows of weights, with the number of executions up to the last use of each window."""
+    """Weight windows, and the number of executions up to the last use of each."""
 
     def __init__(self) -> None:
         self._held: list[int | None] = [None, None]
@@ -188,7 +188,7 @@ class _Windows:
         self._last = 1
 
     def take(self, unit: int) -> tuple[int, bool]:
-        """Return the window of the next execution, and whether its unit must be fetched."""
+        """Return the next execution's window, and whether its unit must be fetched."""
         for window in (self._last, 1 - self._last):
             if self._held[window] == unit:
                 self._last = window
@@ -199,15 +199,15 @@ class _Windows:
 
 
 class _Set:
-    """Commands of a set, on the link and for execution, with their waits."""
+    """A set's commands on the link and for execution, and their waits."""
 
     def __init__(self) -> None:
         self.queues: tuple[list[golden.Timed], list[golden.Timed]] = ([], [])
-        #: Queue, kind, unit and window of each command, in the order of the commands.
+        #: Queue, kind, unit and window of each command, in command order.
         self.order: list[tuple[int, str, int, int]] = []
 
     def append(self, queue: int, kind: str, unit: int, window: int, *, cycles: int, after: int) -> int:
-        """Append a command after ``after`` commands of the other queue; return its number in its own queue."""
+        """Append a command that waits for ``after`` commands of the other queue; return its number in its queue."""
         self.queues[queue].append(golden.Timed(kind, cycles, waits=((after, 0),)))
         self.order.append((queue, kind, unit, window))
         return len(self.queues[queue])
@@ -257,7 +257,7 @@ def streaming_timeline(units: Sequence[Unit], costs: Sequence[Costs], count: int
 
 
 def uniform(layers: int, costs: Costs, count: int) -> Run:
-    """Compute the timeline of ``layers`` layers with equal costs."""
+    """Compute the timeline of ``layers`` layers of equal cost."""
     return streaming_timeline([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
 
 
@@ -287,17 +287,17 @@ class Far:
     latency: int = 16
 
     def cycles(self, length: int, *, back: bool) -> int:
-        """Cycles of a move of ``length`` words; ``back`` is true for a MOVE_IN."""
+        """Cycles of moving ``length`` words. ``back`` is true for MOVE_IN."""
         return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
 
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of a unit's FETCH and PUSH, summed over their packets; a row has ``lanes`` words. The constants are
-    fitted to gateware with links of 16 cycles.
+    """Cycles of a unit's FETCH and PUSH, summed over packets, with ``lanes`` words per row. The constants are fitted
+    to gateware with links of 16 cycles.
 
-    State words and rate are as for :func:`link_cycles`. A fraction ``zeros`` of the summed gradients is zero; PUSH
-    does not send zeros.
+    State words and rate are as in :func:`link_cycles`. ``zeros`` is the fraction of zeros in the summed gradients,
+    which PUSH does not send.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].max_words(words)
@@ -308,7 +308,7 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Return the events of a set, given each command's start and end: executions, then moves and link."""
+    """Return the events of a set from the start and end of each command: executions, then moves and link."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()
@@ -321,11 +321,11 @@ def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker according to its program, with the cycles of each unit and the pace of moves.
+    """Timeline of a set on a worker according to its program, given the cycles of each unit and the pace of moves.
     Without a pace, moves take no time.
 
-    There are ``gap`` cycles between two commands of a queue, and ``delay`` cycles from the end of a command to the
-    start of a command that has waited for it.
+    Two commands of a queue are ``gap`` cycles apart. A command that has waited for another one starts ``delay``
+    cycles after it ends.
     """
     tasks = [[instruction.task for instruction in queue] for queue in program.queues]
 
@@ -346,20 +346,20 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
 class SetTimes:
     """Measured cycles of a set on a worker."""
 
-    #: Timeline of FETCH, PUSH, executions and moves, in cycles after the first start; windows are not known.
+    #: Timeline of FETCH, PUSH, executions and moves, in cycles since the first start. Windows are unknown.
     run: Run
-    #: Cycles of each execution, by ``forward`` or ``backward`` and the number of the unit.
+    #: Cycles of each execution, keyed by ``forward`` or ``backward`` and unit number.
     executions: dict[tuple[str, int], list[int]]
-    #: Cycles from the first start of any command to the last end.
+    #: Number of cycles from when the first command starts until the last one ends.
     cycles: int
     #: Commands of the set.
     program: CompiledProgram
 
     @property
     def links(self) -> dict[tuple[str, int], int]:
-        """Cycles of ``fetch`` and ``push`` by unit. FETCH has its minimum cycles. A PUSH ends on a worker before the
-        server has updated its weights, so the cycles of a PUSH extend to the end of the next FETCH, minus the cycles
-        of that FETCH itself. A unit without a FETCH after its PUSH is omitted."""
+        """Cycles of ``fetch`` and ``push``, keyed by unit. FETCH takes its minimum number of cycles. A PUSH ends on a
+        worker before the server has updated its weights, so its cycles extend to the end of the next FETCH, minus
+        that FETCH's own cycles. Units without a FETCH after their PUSH are omitted."""
         on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
         result: dict[tuple[str, int], int] = {}
         for event in on_link:
@@ -372,7 +372,7 @@ class SetTimes:
         return result
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
-        """Costs of each unit, with the cycles of its FETCH and PUSH given by ``links``."""
+        """Costs of each unit, using the FETCH and PUSH cycles in ``links``."""
         def mean(kind: str, unit: int) -> int:
             cycles = self.executions[kind, unit]
             return round(sum(cycles) / len(cycles))
@@ -382,7 +382,7 @@ class SetTimes:
 
 
 def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
-    """Start and end of each command by its tag, in cycles after the first record; times wrap around."""
+    """Start and end of each command, keyed by tag, in cycles after the first record; times wrap around."""
     origin = records[0].time
     starts: dict[int, int] = {}
     ranges: dict[int, tuple[int, int]] = {}
@@ -396,7 +396,7 @@ def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
 
 
 def set_times(outcome: SetOutcome) -> SetTimes:
-    """Measure the cycles of a traced set; raises ``TraceError`` if the trace lacks a command."""
+    """Measure the cycles of a traced set. Raises ``TraceError`` if the trace lacks a command."""
     if not outcome.records:
         raise TraceError("Set must have been traced")
     spans = _spans(outcome.records)

@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "TenantsFeature"]
 
 
 class TenantsFeature(Feature):
-    """Adds only the reason why golden nodes do not support tenants."""
+    """Host side of the feature, which only explains why golden nodes do not support tenants."""
 
     not_golden = "Tenants", "its nodes have no windows"
 

@@ -1,4 +1,4 @@
-"""Tenants of nodes, for their privileged host: memory windows, and the tenant that is served.
+"""Tenant management for the privileged host of nodes: memory windows and the running tenant.
 
 Example
 -------
@@ -36,26 +36,26 @@ __all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
 
 _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 
-#: Settings that belong to a tenant, and are saved while another tenant's commands are executed. RESUMED_SET is not
+#: Settings that belong to a tenant and are saved while another tenant is running. RESUMED_SET is not
 #: included: a resumed gradient is dropped together with all gradients that wait for a round.
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: Values of a tenant's settings after reset.
+#: Reset values of a tenant's settings.
 _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
           for entry in REGISTERS if entry.name in SAVED}
 
-_PATIENCE = 100_000  # cycles within which a node must complete a QUIESCE
+_PATIENCE = 100_000  # maximum number of cycles for a node to complete a QUIESCE
 
-_TRIES = 1_000  # maximum number of requests while answers of a far memory are outstanding
+_TRIES = 1_000  # maximum number of requests while far memory answers are outstanding
 
 
 class NotAtRestError(DeviceError):
-    """A node has commands to execute, or events that have not been taken."""
+    """Raised if a node has commands to execute, or events that have not been taken."""
 
 
 class TenantDevice(Device):
-    """A node, as used by its privileged host for the job of a tenant.
+    """A node, as used by its privileged host for a tenant's job.
 
     Requests are made on behalf of the tenant, except for writes of privileged registers. A ring of such devices can
     be used like a ring without tenants while the nodes execute the tenant's commands. Addresses are relative to the
@@ -81,34 +81,34 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of a ring. All nodes have the same windows and serve the same tenant."""
+    """Privileged host of a ring; all nodes have the same windows and serve the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
             if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
-        #: Settings and flags of each node by tenant, as they were when the nodes stopped serving the tenant.
+        #: Settings and flags of each node, keyed by tenant, from when the nodes stopped serving that tenant.
         self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self.tenant = int(PRIVILEGED_HOST)  # tenant that the nodes serve; 0 is this host
+        self.tenant = int(PRIVILEGED_HOST)  # tenant served by the nodes; 0 is this host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
-        """Return the windows of a tenant: a base and a length for each memory."""
+        """Return the windows of a tenant, with a base and a length for each memory."""
         return dict(self._windows.get(tenant, {}))
 
     def devices(self, tenant: int) -> list[TenantDevice]:
-        """Return the nodes for the job of a tenant, with the tenant's current windows."""
+        """Return the nodes for a tenant's job, with the tenant's current windows."""
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Give a tenant windows, filled with zeros, which replace its current ones.
+        """Give a tenant zero-filled windows, which replace its current ones.
 
-        Windows have a base and a length for each memory, in elements: multiples of 32, within the memory, and
-        disjoint from the other tenant's. Other memories have none; ``far`` is for nodes that move activations.
+        A window is a memory's (base, length) in elements: multiples of 32, within the memory, and disjoint from the
+        other tenant's windows. Memories not listed have no window; ``far`` is for nodes that move activations.
 
-        Raises ``NotAtRestError`` if a node is busy, or if it has events and a window is in its far memory. In that
-        case nothing is changed.
+        Raises ``NotAtRestError`` if a node is busy, or has events while a window is in its far memory; nothing is
+        changed then.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})
@@ -121,7 +121,7 @@ class TenantHost:
         self._windows[tenant] = dict(windows)
 
     def withdraw(self, tenant: int) -> None:
-        """Remove all windows of a tenant, and fill their memory with zeros."""
+        """Remove all windows of a tenant and fill their memory with zeros."""
         windows = self._windows.get(tenant, {})
         self._require_rest(events=FAR in windows)
         for device in self._devices:
@@ -131,12 +131,12 @@ class TenantHost:
         self._windows.pop(tenant, None)
 
     def change(self, tenant: int) -> None:
-        """Make the nodes execute the commands of another tenant, or with 0 the commands of this host.
+        """Make the nodes execute another tenant's commands, or this host's commands if it is 0.
 
-        The previous tenant's settings and flags are saved, and the new tenant's settings and flags are restored;
-        initially they have their reset values. Programs are overwritten in all banks, links are reset, counters are
-        cleared, and gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, has
-        events, or waits for answers of its far memory; nothing is changed then.
+        The previous tenant's settings and flags are saved and the new tenant's are restored; initially they have
+        their reset values. Programs are overwritten in all banks, links are reset, counters are cleared, and
+        gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, has events, or waits
+        for answers of its far memory; nothing is changed then.
         """
         if not PRIVILEGED_HOST <= tenant < MAX_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MAX_TENANTS - 1}, not {tenant!r}")
@@ -159,7 +159,7 @@ class TenantHost:
         self.tenant = tenant
 
     def set_budget(self, cycles: int) -> None:
-        """Set the maximum cycles of a command of any tenant; 0 for no limit."""
+        """Set the maximum number of cycles for a command of any tenant; 0 means no limit."""
         for device in self._devices:
             device.write_register("BUDGET", cycles)
 
@@ -173,7 +173,7 @@ class TenantHost:
                 raise NotAtRestError(f"{device.name}: QUIESCE ended with {event}")
 
     def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Raise ``ValueError`` if a tenant or a window is impossible."""
+        """Raise ``ValueError`` if a tenant or a window is invalid."""
         if not PRIVILEGED_HOST < tenant < MAX_TENANTS:
             raise ValueError(f"Tenant must be between 1 and {MAX_TENANTS - 1}, not {tenant!r}")
         known = {name: None for device in self._devices for name in _spaces(device)}
@@ -208,7 +208,7 @@ class TenantHost:
 
     @staticmethod
     def _await_far(device: Device) -> None:
-        """Wait for answers of the far memory; the node is busy until they have arrived."""
+        """Wait for the far memory's answers; the node is busy until they have arrived."""
         for _ in range(_TRIES):
             with contextlib.suppress(ProgramRunningError):
                 device.write_register("WINDOW", 0)  # the value 0 sets no window
@@ -217,7 +217,7 @@ class TenantHost:
 
     @contextlib.contextmanager
     def _privileged(self) -> Iterator[None]:
-        """Make the nodes execute this host's commands within a context, without a budget of cycles."""
+        """Context manager that makes the nodes execute this host's commands, with no cycle limit."""
         tenant, budgets = self.tenant, [device.read_register("BUDGET") for device in self._devices]
         if tenant != PRIVILEGED_HOST:
             self.change(PRIVILEGED_HOST)
@@ -232,7 +232,7 @@ class TenantHost:
         """Fill windows with zeros."""
         for device in self._devices:
             if device.config.is_server:
-                device.write_register("CONTROL", 2)  # clears the status, so that lost words are noticed
+                device.write_register("CONTROL", 2)  # clears the status so that lost words are noticed
             for name, (base, length) in windows.items():
                 if name in device.config.memory_map:
                     device.write_memory(device.config.memory_map[name].number, base, np.zeros(length, np.uint32))

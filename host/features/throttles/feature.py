@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ThrottlesFeature"]
 
 
 class ThrottlesFeature(Feature):
-    """Feature that only provides the reason why golden nodes do not support throttles."""
+    """Feature that only states why golden nodes do not support throttles."""
 
     not_golden = "Throttles", "its nodes have no speed"
 

@@ -3,12 +3,12 @@
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, and less is better. Rows in cycles must not
 exceed their :func:`limit`. The other rows are only shown:
 
-- rows in seconds, which depend on the machine;
+- rows in seconds, since they depend on the machine;
 - the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but the cycles are
   attributed to the first step of the all-gather, which sends the sum;
 - a reduce-scatter of sparse gradients, since its bound does not include the last sums;
-- with a codec of gradients, scatter-reduce phases, plain all-reduces and reduce-scatters: headers are significant in
-  short packets, and the bound does not include sums that are not sent, one for each block;
+- with a gradient codec, scatter-reduce phases, plain all-reduces and reduce-scatters: headers are significant in
+  short packets, and the bound does not include the last sum of each block, which is not sent;
 - the effective bandwidth of an all-reduce, compared with the minimum that it should reach.
 
 An update in two dimensions is compared with the flat ring of its nodes, and with the sum of its commands run one by
@@ -63,19 +63,19 @@ SPARSE = 0.1
 SIZE = 64
 SAMPLES = 16
 
-#: Pairs of codecs for weights and gradients; rings are measured with each pair, and without codecs.
+#: Pairs of codecs for weights and gradients; rings are measured with each pair and without codecs.
 CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
 
-#: Maximum ratio of a row in cycles to its bound: for collectives on dense and on sparse gradients, for fused updates
+#: Maximum ratio of a row in cycles to its bound: for collectives with dense or sparse gradients, for fused updates
 #: with codecs, and for units, including their latency.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
 _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
-#: Sparse gradients; nonzero positions differ between nodes, so sums have fewer zeros after each hop.
+#: Sparse gradients with nonzeros at different positions on each node, so sums have fewer zeros after each hop.
 _APART = "sparse apart"
 
-#: Minimum effective bandwidth of an all-reduce relative to the link bandwidth, by codec and kind of gradients.
+#: Minimum effective bandwidth of an all-reduce, relative to the link bandwidth, keyed by codec and kind of gradients.
 _BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
               ("mx9", "dense"): 3.35}
 
@@ -86,8 +86,8 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 
 def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
-    """Cycles of each all-reduce per word that a link would transfer if gradients were raw, 2 (N - 1) / N · K words.
-    This is the inverse of the effective bandwidth relative to the link's bandwidth."""
+    """Cycles of each all-reduce per word that a link would transfer with raw gradients, 2 (N - 1) / N · K words. This
+    is the inverse of the effective bandwidth relative to the link bandwidth."""
     words = 2 * (nodes - 1) * length / nodes
     rows = []
     for row in measured:
@@ -102,7 +102,7 @@ def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int =
 
 
 def limit(row: Row) -> float:
-    """Return the maximum ratio of a row, or infinity if the row has no limit."""
+    """Return the maximum allowed ratio for a row, or infinity if it has no limit."""
     name, config = row["name"], row["config"]
     if row["unit"] != "cycles":
         return math.inf
@@ -123,7 +123,7 @@ def exceeds_limit(row: Row) -> bool:
 
 
 def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool = False) -> np.ndarray:
-    """Random gradients with zeros at equal positions on all nodes, or at different positions if ``apart``."""
+    """Generate random gradients; zeros are at the same positions on all nodes unless ``apart`` is set."""
     generator = np.random.default_rng(nodes)
     values = generator.standard_normal((nodes, length)).astype(np.float32)
     for ranks in np.arange(nodes)[:, np.newaxis] if apart else [slice(None)]:
@@ -132,7 +132,7 @@ def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool =
 
 
 def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
-    """Minimum cycles of a fused update: the larger of the bounds of the links and of the optimizer.
+    """Minimum cycles of a fused update: the larger bound of the links and the optimizer.
 
     - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
       of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements
@@ -143,7 +143,7 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
       with G words of a segment's gradients (33/32 · S if dense, in zero-value form), and W words of its weights (S if
       raw): see the codecs of :mod:`hdl.compression.registry`. The words of a table depend on the weights. The bound
       does not include reading a codebook, or the latency of encoders and decoders.
-    - The optimizer: number of elements of the largest block, ceil(K / N) in groups of 32, times
+    - The optimizer: number of elements in the largest block, ceil(K / N) rounded up to groups of 32, times
       ``optimizer.interval``, divided by ``optimizer.lanes``.
     """
     config = ring.devices[0].config
@@ -152,8 +152,8 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
 
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
-    """Measure a plain and a fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, a
-    reduce-scatter, and a plain all-reduce of gradients that are sparse in different positions on each node.
+    """Measure plain and fused all-reduces of dense and of sparse gradients, the scatter-reduce phase of each, a
+    reduce-scatter, and a plain all-reduce of gradients with different nonzero positions on each node.
 
     The fused update uses SGD and, for dense gradients, also Adam, which moves the most state. With codecs, gradients
     are dense, and a plain all-reduce is omitted if gradients have no codec.
@@ -198,7 +198,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Measure two integer layers on every node; the bound is the cycles in which all lanes multiply."""
+    """Measure two integer layers per node; the bound is the number of cycles with all lanes multiplying."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
@@ -210,7 +210,7 @@ def infer_rows(ring: Ring) -> list[Row]:
 
 
 def node_rows(ring: Ring) -> list[Row]:
-    """Measure generated and fetched masks, and sparsification; the bound is one memory row per cycle."""
+    """Measure generated masks, fetched masks and sparsification; the bound is one memory row per cycle."""
     rows = []
     generator = np.random.default_rng(0)
     matrices = generator.standard_normal((1, SIZE, SIZE)).astype(np.float32)
@@ -220,14 +220,14 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # half, since the errors, equal in number, are stored after the weights
+    length = LENGTH // 2  # half, since equally many errors are stored after the weights
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
 
 
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Measure all rows; ``announce`` is called with the name of each stage when it begins."""
+    """Measure all rows; ``announce`` is called with the name of each stage when the stage starts."""
     rows = []
     for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product"):
         announce(module.rpartition(".")[2])
@@ -264,7 +264,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
 
 
 def table(rows: list[Row]) -> Table:
-    """Tabulate the rows, with configurations below names, and mark rows that exceed their limits."""
+    """Tabulate the rows, with configurations below the names; rows above their limits are marked."""
     def number(value: float) -> str:
         return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 

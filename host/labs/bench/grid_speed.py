@@ -1,7 +1,7 @@
-"""Cycles of fused updates in two dimensions, compared with a flat ring and with separate commands.
+"""Benchmark two-dimensional fused updates against a flat ring and against separate commands.
 
-A row ``grid.fused_update`` is compared with the fused update of the flat ring through all nodes. A row
-``grid.commands`` compares the three commands, queued one after another, with the sum of their separate cycles.
+Rows ``grid.fused_update`` are compared with a fused update on a flat ring of all nodes. Rows ``grid.commands``
+compare three queued commands with the sum of their cycles when run separately.
 """
 
 import math
@@ -21,7 +21,7 @@ from host.transports.session import open_session
 
 __all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "UPDATE", "limit", "measure", "rows"]
 
-#: Rows and columns of the measured grids, number of elements, and codecs of weights and gradients.
+#: Measured grids (rows, columns), number of elements, and codecs of weights and gradients.
 GRIDS = ((2, 3), (2, 4))
 LENGTH = 16384
 CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
@@ -38,17 +38,17 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1,
 
 
 def limit(row: dict[str, Any]) -> float:
-    """Return the maximum ratio of a row.
+    """Return the maximum ratio allowed for a row.
 
-    An update with a codec of weights has no limit: in one of its commands the optimizer (one weight per cycle) and
-    the decoder (one word per cycle, for all blocks) take longer than links; in a flat ring, both run simultaneously.
+    Updates with a weight codec have no limit: in one command the optimizer (one weight per cycle) and the decoder
+    (one word per cycle, for all blocks) take longer than the links, while in a flat ring they overlap.
     """
     return math.inf if row["name"] == UPDATE and "weights raw" not in row["config"] else _LIMITS[row["name"]]
 
 
 def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
-    """Measure the cycles of dense updates: in a flat ring, and per command of a grid, run one by one (``alone``) and
-    queued. Also return the words that each node of the grid sends for one update."""
+    """Measure the cycles of dense updates in a flat ring and of each grid command, run one by one (``alone``) and
+    queued. Also return the words that each grid node sends per update."""
     generator = np.random.default_rng(0)
     gradients = list(generator.standard_normal((grid.nodes, length)).astype(np.float32))
     weights = generator.standard_normal(length).astype(np.float32)
@@ -83,7 +83,7 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
 
 
 def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
-    """Measure the benchmark's rows. A row's bound is the measured cycles that the grid is compared with."""
+    """Measure the benchmark rows. A row's bound is the cycle count that the grid is compared with."""
     result = []
     for weights, gradients in CODECS:
         config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())

@@ -1,12 +1,12 @@
-"""Training of centroid tables on a ring: the accuracy lost if layers store indices instead of weights.
+"""Centroid-table training on a ring: how much accuracy is lost if layers store indices, not weights.
 
-For each seed the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
-tables with fixed assignments; each layer has one table, equal on all nodes. In both parts, the nodes of a simulated
-ring compute, sum the gradients and update the parameters; they are compared with the golden model after each step,
-and count their multiplications with centroids. With ``--compute host`` the host computes products and gradients with
-the golden models; the results are bit-identical.
+For each seed, the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
+tables with fixed assignments; each layer has one table, the same on all nodes. In both parts, the nodes of a
+simulated ring compute and sum the gradients and update the parameters; they are compared with the golden model after
+each step, and count their multiplications with centroids. With ``--compute host`` the host computes products and
+gradients with the golden models; the results are bit-identical.
 
-Rows of seeds are stored in build/centroids/tables.json, and used by later runs with the same options.
+The rows for each seed are stored in build/centroids/tables.json and reused by later runs with the same options.
 """
 
 import contextlib
@@ -48,8 +48,8 @@ RATE = 0.003
 class CentroidClassifier(Classifier):
     """A perceptron with a table of ``centroids`` in each layer; its parameters are tables and biases.
 
-    It is created from the parameters of a dense perceptron by clustering the weights. The factors of products without
-    centroids have the format ``operands``.
+    It is created from the parameters of a dense perceptron by clustering the weights. Products without centroids use
+    factors in the format ``operands``.
     """
 
     def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
@@ -76,25 +76,25 @@ class Row:
     """Results for one seed."""
 
     seed: int
-    #: Test accuracy of the dense perceptron, after clustering of its weights, and after training of the tables.
+    #: Test accuracy of the dense perceptron, after clustering its weights, and after training the tables.
     dense: float
     clustered: float
     trained: float
 
-    #: Mean number of words that all nodes send in a step, with dense weights and with tables.
+    #: Mean number of words sent per step by all nodes, with dense weights and with tables.
     dense_words: float
     table_words: float
 
     steps: int  # steps in the training of tables
-    #: Mean compute cycles of a step with tables, on the slowest node; 0 if the host computes.
+    #: Mean number of compute cycles per step with tables, on the slowest node; 0 if the host computes.
     cycles: float
-    #: Multiplications with centroids, as counted by nodes, per output of a product or of the sums for gradients; 0 if
+    #: Number of multiplications with centroids, counted by nodes, per output of a product or of a gradient sum; 0 if
     #: the host computes.
     multiplications: float
 
 
 def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
-    """Train a dense perceptron, then tables, on a ring; both configurations have the same hidden layers."""
+    """Train a dense perceptron, then its tables, on a ring; both use the same hidden layers."""
     whole = Classifier(data, dense.hidden, align=dense.align)
     first = train(ring, whole, dense)
     task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,
@@ -105,7 +105,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Products of forward and for table gradients have one result per output; products of backward, one per input.
+    # Forward products and table-gradient products have one result per output, backward products one per input.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -127,7 +127,7 @@ def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, 
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate all seeds and their mean, with accuracies in per cent."""
+    """Tabulate all seeds and their mean, with accuracies in percent."""
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
 
@@ -162,7 +162,7 @@ class TableOptions(Section):
                              f"of these, or --compute host")
 
     def configs(self, seed: int) -> tuple[TrainingConfig, TrainingConfig]:
-        """Configurations for training the dense weights and the tables."""
+        """Return the configurations for training the dense weights and the tables."""
         return TrainingConfig(seed=seed, compute=self.compute), TrainingConfig(
             epochs=self.epochs, seed=seed, compute=self.compute,
             optimizer=SGD(learning_rate=self.learning_rate, momentum=0.9))

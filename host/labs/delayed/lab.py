@@ -1,9 +1,9 @@
-"""Cycles of a training step with weights that lack the latest updates, on simulated nodes.
+"""Cycles of a training step that uses weights without the latest updates, on simulated nodes.
 
 The lab runs several overlapping passes of a deep network, with different numbers of delayed layers, and prints the
-cycles of a pass, the cycles of the serial schedule, the bound, and the versions of the weights that the layers have
-computed with. Computation is only modelled, and gradients are dense and random; with ``--compute node``, the engines
-of the nodes compute on random inputs.
+cycles per pass, the cycles of the serial schedule, the bound, and the version of the weights used by each layer.
+Computation is only modelled, and gradients are dense and random; with ``--compute node``, the nodes' engines compute
+on random inputs.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from sim.golden.features.programs.program import GAP
 
 __all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
 
-#: Passes of a run, and initial passes that fill the queues; a node's trace can hold four passes of the deep network.
+#: Number of passes in a run, and number of initial passes that fill the queues; a trace holds four passes.
 _PASSES, _FILLING = 4, 2
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
@@ -52,25 +52,25 @@ class Row:
     """Measured passes of one schedule."""
 
     schedule: str
-    #: Cycles from the last update of a pass to the last update of the next pass.
+    #: Number of cycles from the last update of a pass to the last update of the next pass.
     cycles: float
-    #: Cycles of all commands of a queue in a pass, on the node with the largest sum.
+    #: Total cycles of all commands of a queue in a pass, on the node with the largest total.
     compute: float
     communicate: float
     #: Number of commands in the communicating queue.
     commands: int
-    #: For each layer, the number of updates that its weights lack in the last pass.
+    #: For each layer, how many updates its weights lack in the last pass.
     versions: list[int]
 
     @property
     def bound(self) -> float:
-        """Cycles of the longer queue, including the gaps between commands in the communicating queue."""
+        """Return the cycles of the longer queue, including the gaps of the communicating queue."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
 class Bench:
-    """Nodes for measuring a network, with two queues, master weights, and versions of the weights. The second copy of
-    the weights is stored ``distance`` elements after the first."""
+    """Nodes for measuring a network, with two queues, master weights, and weight versions. The second
+    copy of the weights is stored ``distance`` elements after the first."""
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
         self._ring = ring
@@ -102,7 +102,7 @@ class Bench:
             run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                              after="backward 1" if computer is None else "forward 1",
                              give=lambda number: self._give(computer, number % 2))
-        else:  # without flags and second copies of weights, each pass is a separate run
+        else:  # without flags and a second copy of the weights, each pass is a separate run
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
             run = ring.programs.run(collectives=program.collectives)
@@ -116,7 +116,7 @@ class Bench:
         return Computer(self._ring, lists, self._length)
 
     def _give(self, computer: Computer | None, odd: int) -> None:
-        """Write inputs and labels to the nodes, or stage gradients if nodes have no engine."""
+        """Write inputs and labels to the nodes, or stage gradients if the nodes have no engine."""
         ring, examples, random = self._ring, self._costs.examples, self._generator
         if computer is None:
             ring.memory.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
@@ -151,7 +151,7 @@ SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("row
 
 
 def table(rows: Sequence[Row], *, compute: str) -> Table:
-    """Tabulate the rows, starting with the serial schedule."""
+    """Tabulate the rows, with the serial schedule first."""
     return Table(f"cycles of a pass; compute: {compute}", (
         Column("schedule"), Column("cycles", format=",.0f"),
         Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
@@ -186,7 +186,7 @@ def delayed_lab(
     node = (node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
             if compute is Engine.NODE else node.replace(stub=ComputeStub()))
     results = Results(output, "stale.json")
-    # The data of the passes is written during the timed run.
+    # The data for all passes is written during the timed run.
     with open_session(nodes=network.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, network.costs, distance=words // 2)
         rows = [bench.measure(schedule) for schedule in schedules]

@@ -10,51 +10,51 @@ from host.labs.estimate.scaling import estimate, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
-#: Register of each part's throttle, and its lowest bit in this register.
+#: Register of each part's throttle, and its lowest bit in the register.
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words until a new delay takes effect
+_LONGEST, _QUIET = 255, 300  # longest link delay; number of cycles without words until a new delay takes effect
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """Estimated and measured cycles of a program on a target."""
 
-    #: Name of the target, and name of the program.
+    #: Name of the target and name of the program.
     target: str
     program: str
     length: int  # parameters of the network
     overlapped: bool  # whether computation and communication overlap
-    alpha: float  # factor by which the throttled cycles are multiplied
-    #: Cycles on the execution machine: without throttles, with throttles, and with all throttled rates halved again.
+    alpha: float  # factor to multiply the throttled cycles by
+    #: Cycles on the execution machine: unthrottled, throttled, and with all throttled rates halved again.
     execution: float
     first: float
     second: float
-    #: Estimated cycles on the target, and, as a plain estimate, the throttled cycles times alpha.
+    #: Estimated cycles on the target; and the plain estimate, which is the throttled cycles times alpha.
     estimate: float
     plain: float
-    #: Estimates by single metrics: the cycles of the execution machine, scaled by the ratio of the machines' rates.
+    #: Estimates by single metrics: cycles on the execution machine, scaled by the ratio of the machines' rates.
     singles: dict[str, float]
     truth: float  # measured cycles of the target
 
     def error(self, value: float) -> float:
-        """Relative deviation of an estimate from the measured cycles."""
+        """Relative error of an estimate."""
         return value / self.truth - 1
 
     @property
     def best_single(self) -> tuple[str, float]:
-        """The single metric with the closest estimate, and this estimate."""
+        """The single metric with the best estimate, and this estimate."""
         return min(self.singles.items(), key=lambda single: abs(self.error(single[1])))
 
     @property
     def better(self) -> bool:
-        """Whether the estimate is closer than the estimates by any single metric."""
+        """Whether the estimate is better than the estimate of every single metric."""
         return abs(self.error(self.estimate)) < abs(self.error(self.best_single[1]))
 
 
 def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> None:
-    """Set the throttles and the link delay of all nodes."""
+    """Set the throttles and the link delay on all nodes."""
     values: dict[str, int] = {}
     for metric, (name, bit) in REGISTERS.items():
         values[name] = values.get(name, 0) | registers.get(metric, 0) << bit
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Cycles by which links of the execution machine must be delayed to have the target's latency."""
+    """Cycles by which links of the execution machine must be delayed to match the target's latency."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "
@@ -74,7 +74,7 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, whose nodes have throttles, and its measurements."""
+    """The execution machine, which has nodes with throttles, and its measurements."""
 
     def __init__(self, opened: Opened):
         self.machine = opened.machine
@@ -90,7 +90,7 @@ class Bench:
         return self._known[case]
 
     def throttled(self, case: Case, registers: dict[str, int], *, delay: int) -> float:
-        """Measure the cycles of a throttled step. It starts from the same weights as a step without throttles."""
+        """Measure the cycles of a throttled step, which starts from the same weights as the unthrottled step."""
         measured = self._run(case, registers, delay)
         if measured.weights != self.untouched(case).weights:
             raise AssertionError(f"Weights of {case} differ with throttles {registers}")
@@ -116,7 +116,7 @@ class Bench:
 
 def rates_of(execution: Machine, target: Machine,
              cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
-    """Rates of the execution machine and of a target, for each program. Raises ``ValueError`` if a machine cannot run
+    """Rates of the execution machine and of a target for each program. Raises ``ValueError`` if a machine cannot run
     a program, or if the execution machine cannot estimate the target."""
     check_delay(execution, target)
     pairs = []
@@ -131,8 +131,8 @@ def rates_of(execution: Machine, target: Machine,
 
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimate programs on a target, which is then built and run as well. Raises ``ValueError``, before anything is
-    built, if the target cannot run a program, or if this machine cannot estimate it."""
+    """Estimate programs on a target, which is then also built and run. Raises ``ValueError`` before building anything
+    if the target cannot run a program, or if this machine cannot estimate it."""
     cases, execution = list(cases), bench.machine
     rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")
@@ -147,8 +147,8 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimate faster compute with the same link; the compute stub replaces engines with more units. Pairs contain
-    the multiply-adds per cycle of the execution machine and of the target, instead of the values in the cases."""
+    """Estimate faster compute with the same link, using the compute stub in place of engines with more units. Pairs
+    give the multiply-adds per cycle of the execution machine and the target, overriding the cases."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

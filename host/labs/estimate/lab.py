@@ -1,4 +1,4 @@
-"""The lab `gradring lab estimate`: estimated and measured cycles of targets, as tables and a picture."""
+"""The lab `gradring lab estimate`: estimated and measured cycles, as tables and a figure."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from host.schema import Schema
 
 __all__ = ["BARS", "SCHEMA", "describe", "draw", "estimate_lab", "limit", "summary", "tables"]
 
-#: Maximum relative deviations from the measurement, by the minimum number of parameters that they apply to.
+#: Maximum relative errors, keyed by the minimum number of parameters that they apply to.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
 _TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}
@@ -35,7 +35,7 @@ def _exceeds(kind: str, row: Row) -> bool:
 
 
 def _columns(kind: str) -> tuple[Column, ...]:
-    """Return the columns of rows in the JSON report."""
+    """Return the given rows as columns, as in the JSON report."""
     return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
             Column("plain_error", of=lambda row: row.error(row.plain)),
             Column("best_single", of=lambda row: row.best_single[0]),
@@ -53,7 +53,7 @@ def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
 
 
 def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
-    """Tabulate all rows, marked if they exceed their limit, and the errors of each target in per cent."""
+    """Tabulate all rows, marking any that exceed their limit, and the errors of each target in per cent."""
     def error(value: str, form: str) -> Column:
         return Column(f"{value}_error", format=form, of=lambda row: row.error(getattr(row, value)))
 
@@ -84,7 +84,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Count rows and targets within their limits, and programs with estimates better than any single metric."""
+    """Count rows and targets within limits, and programs estimated better than by any single metric."""
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))
@@ -97,7 +97,7 @@ def summary(kind: str, rows: Sequence[Row]) -> str:
 
 
 def draw(parts: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Draw the deviations of all estimates, with one panel for each part."""
+    """Plot the errors of all estimates, with one panel per part."""
     parts = {kind: rows for kind, rows in parts.items() if rows}
     most = max(map(len, parts.values()))
     with picture(path, size=(7.2 * len(parts), 1.6 + 0.22 * most), columns=len(parts)) as panels:

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Machines whose times are compared: nodes, links and host ports.
+"""Machines to compare: nodes, links and host ports.
 
-Targets are actually built, so that estimates can be compared with measurements.
+Target machines are built, too, so that estimates can be compared with measurements.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from sim.verilated.ring import VerilatedRing
 
 __all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened", "SlowPortNode", "built", "opened"]
 
-NODES = 2  # number of nodes in the ring of every machine
+NODES = 2  # number of nodes in each machine's ring
 
-#: Node that runs programs, with 8 multiply-adds per cycle.
+#: Node with programs and 8 multiply-adds per cycle.
 NODE = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=16384, weight=8192, state=4096, planes=1),
     masking=False, sparsify=False, programs=Programs(), compute=Compute(rows=2), stub=ComputeStub())
@@ -48,7 +48,8 @@ class Machine:
     host: int = 1  # cycles per word at the host port
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
-        """Rates of all parts of the machine, for a program with ``compute_cycles`` compute cycles on it."""
+        """Return the rates of all parts of the machine for a program that takes ``compute_cycles`` cycles to
+        compute."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
                 "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
@@ -57,14 +58,14 @@ class Machine:
 _HALF = Fraction(1, 2)
 _THROTTLED = NODE.replace(features=(Throttles(),))
 
-#: Machine on which estimates are made; its nodes have throttles.
+#: Machine that runs the programs to be estimated; its nodes have throttles.
 EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 
-#: Multiply-adds per cycle of the execution machine and of the target, for different ratios of compute to link.
+#: Multiply-adds per cycle of (execution machine, target), for different ratios of compute to link speed.
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Target machines. A target that differs only in its links has the execution machine's nodes, with throttles off.
+#: Target machines. If only the links differ, the nodes equal the execution machine's, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
@@ -80,9 +81,7 @@ TARGETS = (
 
 
 class SlowPortNode(wiring.Component):
-    """A node without throttles whose host port moves one word each way in ``cycles`` cycles, at least 2.
-
-    It has the same interface as :class:`~hdl.node.Node`.
+    """A node without throttles that transfers one host word each way every ``cycles`` cycles, at least 2.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -106,8 +105,8 @@ class SlowPortNode(wiring.Component):
 
 
 def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic: bits and cycles
-    are the same, and the library is built faster."""
+    """Build the library of a machine's ring. Nodes without throttles use native arithmetic, which gives the same bits
+    and cycles but builds faster."""
     if machine.host == 1:
         node, identity = node_of(machine.node), f"Node({machine.node})"
     else:
@@ -123,17 +122,17 @@ class Opened:
 
     machine: Machine
     nodes: OpenRing  # simulated nodes of the machine
-    ring: Ring = dataclasses.field(init=False)  # driver of the nodes, which :meth:`restart` connects
+    ring: Ring = dataclasses.field(init=False)  # driver of the nodes; connected by :meth:`restart`
 
     @property
     def simulation(self) -> VerilatedRing:
         return self.nodes.simulation
 
     def restart(self) -> None:
-        """Reset and connect all nodes, so that a measurement does not depend on previous ones.
+        """Reset and reconnect all nodes, so that a measurement does not depend on earlier ones.
 
-        Without a reset the accumulators of throttles and links, and the phases of memories and of the optimizer,
-        would keep their values from the previous program.
+        Without a reset, the accumulators of throttles and links and the phases of memories and the optimizer would
+        carry over from the previous program.
         """
         self.simulation.reset()
         self.ring = Ring([Device(transport, self.machine.node, name=f"{self.machine.name}, node {rank}")
@@ -143,7 +142,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(machine: Machine, *, announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
-    """Open and connect a machine's ring; everything is transferred through the host ports."""
+    """Open and connect a machine's ring; all data goes through the host ports."""
     with OpenRing(built(machine, announce), nodes=NODES, threads=1) as nodes:
         for link in nodes.simulation.links:
             link.set_latency(data=machine.latency, credit=machine.latency)

@@ -1,4 +1,4 @@
-"""Programs for time estimates: a training step of a perceptron, executed according to a schedule."""
+"""Programs for time estimates: a perceptron's training step, executed by a schedule."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "p
 #: Widths of perceptrons, by number of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Number of runs of a step with at most ``_SHORT`` parameters; in longer steps the start time is negligible.
+#: Number of runs for steps of at most ``_SHORT`` parameters; in longer ones the start time is negligible.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
@@ -36,11 +36,11 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program, given by its network and schedule."""
+    """A program, defined by network and schedule."""
 
-    length: int  # number of parameters of the network: a key of :data:`NETWORKS`
-    overlapped: bool  # whether layers are updated while other layers compute, rather than all after the last layer
-    #: Multiply-adds per cycle modelled by COMPUTE; 0 if the nodes' engines compute.
+    length: int  # number of parameters of the network; a key of :data:`NETWORKS`
+    overlapped: bool  # whether layers are updated while other layers compute instead of after the last layer
+    #: Multiply-adds per cycle to model with COMPUTE; 0 if the nodes' engines compute.
     macs: int = 0
     examples: int = 8  # number of examples on each node
 
@@ -62,7 +62,7 @@ def _lists(machine: Machine, case: Case) -> Lists:
 
 
 def check(machine: Machine, case: Case) -> None:
-    """Raise ``ValueError`` if a machine, which may not have been built yet, cannot run a case."""
+    """Raise ``ValueError`` if a machine, built or not, cannot run a case."""
     node, words = machine.node, case.length * (2 if case.macs else 1)
     if node.queues < 2:
         raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
@@ -85,7 +85,7 @@ def check(machine: Machine, case: Case) -> None:
 
 @functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
-    """Cycles of a step's compute commands according to the engine's golden models, with idle memories."""
+    """Cycles of a step's compute commands, by the engine's golden models, with idle memories."""
     if case.macs:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
@@ -106,14 +106,14 @@ def compute_cycles(machine: Machine, case: Case) -> int:
 class Measured:
     """Result of a measured step."""
 
-    #: Cycles from the first input word at the host ports (or, if gradients were staged, from the first start of a
-    #: command) to the last end of a command; the mean of several runs with different start times of the nodes.
+    #: Cycles from the first input word at the host ports (or, with staged gradients, from the first start of a
+    #: command) to the last end of a command, averaged over several runs with different start times of the nodes.
     cycles: float
     weights: bytes
 
 
 class Step:
-    """A training step on a running machine, with all data already loaded."""
+    """A training step on a running machine, with all data loaded."""
 
     def __init__(self, opened: Opened, case: Case):
         self._opened, self._case = opened, case
@@ -139,7 +139,7 @@ class Step:
         self._ring.settings.write(_SETTINGS)
 
     def measure(self) -> Measured:
-        """Run the step from the same weights, several times if it is short."""
+        """Run the step from the same weights, repeatedly if it is short."""
         runs = [self._measure() for _ in range(1 if self._length > _SHORT else _RUNS)]
         if len({weights for _, weights in runs}) > 1:
             raise AssertionError(f"Weights of {self._case} differ from run to run")
@@ -148,12 +148,12 @@ class Step:
     def _measure(self) -> tuple[int, bytes]:
         begun, run = self.run()
         cycles = known(run.outcome.cycles)
-        if self._computer is not None:  # the time of a node starts with the first cycle of the simulation
+        if self._computer is not None:  # node time starts with the first cycle of the simulation
             cycles = max(record.time for trace in run.traces for record in trace) - begun
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
     def run(self) -> tuple[int, Passes]:
-        """Run the step once; return the cycle of its first input word, and the passes of the program."""
+        """Run the step once; return the cycle of its first input word and the program's passes."""
         self._ring.collectives.distribute(self._weights)
         self._ring.memory.clear_state(self._length)
         begun = self._opened.simulation.cycle
@@ -165,6 +165,6 @@ class Step:
 
 
 def prepare(opened: Opened, case: Case) -> Step:
-    """Restart a machine, and load the program of a case."""
+    """Restart a machine and load a case's program."""
     opened.restart()
     return Step(opened, case)

@@ -1,14 +1,14 @@
-"""Time of a program on a target, estimated from runs on a machine throttled to its proportions.
+"""Estimate a program's time on a target from runs on a machine throttled to the same proportions.
 
-Machine e executes the program, and machine t is the target. Both have a rate for each part: words per cycle of a
-link, elements per cycle of a memory, programs per cycle of compute. Throttles can only slow e down, so the ratio of
+Machine e executes the program, and machine t is the target. Both have a rate for each part: words per cycle for a
+link, elements per cycle for a memory, programs per cycle for compute. Throttles can only slow e down, so the ratio of
 its rates to the rates of t is
 
     alpha = min(e_i / t_i),
 
-and part i of e is throttled to alpha * t_i. Latencies in cycles are equal to t's, and are not scaled. A run at these
-rates takes time T1, which includes a constant that does not depend on the rates. A second run, with all rates halved
-again, takes T2. The two runs separate the constant, since T(s) = a + b * s for rates s times slower than t's:
+and part i of e is throttled to alpha * t_i. Latencies in cycles are the same as t's and are not scaled. A run at
+these rates takes time T1, which includes a constant that does not depend on the rates. A second run, with all rates
+halved again, takes T2. The two runs separate the constant, since T(s) = a + b * s for rates s times slower than t's:
 
     T = alpha * (T2 - T1) + 2 * T1 - T2.
 
@@ -23,18 +23,18 @@ from fractions import Fraction
 
 __all__ = ["FULL", "Throttled", "estimate", "throttled"]
 
-FULL = 1 << 16  # number of cycles in which a throttle's working cycles are counted
+FULL = 1 << 16  # period of a throttle in cycles
 
 
 @dataclasses.dataclass(frozen=True)
 class Throttled:
-    """Rates of the execution machine that are proportional to the target's."""
+    """Rates of the execution machine, throttled to the proportions of the target's."""
 
     alpha: Fraction
-    shares: dict[str, Fraction]  # fraction of the full rate, by part: more than 0, and 1 for at least one part
+    shares: dict[str, Fraction]  # fraction of the full rate, keyed by part: above 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Number of each part's working cycles in 65,536, if it is ``slower`` times slower; 0 means not throttled."""
+        """Number of each part's working cycles in 65,536, at 1 / ``slower`` of its rate; 0 if unthrottled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 
@@ -46,8 +46,8 @@ def _register(metric: str, share: Fraction) -> int:
 
 
 def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
-    """Choose the rates to which the execution machine is throttled. Raises ``ValueError`` if a rate is not positive,
-    or would be below one cycle in 65,536 even in the second run, or if the machines have rates of different parts."""
+    """Choose the throttled rates of the execution machine. Raises ``ValueError`` if a rate is not positive or would
+    fall below one cycle in 65,536 even in the second run, or if the machines' parts differ."""
     if execution.keys() != target.keys() or not execution:
         raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
                          f"{', '.join(target) or 'none'}")
@@ -62,5 +62,5 @@ def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction])
 
 
 def estimate(alpha: Fraction, first: float, second: float) -> float:
-    """Compute the time on the target from the times at the throttled rates and at half these rates."""
+    """Compute the time on the target from the times at the throttled rates and at half of them."""
     return float(alpha) * (second - first) + 2 * first - second

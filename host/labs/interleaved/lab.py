@@ -1,5 +1,5 @@
-"""Fused updates in the interleaved order: measured with credits, compared with the default order, and modelled with
-slots. The results are the table in docs/ring/interleaved.md."""
+"""Fused updates in interleaved order: measured with credits against the default order, and modelled with slots.
+Produces the table in docs/ring/interleaved.md."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ _DENSE = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fused update of a vector on a ring."""
+    """A case: the fused update of a vector on a ring."""
 
     nodes: int
     length: int
@@ -32,7 +32,7 @@ CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
 
 
 def measure() -> Iterator[tuple[Case, int, int]]:
-    """Yield each case with its measured cycles on links with credits, in default and in interleaved order."""
+    """Yield each case with the cycles measured on links with credits, in default and interleaved order."""
     def cycles(case: Case, *, interleaved: bool) -> int:
         config = _DENSE.replace(role=Peer(interleaved=interleaved))
         if case.codec != "dense":
@@ -45,7 +45,7 @@ def measure() -> Iterator[tuple[Case, int, int]]:
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Model updates in slots. All packets are as long as dense packets, since all slots have the same length."""
+    """Model updates with slots; all packets are as long as dense ones, since all slots have equal length."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
@@ -53,7 +53,7 @@ def modelled(case: Case) -> dict[str, int]:
 
 
 def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
-    """Tabulate the cycles of cases, and their ratios to the default order."""
+    """Tabulate the cycles of each case, and the ratio to the default order."""
     records = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
                 "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
                for case, other, interleaved in rows]

@@ -1,4 +1,4 @@
-"""Processor time of a job's all-reduces and of training a perceptron; nodes are built beforehand."""
+"""Measure the processor time of a job's all-reduces and of training, excluding node builds."""
 
 import time
 
@@ -20,8 +20,8 @@ _STEPS = 10  # number of training steps
 
 def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
           ) -> tuple[list[float], Figures, float]:
-    """Train a 784-128-10 perceptron on digits; the nodes execute Adam. Returns the loss of each step's batch, the
-    summed figures of all steps, and the processor seconds of the steps on the ring, without the host's gradients."""
+    """Train a 784-128-10 perceptron on digits; the nodes execute Adam. Return the loss of each step's batch, the
+    summed figures of all steps, and the processor seconds of the ring's steps, without the host's gradients."""
     data = digits()
     side, pixels = int(inputs ** 0.5), data.train_x.reshape(-1, 8, 8)
     block = np.arange(side) * 8 // side  # maps each pixel to a pixel of the smaller image

@@ -1,5 +1,5 @@
-"""An all-reduce and a fused update on simulated rings of more than 16 nodes (``make large-rings``). Bits and words
-are compared with the golden model, and cycles with the prediction; the simulation speed is measured.
+"""Collectives on simulated rings of more than 16 nodes (``make large-rings``): bits and words are compared with the
+golden model, cycles with the prediction, and the simulation speed is measured.
 """
 
 import sys
@@ -26,8 +26,8 @@ _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
 
 
 def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
-    """Run a collective; return its cycles, the words that the busiest node sends, and the cycles simulated per
-    processor second. Raises ``ValueError`` if a bit is wrong."""
+    """Run a collective, and return its cycles, the words sent by the busiest node, and the number of cycles simulated
+    per processor second. Raises ``ValueError`` if any bit is wrong."""
     ring, length = session.ring, len(weights)
     ring.memory.write_weights(weights)
     ring.memory.write_gradients(list(gradients))
@@ -50,7 +50,7 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
 
 
 def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dict[str, Any]]:
-    """Measure an all-reduce and a fused update on one ring, and return a row of results for each."""
+    """Measure an all-reduce and a fused update on one ring, and return one result row for each."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)

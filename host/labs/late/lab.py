@@ -1,9 +1,9 @@
-"""Loss and accuracy against cycles for each treatment of late gradients, on golden or simulated nodes.
+"""Loss and accuracy over cycles for several treatments of late gradients, golden or simulated.
 
-The lab trains the digits classifier on a ring with a straggler for a number of cycles, with each treatment of late
-gradients: waiting for them, dropping them, or applying them in a later round. Time is modelled: a computation takes
-the cycles of an engine times the straggler's factor, and rounds are closed by the rules of
-:class:`sim.golden.features.quorum.rounds.Closer`. Golden nodes compute sums, weights and updates.
+The lab trains the digits classifier for a number of cycles on a ring with a straggler. Late gradients are waited for,
+dropped, or applied in a later round. Time is modelled: a computation takes the cycles of an engine times the
+straggler's factor, and rounds are closed by the rules of :class:`sim.golden.features.quorum.rounds.Closer`. Golden
+nodes compute sums, weights and updates.
 
 With ``--simulated``, nodes select the gradients of a round, and all cycles except computations are measured.
 """
@@ -46,7 +46,7 @@ from sim.golden.features.quorum.rounds import Closer, QuorumRounds
 
 __all__ = ["SCHEMA", "draw_report", "draw_runs", "late_lab", "learn", "percentages", "train"]
 
-#: Schema of the report of runs with several treatments of late gradients.
+#: Schema of reports with several treatments of late gradients.
 SCHEMA = Schema("gradring.late", 1, columns_of(
     "compute", Column("runs", columns=columns_of("skew late seed", Outcome, "masks"))))
 
@@ -55,12 +55,12 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Number of points at which seeds are averaged, since the updates of each seed end in different cycles.
+#: Number of points for averaging over seeds, since each seed's updates end in different cycles.
 _POINTS = 120
 
 
 class _ModelledExecutor(Executor[None]):
-    """Rounds on golden nodes at modelled times, with about ``points`` measurements until the end."""
+    """Run rounds on golden nodes at modelled times, with about ``points`` measurements until the end."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, points: int):
         self._ring, self._config, self._points = ring, config, points
@@ -70,14 +70,14 @@ class _ModelledExecutor(Executor[None]):
         self._closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
                               weights=config.weights)
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
-        self._free = [0] * config.workers  # end of each worker's current or last computation
+        self._free = [0] * config.workers  # end cycle of each worker's current or last computation
         self._computing: list[tuple[int, int, int, Array]] = []  # end cycle, worker, round and gradient
         self._now, self._over = 0, False
         self.outcome = Outcome()
 
     @property
     def left(self) -> int:
-        """Number of rounds to request next: one, or zero when the cycles are used up."""
+        """Number of rounds to request next: one, or zero after the cycle limit."""
         return int(not self._over)
 
     def begin(self) -> None:
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker starts to compute immediately, or after its current computation unless the round has closed.
+        # Each worker starts computing immediately, or after its current computation unless the round closes before.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -125,7 +125,7 @@ class _ModelledExecutor(Executor[None]):
 
 
 def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
-    """Train on golden nodes until the modelled cycles are used up, with about ``points`` measurements."""
+    """Train on golden nodes until the modelled cycle limit, with about ``points`` measurements."""
     length = Workers(data, config).length
     node = fitted(NodeConfig(), [Allocation(length=length, planes=1)], nodes=config.workers)
     with open_session(node, nodes=config.workers, transport=TransportName.GOLDEN) as session:
@@ -137,7 +137,7 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
 
 
 def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
-    """Train on simulated nodes, and return the executor at the end of the run."""
+    """Train on simulated nodes and return the executor after the run."""
     node = node_for(Workers(data, config).length, nodes=config.workers)
     with open_session(node, nodes=config.workers, host_port=False, threads=1,
                       timeout=patience_of(data, config)) as session:
@@ -148,7 +148,7 @@ def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
 
 
 def percentages(accuracies: Iterable[float]) -> str:
-    """Format the accuracies of all seeds in per cent."""
+    """Format the accuracies of all seeds as percentages."""
     return ", ".join(f"{100 * accuracy:.2f}" for accuracy in accuracies)
 
 
@@ -168,7 +168,7 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
 
 
 def draw_runs(report: dict[str, Any], path: Path) -> None:
-    """Draw the smoothed loss of each seed, and the mean of all seeds, in one panel for each skew."""
+    """Draw the smoothed loss of each seed and the mean over all seeds, in one panel per skew."""
     skews = sorted({run["skew"] for run in report["runs"]})
     with picture(path, size=(6 * len(skews), 4.5), columns=len(skews),
                  title="Loss over cycles, compute: modelled") as panels:
@@ -194,7 +194,7 @@ def draw_runs(report: dict[str, Any], path: Path) -> None:
 
 
 def draw_report(folder: Path) -> Path:
-    """Draw the results in a folder's late.json, and return the path of the picture."""
+    """Draw the results in the folder's late.json and return the path of the picture."""
     path = folder / "late.json"
     report = read_report(path, SCHEMA)
     if not _RUNS(report.get("runs")) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):
@@ -208,7 +208,7 @@ _DEFAULT = LateConfig()
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(Section):
-    """Options for the training in each run, and the treatments of late gradients to compare."""
+    """Training options for each run, and the treatments of late gradients to compare."""
 
     skew: str = option("0,0.9", help="Comma-separated shares of own classes.")
     late: str = option("apply-late,wait,drop", help="Comma-separated ways to treat late gradients.")

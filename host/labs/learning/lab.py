@@ -1,11 +1,11 @@
-"""Test accuracy for several seeds, compared by schedule or by format, on golden nodes.
+"""Test accuracy over several seeds on golden nodes, compared by schedule or by format.
 
-Study ``schedules`` trains a deep network, 64-32x9-10, with programs. Results do not depend on the schedule, unless
-layers compute with weights that lack the last update.
+Study ``schedules`` trains a deep network, 64-32x9-10, with programs. Results depend on the schedule only if layers
+compute with weights that lack the last update.
 
-Study ``formats`` trains a network with one hidden layer, with each format for weights and gradients, and with
-residuals of gradients. With ``--compute`` the formats apply to the factors of matrix products, and weights and
-gradients are raw. Results are bit-identical to ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
+Study ``formats`` trains a network with one hidden layer, using each format for weights and gradients, with gradient
+residuals. With ``--compute`` the formats apply to the operands of matrix products instead, and weights and gradients
+are raw. Results are bit-identical to ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
 """
 
 import dataclasses
@@ -61,8 +61,8 @@ _STUDIES = {
 
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
-    """Train a perceptron on golden nodes, and return its test accuracy. Weights and gradients may have a format;
-    rounding errors of gradients are added to the gradients of the next step."""
+    """Train a perceptron on golden nodes; return its test accuracy. Weights and gradients may have a format, and
+    gradient rounding errors are added to the next step's gradients."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     length = task.parameters.size
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
@@ -88,7 +88,7 @@ class CaseOptions(Section):
                                        shown_default="0.02, formats 0.1")
 
     def cases(self, study: Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
-        """Yield the name, training configuration and format of each row."""
+        """Yield the name, training configuration and format of each table row."""
         usual = _STUDIES[study]
         text = self.values or usual.values
         known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]

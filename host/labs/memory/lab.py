@@ -1,7 +1,7 @@
-"""The lab `gradring lab memory`: results of the memory planner and of its timeline, in stored parts.
+"""`gradring lab memory`: results of the memory planner and its timeline, stored in parts.
 
-Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except in
-the parts ``nodes`` and ``text nodes``, where they are measured on a simulated node.
+Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except
+that the parts ``nodes`` and ``text nodes`` measure them on a simulated node.
 """
 
 import contextlib
@@ -36,29 +36,29 @@ from sim.arithmetic.functions import column_sums
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "checks", "differentiated", "far",
            "memory_lab", "nodes", "programs", "text_nodes"]
 
-#: Numbers of overlaps injected into plans, of passes with correct plans, and of random chains.
+#: Number of overlaps injected into plans, of passes with correct plans, and of random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
 _CHAINS = 50  # random chains in each part
-#: Minimum fraction of chains for which greedy search finds the best plan, and maximum slowdown for other chains.
+#: Minimum fraction of chains where greedy search is optimal, and maximum slowdown for the rest.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words available to the text model's buffers, and minimum fraction that the strict rule must save in its lists.
+#: Words available to the text model's buffers, and minimum fraction that the strict rule saves in its lists.
 _ACTIVATIONS, _STRICT = 8192, 0.45
-#: Widths of perceptrons, for batches of 32 and arrays of 4 by 4.
+#: Perceptron widths, for batches of 32 and 4 x 4 arrays.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
 _EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
-#: Variants of the text model's program, with the options of each.
+#: Variants of the text model's program and their options.
 _TEXT: Mapping[str, dict[str, Any]] = {
     "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
     "text, both": {"scaled_again": True, "in_place": True}}
-#: Names of the text model's lists, and whether normalised rows are scaled again in backward.
+#: For each list of the text model, whether the backward pass scales normalised rows again.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
-#: Chains, memory budgets as fractions of the saved words, and words per cycle of far memory.
+#: Chain, memory budget as a fraction of the saved words, and far-memory rate in words per cycle.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Memory budgets and far-memory rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 _TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # for the text model
-#: Maximum relative deviation of a node's cycles from a timeline, and between two steps that should take equally long.
+#: Maximum relative deviation of node cycles from the timeline, and between steps of equal expected duration.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -68,7 +68,7 @@ def _name(widths: tuple[int, ...]) -> str:
 
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
-    """Return the words that a program needs with each planning method, and the methods that fail a check."""
+    """Return the words a program needs with each planning method, and the methods that fail a check."""
     places = {method: dict(zip(profile.words, bases, strict=True))
               for method, bases in planned(profile.lifetimes).items()}
     words = {method: max(base + profile.words[name] for name, base in bases.items())
@@ -79,7 +79,7 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Words that plans need for the lists and the step programs of perceptrons and of the text model."""
+    """Number of words that plans need for the lists and step programs of perceptrons and the text model."""
     profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
@@ -93,9 +93,9 @@ def programs() -> list[dict[str, Any]]:
 
 
 def checks() -> dict[str, int]:
-    """Count overlaps injected into random plans, overlaps detected by both checks, and false alarms.
+    """Count overlaps injected into random plans, overlaps that both checks detect, and false alarms.
 
-    A pass is the execution of a random program under a correct plan.
+    A pass executes a random program with a correct plan.
     """
     generator = np.random.default_rng(0)
     count = {"injected": 0, "overlaps": 0, "dead_reads": 0, "passes": 0, "alarms": 0}
@@ -114,9 +114,9 @@ def checks() -> dict[str, int]:
 
 
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
-    """Differentiate a random sequence in a plan's memory; return whether it is bit-exact, and the words.
+    """Differentiate a random sequence in a plan's memory; return whether it is bit-exact, and its words.
 
-    Padding follows ``length`` characters. The options are as for
+    The ``length`` characters are followed by padding. Options are passed to
     :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
@@ -133,7 +133,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
 
 def bits() -> list[dict[str, Any]]:
-    """Run the text model's programs in their plans' memory; count the bit-exact sequence lengths."""
+    """Run the text model's programs in the memory of their plans; count bit-exact sequence lengths."""
     model = Transformer(CONFIG)
     model.initialize(0)
     rows = []
@@ -145,7 +145,7 @@ def bits() -> list[dict[str, Any]]:
 
 
 def far() -> list[dict[str, Any]]:
-    """Cycles modelled with far memory, relative to a step that keeps all maps."""
+    """Model the cycles with far memory, relative to a step that keeps all maps."""
     chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
     rows: list[dict[str, Any]] = []
     for name, share, rate in _FAR:
@@ -163,26 +163,26 @@ def far() -> list[dict[str, Any]]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Run a perceptron on a simulated node with a far memory, under each policy."""
+    """Run a perceptron on a simulated node with far memory, under each policy."""
     return [row for share, rate in _NODES for row in _steps(
         _name(_WIDTHS[1]), share, rate, far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate))]
 
 
 def text_nodes() -> list[dict[str, Any]]:
-    """Run a sequence of the text model on a simulated node with a far memory, under each policy."""
+    """Run a sequence of the text model on a simulated node with far memory, under each policy."""
     return [row for share, rate in _TEXT_NODES
             for row in _steps("text", share, rate, far_text_steps(share=share, rate=rate))]
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Build a row for each step, with its cycles relative to ``steps[0]``, where all maps are kept."""
+    """Return a row for each step, with its cycles relative to ``steps[0]``, which keeps all maps."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Cycles of the greedy plan relative to the exhaustive plan, for random chains with a plan that fits."""
+    """Return the cycles of greedy plans relative to exhaustive plans, for random feasible chains."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -193,7 +193,7 @@ def chains(seed: int) -> list[float]:
     return ratios
 
 
-#: Functions that compute the parts of the results, by name.
+#: Functions that compute the parts of the results, keyed by part name.
 PARTS: Mapping[str, Callable[[], Any]] = {
     "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
     "text nodes": text_nodes,
@@ -208,12 +208,12 @@ def _sources() -> list[Path]:
 
 
 def _digest() -> str:
-    """SHA-256 of the modules on which the stored results depend."""
+    """Return the SHA-256 of the modules that the stored results depend on."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
 
 
 class Parts:
-    """Results in parts, read from a JSON file unless it is damaged or from a different planner version."""
+    """Results in parts, read from a JSON file unless it is damaged or was written by another planner version."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -225,7 +225,7 @@ class Parts:
                 self.parts = kept["parts"]
 
     def complete(self) -> Iterator[str]:
-        """Yield the name of each part that has no result, then compute the part and write the file."""
+        """Yield the name of each missing part, then compute it and write the file."""
         for name, part in PARTS.items():
             if name not in self.parts:
                 yield name
@@ -234,7 +234,7 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of each plan from greedy search, divided by the cycles of the plan from exhaustive search."""
+        """Cycles of each greedy plan divided by the cycles of the exhaustive plan."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
@@ -273,7 +273,7 @@ class Parts:
         return [name for name, failed in statements.items() if failed]
 
     def tables(self) -> list[Table]:
-        """Tabulate words of programs, modelled plans with far memory, and steps on a simulated node."""
+        """Return tables of program words, of modelled plans with far memory, and of steps on a simulated node."""
         parts = self.parts
         return [
             Table("words of the activation memory", _PROGRAM, parts["programs"]),
@@ -299,18 +299,18 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Column with the words that a planning method needs, and the difference from naive plans in per cent."""
+    """Column with the words a planning method needs, and the difference from naive plans in per cent."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 
 
 def _factor(kind: str) -> Column:
-    """Column for a kind of plan: cycles relative to a step that keeps all maps."""
+    """Column with a plan's cycles relative to a step that keeps all maps."""
     return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 
 def _policies(policies: Sequence[str]) -> str:
-    """Abbreviate the policy of each map to the initial of keep, swap or recompute."""
+    """Abbreviate each map's policy to the initial of keep, swap or recompute."""
     return "".join(policy[0] for policy in policies)
 
 

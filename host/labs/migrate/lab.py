@@ -70,7 +70,7 @@ class JobOptions(Section):
                               optimizer=create(OptimizerName(self.optimizer)))
 
     def node(self, interval: int) -> NodeConfig:
-        """Configure the node of a site; its optimizer takes ``interval`` cycles per element."""
+        """Configure the node of a site; the optimizer takes ``interval`` cycles per element."""
         return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=self.weights),
                           gradients=self.gradients, masking=False, sparsify=False, features=(SettableVersion(),))
 
@@ -112,7 +112,7 @@ class SiteOptions(Section):
 
     @property
     def built(self) -> BoardConfig | None:
-        """Configuration of the board, or None if the sites have no board."""
+        """Configuration of the board, or None if the sites use no board."""
         return None if self.board is None else BOARDS[self.board]
 
     def count(self, nodes: int | None) -> int:
@@ -133,7 +133,7 @@ class KeyOptions(Section):
                                     shown_default="owner.key in the output folder")
 
     def keys(self, output: Path) -> Keys:
-        """Load the keys of a migration, generating missing ones; its output folder must exist."""
+        """Load the keys for a migration, and generate missing ones; the output folder must exist."""
         manifest = user_key() if self.key is None else read_key(self.key)
         owner = None if self.owner_key is None else read_key(self.owner_key)
         prepare(output, files=_FILES[:2])
@@ -178,7 +178,7 @@ def migrate_lab(
 
 def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
            keys: Keys, output: Path) -> list[Site]:
-    """Create source, target, and the staying job's site; raises ``ValueError`` if a board lacks room."""
+    """Create the source, target and staying job's site; raise ``ValueError`` if a board is too small."""
     data, built = digits(), ends.built
     length = Classifier(data, config.hidden).parameters.size
     need = [config.allocation(length)]
@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Run a job that stays at its site, and a job that moves. Returns the downtime, the cycles that a copying pass
-    takes on each site's line, and whether the two runs end with the same bits."""
+    """Run a job that stays at its site and a job that moves. Returns the downtime, the cycles that a copying pass
+    takes on each site's line, and whether both runs end bit-identically."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -222,7 +222,7 @@ def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progr
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
             transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
             device: str | None = None) -> Iterator[Fabric]:
-    """Open a ring or a board; ``board`` gives the board's configuration, clock and baud rate."""
+    """Open a ring or a board; ``board`` provides the board's configuration, clock and baud rate."""
     options: dict[str, Any] = {"latency": latency, "threads": threads}
     line = None
     if transport is not TransportName.VERILATED:
@@ -233,14 +233,14 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
         assert line is not None
         options = {"device": device, "frequency": line[0], "baud": line[1]}
     with open_session(config, nodes=nodes, transport=transport, **options) as session:
-        # A load clears the cycle counter of a board, so its time is taken from the host's clock.
+        # Loading clears a board's cycle counter, so its time is derived from the host's clock.
         clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
                  else (lambda: session.cycle))
         yield Fabric(session.ring, clock, line)
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Complete a run; return the bits of its vectors (equal on nodes and golden model) and its losses."""
+    """Complete a run; return its vectors as bits (identical on nodes and golden model) and its losses."""
     run = site.run
     assert run is not None
     training = run.executor.training

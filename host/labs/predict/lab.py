@@ -111,7 +111,7 @@ def _file_name(form: str) -> str:
 
 
 def _validate() -> None:
-    """Print the prediction errors of all measured points, and list the errors that exceed the limit."""
+    """Print the prediction errors of all measured points and list those above the limit."""
     measured = points.load()
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):

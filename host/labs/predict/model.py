@@ -1,7 +1,7 @@
-"""Prediction of a training step. Collectives are predicted by simulating their sequence of packets, products with the
-array's cycle model, and the overlap of both with the golden timeline of the step's program.
+"""Predict the duration of a training step. Collectives are predicted by simulating their packet sequences, products
+by the array's cycle model, and the overlap of both by the golden timeline of the step's program.
 
-Predictions are shown as a table, as JSON, and as a plot of step time against ring size.
+Predictions are output as a table, as JSON, and as a plot of step time against ring size.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 __all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
            "sizes", "table"]
 
-#: Rows and lanes of arrays, by multiply-adds per cycle.
+#: (rows, lanes) of arrays, keyed by multiply-adds per cycle.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
 #: Widths of the digits classifier: inputs, default hidden layers, and classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
-#: Collectives in execution traces; a fused update counts as an all-reduce, with the optimizer between its two phases.
+#: Collectives in execution traces; a fused update is an all-reduce with the optimizer between its two phases.
 _KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
           "ALL_GATHER": chakra.Kind.ALL_GATHER}
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
@@ -48,10 +48,10 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model to train: a perceptron, or a vector of parameters, for which computation is not predicted."""
+    """Model to train: a perceptron, or just a parameter vector, without predicted computation."""
 
     name: str
-    #: Number of elements in the vector that nodes reduce.
+    #: Number of elements in the vector reduced by the nodes.
     parameters: int
     #: Inputs of the first layer and outputs of all layers; empty for a vector.
     widths: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class Model:
 
 
 def model_of(text: str) -> Model:
-    """Parse a model: ``digits``, widths such as ``784,128,10``, or a parameter count such as ``25M``."""
+    """Parse a model: ``digits``, layer widths (``784,128,10``), or a parameter count (``25M``)."""
     if text == "digits":
         widths = _DIGITS
     elif re.fullmatch(r"\d+(,\d+)+", text):
@@ -83,9 +83,9 @@ def model_of(text: str) -> Model:
 def format_of(text: str) -> Format:
     """Parse a format.
 
-    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart``, zeros are in
-    different positions on each node. A codec applies to gradients and weights, while ``mx9/zero_value`` names a codec
-    for weights and one for gradients.
+    ``dense`` and ``10%`` mean zero-value gradients and raw weights; with ``10%-apart``, the zeros are in different
+    positions on each node. A single codec is for gradients and weights, while ``mx9/zero_value`` names one codec for
+    weights and one for gradients.
     """
     if text == "dense":
         return Format()
@@ -107,7 +107,7 @@ class Prediction:
     """Predicted training step."""
 
     form: str
-    #: Cycles of the step, of all computation, and of all communication; and words of the node that sends the most.
+    #: Number of cycles in the step, for computation and for communication; number of words sent by the busiest node.
     nodes: int
     cycles: int
     compute: int
@@ -117,13 +117,13 @@ class Prediction:
     seconds: float
     #: Timeline of one of the nodes.
     spans: list[Span] = dataclasses.field(repr=False)
-    #: Commands of the timeline, in the form for an execution trace.
+    #: Commands of the timeline, for an execution trace.
     commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Durations of commands, predicted by the model; ``walks`` contains the cycles of each collective."""
+    """Command durations predicted by the model; ``walks`` contains the cycles of each collective."""
 
     form: Format
     timing: Timing
@@ -131,7 +131,7 @@ class _Predicted(Costs):
     walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        if nodes == 1:  # an update of the node's own blocks; it already has their gradients
+        if nodes == 1:  # an update of the node's own blocks, which already have their gradients
             return self.timing.alone(length=length)
         walk = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
         self.walks.append(walk)
@@ -149,7 +149,7 @@ def _product(array: Array, job: GemmJob) -> int:
 
 @functools.cache
 def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
-    """Cycles of each layer's forward and backward commands, for the examples of one node."""
+    """Return the cycles of each layer's forward and backward commands for one node's examples."""
     rows, lanes = _ARRAYS[macs]
     array = Array(rows=rows, lanes=lanes)
     cycles: dict[str, int] = {}
@@ -171,7 +171,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """Work of the nodes in a step, and its schedule; a model without layers supports only schedule ``none``."""
+    """Work of the nodes in a step, and its schedule; a model without layers supports only ``none``."""
 
     examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
     macs: int = option(
@@ -196,8 +196,8 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
             node: NodeConfig | None = None) -> Prediction:
     """Predict a training step with a format of :func:`format_of`, on two or more nodes.
 
-    ``latency`` is the latency of a link in cycles, and ``clock`` is in cycles per second. ``node`` is the
-    configuration of the nodes except for their codecs, by default :class:`~hdl.config.NodeConfig`.
+    ``latency`` is the link latency in cycles, and ``clock`` is in cycles per second. ``node`` is the configuration of
+    the nodes except their codecs, by default :class:`~hdl.config.NodeConfig`.
     """
     if not model.widths and step.schedule.kind is not Kind.NONE:
         raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")
@@ -219,7 +219,7 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
 
 def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[CollectiveCycles],
            nodes: int) -> list[chakra.Command]:
-    """Convert a step to commands of an execution trace, with their waits."""
+    """Convert a step to execution trace commands with waits."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
     for task in compiled.tasks:  # tasks, like ``walks``, are in the order in which they were added
@@ -252,7 +252,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
 
 
 def sizes(nodes: int) -> list[int]:
-    """Ring sizes for a picture: powers of two, and the largest ring."""
+    """Return the ring sizes to plot: powers of two, and the largest ring."""
     counts = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
     return [*counts, nodes]
 
@@ -284,13 +284,13 @@ SCHEMA = Schema("gradring.predict", 2, columns_of(
 
 
 def describe(predictions: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
-    """Build the content of predict.json: the request, and a row for each format and ring."""
+    """Build the content of predict.json: the request, and a row per format and ring."""
     return SCHEMA.report({"modelled": True, **asked, "rows": [
         record(_ROW, prediction) for prediction in predictions]})
 
 
 def table(predictions: Sequence[Prediction], title: str) -> Table:
-    """Tabulate the predictions for one ring size, with a row for each format."""
+    """Tabulate the predictions for one ring size, with one row per format."""
     return Table(f"{title}: modelled", (
         _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
         Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)),
@@ -298,7 +298,7 @@ def table(predictions: Sequence[Prediction], title: str) -> Table:
 
 
 def draw(predictions: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
-    """Plot the time of a step against the ring size, with a line for each format."""
+    """Plot step time against ring size, with one line per format."""
     with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
         for number, form in enumerate(dict.fromkeys(row.form for row in predictions)):
             chosen = [row for row in predictions if row.form == form]

@@ -1,7 +1,7 @@
 """Points for checking predictions: collectives measured on simulated rings (``make predict-points``).
 
-``points.csv`` contains three sets: one for the fit of the two constants of :mod:`host.cycles.timing`, and two that
-were not used in the fit, for rings of up to 16 nodes and for larger ones. :func:`compare` returns all errors.
+``points.csv`` contains three sets: one to fit the two constants of :mod:`host.cycles.timing`, and two that the fit
+does not use, for rings of up to 16 nodes and for larger ones. :func:`compare` returns all errors.
 """
 
 import csv
@@ -42,31 +42,31 @@ FILE = Path(__file__).with_name("points.csv")
 #: Maximum size of the file in bytes.
 _LARGEST = 1 << 24
 
-#: Formats of gradients and weights that are measured, each as values for fields of a :class:`Format`.
+#: Formats of gradients and weights to measure, as values for the fields of a :class:`Format`.
 FORMATS: dict[str, dict[str, Any]] = {
     "dense": {}, "10%": {"density": 0.1}, "10%-apart": {"density": 0.1, "zeros": Zeros.APART},
     "mx9": {"gradients": "mx9", "weights": "mx9"},
 }
-#: Node for large rings, the smallest node with the floating-point optimizer: one lane, and no state planes.
+#: Node for large rings: the smallest node with a floating-point optimizer, with one lane and no state planes.
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
-#: Maximum number of elements in a point's vector.
+#: Maximum number of elements in the vector of a point.
 _LONGEST = 65536
 
-#: Ring sizes, vector lengths and latencies: first of the points for the fit, then of the other points.
+#: Ring sizes, vector lengths and latencies, first for the fit and then for the other points.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
-#: Lengths and alternating latencies of the points on larger rings, by ring size.
+#: Vector lengths and rotating latencies for larger rings, keyed by ring size.
 _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A collective on a ring, with its cycles and words if they have been measured."""
+    """A collective on a ring; also its cycles and words, if they have been measured."""
 
     kind: Collective
     #: Name in :data:`FORMATS`.
@@ -74,7 +74,7 @@ class Point:
     nodes: int
     length: int
     latency: int
-    #: Cycles on the slowest node, and words of the node that sends the most.
+    #: Number of cycles on the slowest node, and number of words sent by the busiest node.
     cycles: int = 0
     words: int = 0
 
@@ -84,23 +84,23 @@ class Point:
 
 
 def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
-    """Configure the node for points of a format in a ring of ``nodes``; large rings have small nodes."""
+    """Configure nodes for the points of a format in a ring of ``nodes``; large rings have small nodes."""
     codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
     if nodes > SingleRing.max_nodes:
-        # A node has master weights only for its own block; without a codec, it has none.
+        # A node has master weights only for its own block, and none if weights have no codec.
         return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
     return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
                       sparsify=False, **codecs)
 
 
 def _fitted() -> list[Point]:
-    """Points for the fit of the two constants, only with dense gradients."""
+    """Points used to fit the two constants; they have only dense gradients."""
     return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
             for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
 
 
 def _chosen() -> list[Point]:
-    """Points for validation: each short vector has two latencies, each long vector one latency, in rotation."""
+    """Validation points: each short vector has two latencies, each long vector one, in rotation."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
@@ -111,7 +111,7 @@ def _chosen() -> list[Point]:
 
 
 def _large() -> list[Point]:
-    """Points for validation on larger rings; each length has one latency, which rotates with the format."""
+    """Validation points on larger rings; each length has one latency, which rotates with the format."""
     points: list[Point] = []
     for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):
@@ -121,7 +121,7 @@ def _large() -> list[Point]:
 
 
 def gradients(point: Point) -> npt.NDArray[np.float32]:
-    """Generate random gradients, with zeros in the positions that the format requires."""
+    """Generate random gradients with zeros at the positions that the format requires."""
     form = Format(**FORMATS[point.form])
     generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
     shape = point.nodes, point.length
@@ -153,14 +153,14 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def load() -> dict[str, list[Point]]:
-    """Read the points from the file: ``fitted``, ``chosen`` and ``large``.
+    """Read the points from the file, keyed by ``fitted``, ``chosen`` and ``large``.
 
     Raises
     ------
     ValueError
-        The file is damaged, or is not a file of points; the message names the file.
+        If the file is damaged, or is not a file of points; the message names the file.
     OSError
-        The file cannot be read.
+        If the file cannot be read.
     """
     try:
         lines = read_bytes(FILE, largest=_LARGEST).decode("ascii").splitlines()
@@ -192,13 +192,13 @@ def write(points: Mapping[str, Sequence[Point]]) -> None:
     write_bytes(FILE, text.getvalue().encode())
 
 
-#: Maximum error of a point; larger errors are listed.
+#: Maximum error of a point; points above it are listed.
 WORST = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A measured point, with its predicted cycles and words."""
+    """A measured point, with the predicted cycles and words."""
 
     point: Point
     cycles: int
@@ -206,7 +206,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted cycles minus measured cycles, relative to the measured cycles."""
+        """Predicted minus measured cycles, relative to the measured cycles."""
         return self.cycles / self.point.cycles - 1
 
     @property
@@ -220,7 +220,7 @@ class Compared:
 def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]:
     """Predict points that have been measured.
 
-    Zeros are estimated from the format's density, or, if ``counted``, counted in the gradients that are summed.
+    The number of zeros is estimated from the format's density or, if ``counted``, counted in the gradients.
     """
     compared = []
     for point in points:
@@ -238,7 +238,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
 
 
 def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
-    """Tabulate the errors of points on some rings, with expected and with counted zeros."""
+    """Tabulate the errors for several rings, with the expected and with the actual number of zeros."""
     rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
     titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
               "zeros counted: worst": ".2%"}
@@ -248,7 +248,7 @@ def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared])
 
 
 def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
-    """Yield all points, and then groups of points with a common property."""
+    """Yield all points, followed by groups of points that share a property."""
     yield "all", list(compared)
     for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
                       ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
@@ -261,13 +261,13 @@ def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]
 
 
 def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
-    """Summarise groups of points: name, number, mean error and largest error."""
+    """Summarise groups of points: name, number of points, mean error and largest error."""
     return [(name, len(group), statistics.mean(abs(entry.error) for entry in group),
              max(abs(entry.error) for entry in group)) for name, group in _groups(compared)]
 
 
 def measure_all() -> int:
-    """Measure all points, write them to the file, and return their number."""
+    """Measure all points, write them to the file, and return the number of points."""
     measured: dict[str, list[Point]] = {}
     for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
         measured[name] = []

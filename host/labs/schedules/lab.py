@@ -1,7 +1,7 @@
-"""Cycles of a training step with each schedule, compared with the serial time and the bound.
+"""Cycles of a training step under each schedule, compared with the serial time and the bound.
 
-The lab predicts the cycles with the golden model of time and durations from :mod:`host.cycles.estimate`, without
-simulating nodes. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
+The lab predicts the cycles from the golden timing model and durations from :mod:`host.cycles.estimate`, without
+simulating nodes. With ``--output`` it also writes each schedule's timeline as a trace and a figure.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 
 __all__ = ["CLASSES", "INPUTS", "NetworkOptions", "Row", "forecast", "schedules_lab", "table"]
 
-#: Numbers of pixels and of classes of the digits, and number of training examples.
+#: Number of pixels and classes of the digits, and number of training examples.
 INPUTS, CLASSES = 64, 10
 
 
@@ -31,7 +31,7 @@ class Row:
 
     schedule: str
     cycles: int
-    #: Total cycles of the commands of each queue; no step can be shorter than the larger total.
+    #: Total cycles of each queue's commands; no step can be shorter than the larger total.
     compute: int
     communicate: int
     spans: list[Span]
@@ -42,7 +42,7 @@ class Row:
 
 
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
-    """Predict all schedules of a perceptron, with each possible chunk size; ``sizes`` are the widths, including
+    """Predict all schedules of a perceptron with every possible chunk size. ``sizes`` are the layer widths, including
     inputs and outputs. Returns the rows and the log of the search."""
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length
@@ -71,7 +71,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkOptions(Section):
-    """Options of a network for digits, and of the nodes that train it."""
+    """Options for a digits network and for the nodes that train it."""
 
     hidden: str = option("32x9", help="Widths of hidden layers.")
     batch: int = option(32, help="Examples in a step.", minimum=1, maximum=COUNT)

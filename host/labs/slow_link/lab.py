@@ -1,6 +1,6 @@
-"""Fused updates on a ring with a slow link, measured and modelled: each rank owns a block, or one root owns all.
+"""Measure and model fused updates on a ring with a slow link, with a block per rank or a single root.
 
-The results are the table rows in docs/ring/root_reduce.md, and are written to build/slow_link/slow_link.json.
+The results are the rows of the table in docs/ring/root_reduce.md, also written to build/slow_link/slow_link.json.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update
 #: with a block for each rank and full-rate links, by number of nodes and of elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
-#: Node configuration of all rows; the state of all groups fits in memory.
+#: Node configuration of all rows. The memory has room for the state of all groups.
 NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
@@ -37,9 +37,9 @@ _RATE = Fraction(1, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fused update of a vector on a ring with a slow link."""
+    """Fused update of a vector on a ring with a slow link."""
 
-    #: Number of nodes in the ring, and number of elements in the vector.
+    #: Number of nodes in the ring and of elements in the vector.
     nodes: int
     length: int
 
@@ -49,7 +49,7 @@ class Case:
     latency: int = LATENCY  # cycles of latency of each link
 
 
-#: Cases for the rows of the page's table, including cases where ``root_reduce`` is not faster.
+#: Cases in the page's table, including some for which ``root_reduce`` is not faster.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -64,28 +64,28 @@ class Row:
     """Cycles of one case."""
 
     case: Case
-    clean: int  # cycles if each rank owns a block and all links have the full rate
-    #: Cycles with the slow link: if each rank owns a block, and if the node that sends over it owns all blocks.
+    clean: int  # number of cycles if each rank owns a block and all links have full rate
+    #: Number of cycles with the slow link, if each rank owns a block or if the node that sends over it owns all.
     block_offset: int
     root_reduce: int
 
-    #: Modelled cycles of both kinds of update, for dense gradients.
+    #: Modelled number of cycles of both kinds of update with dense gradients.
     modelled_block_offset: float
     modelled_root_reduce: float
 
-    measured: float  # rate of the slow link as measured by the host
-    root: int | None  # root chosen by the host, or None if each rank owns a block
+    measured: float  # the slow link's rate as measured by the host
+    root: int | None  # root selected by the host, or None if each rank owns a block
 
     @property
     def bar(self) -> float | None:
-        """Maximum ratio of ``root_reduce`` to ``clean``, or None without a limit."""
+        """Maximum ratio of ``root_reduce`` to ``clean``, or None for no limit."""
         size = self.case.nodes, self.case.length
         return BARS.get(size) if self.case == Case(nodes=size[0], length=size[1]) else None
 
 
 def measured_update(ring: Ring, length: int, density: float) -> int:
-    """Run a fused update with SGD on random vectors, compare it bit for bit with the golden model, and return its
-    cycles; a fraction ``density`` of the gradients is nonzero."""
+    """Run a fused SGD update on random vectors, compare it bit for bit with the golden model, and return its cycles.
+    ``density`` is the fraction of nonzero gradients."""
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
@@ -103,7 +103,7 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
 
 def _update(ring: Ring, case: Case, root: int | None) -> int:
-    """Return an update's cycles if ``root`` owns all blocks, or, with None, each rank owns a block."""
+    """Return an update's cycles if ``root`` owns all blocks or, with None, if each rank owns one."""
     ring.partition.set_root(root)
     cycles = measured_update(ring, case.length, case.density)
     ring.partition.set_root(None)
@@ -111,7 +111,7 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
 
 
 def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
-    """Measure all cases in order; ``announce`` is called with the name of each build stage at its start."""
+    """Measure all cases in order. ``announce`` is called with each build stage's name when it starts."""
     for case in CASES:
         opened = functools.partial(open_session, NODE, nodes=case.nodes, host_port=False, latency=case.latency,
                                    announce=announce)
@@ -131,7 +131,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate the cycles of cases, relative to a partition into one block per rank on links of full rate."""
+    """Tabulate cycles, relative to full-rate links with one block per rank."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:
@@ -158,7 +158,7 @@ SCHEMA = Schema("gradring.slow_link", 1, columns_of(
 
 
 def slow_link_lab() -> None:
-    """Measure and model fused updates on a ring with a slow link, by partition."""
+    """Measure and model fused updates on a ring with a slow link for each partitioning."""
     results, rows = Results(BUILD / "slow_link", "slow_link.json"), []
     for row in measure(announce=print):
         rows.append(row)

@@ -1,6 +1,6 @@
-"""Experiments with layer streaming on golden nodes: edits, deep perceptrons and modelled timelines.
+"""Layer streaming experiments on golden nodes: edits, deep perceptrons and modelled timelines.
 
-Simulated nodes produce the same bits, so the accuracies hold for them as well; cycles are modelled.
+Simulated nodes produce the same bits, so the accuracies are valid for them as well; cycles are modelled.
 :func:`learn_on_nodes` runs a case on simulated nodes and compares them with golden nodes.
 """
 
@@ -26,7 +26,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nodes", "replay_log", "row_of",
            "sets_of", "stalls", "start_of"]
 
-#: Number of workers, examples in a microbatch, and microbatches in a set: 96 examples in total.
+#: Number of workers, of examples per microbatch, and of microbatches per set: 96 examples in total.
 WORKERS, MICROBATCH, COUNT = 4, 8, 3
 #: Momentum of all runs.
 MOMENTUM = 0.9
@@ -38,7 +38,7 @@ MACS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A configuration that is run with several seeds."""
+    """A configuration to run with several seeds."""
 
     name: str
     widths: tuple[int, ...]
@@ -48,15 +48,15 @@ class Case:
     rate: float
     epochs: int
     seeds: int = 10
-    #: Creates the assessor of a run, or returns None for a run without assessor.
+    #: Creates the assessor of a run; returns None for a run without one.
     assessor: Callable[[], Assessor | None] = lambda: None
-    #: Name of the case with which this case is compared, or empty.
+    #: Name of the case to compare with, or empty.
     beside: str = ""
-    #: Minimum gain in percentage points, or without ``beside`` the minimum accuracy in per cent; 0 for no limit.
+    #: Minimum gain in percentage points or, without ``beside``, minimum accuracy in per cent; 0 for no limit.
     bar: float = 0.0
 
 
-#: Cases; each comes after the case with which it is compared.
+#: Cases, each listed after the case it is compared with.
 CASES = (
     Case("64-10", (64, 10), "raw", 0.1, 16),
     Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
@@ -78,9 +78,9 @@ class Row:
     bar: float
     #: Accuracy of each seed in per cent.
     accuracies: tuple[float, ...]
-    #: Mean loss of each set, for the first seed.
+    #: Mean loss of each set for the first seed.
     losses: tuple[float, ...]
-    #: Log of the run with the first seed.
+    #: Log of the first seed's run.
     log: Mapping[str, Any]
 
     @property
@@ -90,7 +90,7 @@ class Row:
 
 
 def start_of(case: Case) -> Structure:
-    """Return the initial program of a case, before its number of microbatches is chosen."""
+    """Return the initial program of a case, before the number of microbatches is chosen."""
     return Structure(case.widths, (case.format,) * (len(case.widths) - 1), 1, case.rate, MICROBATCH, WORKER)
 
 
@@ -107,7 +107,7 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
                    arithmetic: Arithmetic = Arithmetic.NATIVE,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
-    """Run a case with one seed like :func:`learn`, but on simulated nodes. They are compared with golden nodes after
+    """Run a case with one seed like :func:`learn`, but on simulated nodes, and compare them with golden nodes after
     every set; ``on_set`` is called after each comparison."""
     start = start_of(case)
     words = sum(unit.length for unit in start.plan.units)
@@ -143,14 +143,14 @@ def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
 
 
 def row_of(case: Case, runs: Sequence[GoldenStreaming]) -> Row:
-    """Collect the results of a case's runs."""
+    """Collect the results of a case's runs in a row."""
     first = runs[0]
     return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
                tuple(report.mean_loss for report in first.reports), first.described())
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Describe the cases that do not reach their limits."""
+    """Describe the cases that miss their limits."""
     means = {"": 0.0, **{row.name: row.mean for row in rows}}
     return [f"{row.name} must {'gain' if row.beside else 'have'} at least {row.bar:g} "
             f"{'points' if row.beside else '%'}, not {row.mean - means[row.beside]:.2f}"
@@ -163,7 +163,7 @@ def _costs(**options: Any) -> Costs:
 
 
 def stalls(most: int = 4) -> list[dict[str, Any]]:
-    """Model stalls and idle time of sets of 64 x 64 layers, and the peak words on a worker's chip."""
+    """Model stall and idle times in sets of 64 x 64 layers, and a worker's peak on-chip words."""
     rows = []
     for layers in (4, 8, 16):
         runs = [uniform(layers, _costs(), count) for count in range(1, most + 1)]
@@ -174,7 +174,7 @@ def stalls(most: int = 4) -> list[dict[str, Any]]:
 
 
 def choices() -> list[dict[str, Any]]:
-    """Cases with the costs of 64 x 64 layers, and the number of microbatches that the model chooses for each."""
+    """Return cases with the costs of 64 x 64 layers, and the microbatch count the model chooses."""
     cases: list[tuple[str, dict[str, Any]]] = [
         *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
         *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})

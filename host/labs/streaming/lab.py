@@ -87,7 +87,7 @@ def _replay(path: Path, data: Dataset) -> None:
 
 
 def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: Progress) -> list[Row]:
-    """Run all cases on golden nodes and return the rows of results."""
+    """Run all cases on golden nodes; return the rows of results."""
     rows = []
     for case in experiment.CASES:
         count = case.seeds if seeds is None else seeds
@@ -102,7 +102,7 @@ def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: 
 
 def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
                       progress: Progress) -> list[dict[str, Any]]:
-    """Run the first seed of each case that has a limit on simulated nodes."""
+    """Run the first seed of each case that has a limit, on simulated nodes."""
     simulated = []
     for case, row in zip(experiment.CASES, rows, strict=True):
         if case.bar:
@@ -116,7 +116,7 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
 
 def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls: Sequence[Mapping[str, Any]],
            choices: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Tabulate accuracies on golden and simulated nodes, stalls, and the chosen numbers of microbatches."""
+    """Tabulate accuracies on golden and simulated nodes, stalls, and the chosen microbatch counts."""
     means = {row.name: row.mean for row in rows}
     accuracies = Table("test accuracy on golden nodes, mean of all seeds", (
         Column("name", title="case"), Column("mean", format=".2f", title="mean, %"),
@@ -137,7 +137,7 @@ def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls:
 
 
 def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
-    """Draw the timelines of sets one above another, each with its link and its execution."""
+    """Draw the timelines of sets one above the other, each with its link and its execution."""
     rows = [(count, name) for count in runs for name in ("link", "compute")]
     for number, (count, name) in enumerate(rows):
         for event in runs[count].events:
@@ -151,8 +151,8 @@ def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
 
 
 def _draw(stalls: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
-    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses. The losses are of the first case with an
-    edit after the initial one, and of its comparison case."""
+    """Draw timelines of sets of 1 and 3 microbatches, stalls, and losses. The losses are from the first case with an
+    edit after the initial one, and from the case it is compared with."""
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
     with picture(path, size=(14, 4.2), columns=3, width_ratios=(1.6, 1, 1.2)) as (first, second, third):

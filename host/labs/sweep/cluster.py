@@ -1,10 +1,10 @@
-"""Execution of a sweep's jobs by the workers of a Dask cluster, on any number of machines.
+"""Run a sweep's jobs on the workers of a Dask cluster, on any number of machines.
 
-A job's prerequisites are futures, so the scheduler knows the order. If a worker dies, its nanny starts a new one, and
-another worker repeats the job, unless the result is already in the folder, from this or an earlier run.
+Prerequisites of a job are passed as futures, so the scheduler runs them first. If a worker dies, its nanny restarts
+it and another worker repeats the job, unless this or an earlier run has already saved its result.
 
-All workers need the same sources, and access the folder of results by the same path. A library that was built on
-another machine is built again by the first run that needs it.
+All workers need the same sources and the same path to the results folder. A library that was built on another machine
+is rebuilt by the first run that needs it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def needed() -> None:
 
 
 async def _identity(scheduler: str) -> Any:
-    """Return the answer to a request that all Dask servers support."""
+    """Send an identity request, which every Dask server answers, and return the response."""
     from distributed.comm import connect
 
     connection = await connect(scheduler, timeout=_ANSWERS)
@@ -45,8 +45,7 @@ async def _identity(scheduler: str) -> Any:
 
 
 def _check(scheduler: str) -> None:
-    """Raise a :class:`SweepError` unless a scheduler answers, since a client would wait indefinitely and print
-    tracebacks."""
+    """Raise :class:`SweepError` unless a scheduler answers; a client would wait forever and print tracebacks."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -55,7 +54,7 @@ def _check(scheduler: str) -> None:
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
-    except Exception as error:  # of any type, since a program other than Dask may answer
+    except Exception as error:  # of any type, because a server other than Dask may answer
         reason = one_line(error)
     finally:
         logging.disable(disabled)
@@ -64,7 +63,7 @@ def _check(scheduler: str) -> None:
 
 
 def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
-    """Execute a job on a worker after its prerequisites; return its name, seconds, and error, if any."""
+    """Run a job on a worker after its prerequisites; return its name, duration in seconds and any error."""
     begun, error = time.monotonic(), None
     job = job_of(order)
     failed = next((need["name"] for need in needs if need["error"] is not None), None)
@@ -76,7 +75,7 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Jobs as tasks of a Dask cluster; all of its workers have access to the folder of results.
+    """Engine that runs jobs as tasks of a Dask cluster; all workers share the results folder.
 
     Raises ``SweepError`` if the scheduler (such as ``tcp://host:8786``) does not answer or has no workers.
     """

@@ -1,4 +1,4 @@
-"""Execution of a sweep's jobs by worker processes or another engine, with an estimate of the time left."""
+"""Execution of a sweep's jobs by workers or another engine, with an estimate of the remaining time."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class _Worker:
         self.launch()
 
     def launch(self) -> None:
-        """Start the process, without giving it a job."""
+        """Start the process without giving it a job."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
@@ -44,7 +44,7 @@ class _Worker:
     def start(self, job: Job) -> None:
         self.job, self.stage, self.begun = job, "", time.monotonic()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports that the process has ended
+        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports that the process has exited
             self.process.stdin.write(json.dumps(order_of(job)).encode() + b"\n")
             self.process.stdin.flush()
 
@@ -54,7 +54,7 @@ class _Worker:
         return self.process.stdout
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """Return the answers of the process since the last call, or None after it has ended."""
+        """Return the answers of the process since the last call, or None after it has exited."""
         text = os.read(self.output.fileno(), 1 << 16)
         if not text:
             return None
@@ -69,13 +69,13 @@ class _Worker:
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close the process's standard input; it then terminates itself and all processes that it has started."""
+        """Close the process's standard input, which makes it terminate itself and all its child processes."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def reap(self) -> None:
-        """Wait for the process to end, and kill it if it does not."""
+        """Wait for the process to exit, and kill it if it does not."""
         try:
             self.process.wait(GRACE + 2)
         except subprocess.TimeoutExpired:
@@ -87,7 +87,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
-    """Worker processes, which are terminated at the end of the context, even after an error."""
+    """Worker processes, which are terminated when the context ends, even after an error."""
     workers: list[_Worker] = []
     try:
         for number in range(count):
@@ -101,7 +101,7 @@ def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
 
 
 class LocalEngine(Engine):
-    """Worker processes on this machine, each of which executes one job at a time."""
+    """Worker processes on this machine, each executing one job at a time."""
 
     def __init__(self, folder: Path, processes: int):
         if processes < 1:
@@ -145,7 +145,7 @@ class LocalEngine(Engine):
                     yield from self._hear(worker, answers)
 
     def _give(self, worker: _Worker) -> None:
-        """Give a worker the first job whose prerequisites have ended, if there is one."""
+        """Give a worker the first job with all prerequisites done, if there is one."""
         ready = next((job for job, needs in self._waiting.values() if not self._unfinished & needs), None)
         if ready is not None:
             del self._waiting[ready.name]
@@ -174,7 +174,7 @@ class LocalEngine(Engine):
 class State:
     """Progress of a sweep."""
 
-    #: Number of jobs that have ended, and number of all jobs.
+    #: Number of finished jobs, and total number of jobs.
     done: int
     total: int
     #: Seconds so far, and estimated remaining seconds.
@@ -184,7 +184,7 @@ class State:
 
 
 def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
-    """Return the jobs without a result, except builds that no pending run needs."""
+    """Return the jobs that have no result yet, except builds that no pending run needs."""
     left = [job for job in jobs if load(folder, job) is None]
     needed = {name for job in left for name in job.needs}
     return [job for job in left if job.kind is not JobKind.BUILD or job.name in needed]
@@ -194,7 +194,7 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
             ended: Callable[[Ended], None] = lambda job: None,
             tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
     """Execute the jobs that have no result in ``folder`` yet, by default in ``processes`` processes on this machine,
-    and return the jobs that failed or that depend on a failed one. ``ended`` is called with each job that has ended,
+    and return the jobs that failed or depend on a failed one. ``ended`` is called with each completed job, and
     ``tick`` is called from time to time with the state.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
@@ -240,7 +240,7 @@ class _Clock:
         self._took += step.seconds
 
     def left(self, unfinished: Iterable[str], running: Mapping[str, float]) -> float:
-        """Seconds until all jobs have ended; ``running`` contains the seconds of the jobs in progress."""
+        """Seconds until all jobs are done; ``running`` gives the seconds spent so far on jobs in progress."""
         factor = self._took / self._guessed
         rest = factor * sum(self._expected[name] for name in unfinished)
         rest -= sum(min(seconds, 0.9 * factor * self._expected[name]) for name, seconds in running.items())
@@ -248,6 +248,6 @@ class _Clock:
 
 
 def estimate(jobs: Iterable[Job], folder: Path, cores: int) -> float:
-    """Estimate the seconds that :func:`execute` will take, with ``cores`` jobs at the same time."""
+    """Estimate how many seconds :func:`execute` will take with ``cores`` jobs running in parallel."""
     expected = {job.name: history(folder, job) for job in pending(jobs, folder)}
     return _Clock(expected, min(cores, os.cpu_count() or 1)).left(expected, {})

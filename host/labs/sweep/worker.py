@@ -1,4 +1,4 @@
-"""Worker process of a sweep, which executes builds, training runs, placements and counts of cells."""
+"""Worker process of a sweep: runs builds, training, placement and cell counts."""
 
 import importlib
 import json
@@ -31,14 +31,14 @@ from sim.verilated import toolchain
 
 __all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
-BATCH = 64  # number of sequences in a step on text
+BATCH = 64  # number of sequences per step on text
 GRACE = 3  # seconds after which a worker is killed if any of its processes is still running
 QUIET = 0.5  # seconds between two signs of life
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
 class _Unsampled(CharacterModel):
-    """A character model that does not generate samples."""
+    """Character model that generates no samples."""
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         return None
@@ -87,7 +87,7 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
 
 
 def _figures(training: Training) -> dict[str, Any]:
-    """Return the means of the measurements over the steps of a run."""
+    """Average the measurements of a run over its steps."""
     steps = training.steps
     words = sum(step.words_sent for step in steps) / len(steps)
     gradients = sum(step.scatter_words for step in steps) / len(steps)
@@ -99,8 +99,8 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Mean figures per step of a run on computing nodes, for the slowest node. Multiply-adds are counted on the node
-    with the most examples of each batch."""
+    """Mean figures per step of a run on computing nodes, taken from the slowest node. Multiply-adds are counted on
+    the node with the most examples in each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
@@ -111,7 +111,7 @@ def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfi
 
 
 def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
-    """Place a unit, or only count its cells if no seeds are given."""
+    """Place a unit or, if no seeds are given, only count its cells."""
     synth = importlib.import_module("boards.synth")
     work: Callable[..., dict[str, Any]] = synth.measure if "seeds" in parameters else synth.count
     unit, options = parameters["unit"], {name: value for name, value in parameters.items() if name != "unit"}
@@ -125,21 +125,21 @@ _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, J
 
 
 def _end_group() -> None:
-    """Terminate this process and all processes that it has started, after a short time for cleaning up."""
+    """Terminate this process and all its child processes, leaving them a short time for cleanup."""
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # ends tools that were started in the meantime
+        os.killpg(0, signal.SIGTERM)  # ends tools started in the meantime
     os.killpg(0, signal.SIGKILL)
 
 
 def _core_seconds() -> float:
-    """Return the core seconds used by this process and by the tools it has started."""
+    """Return the processor time in seconds used by this process and the tools that it has run."""
     return sum(os.times()[:4])
 
 
 def order_of(job: Job) -> dict[str, Any]:
-    """Encode a job for another process, as values for JSON."""
+    """Encode a job as JSON values, to send it to another process."""
     return {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest}
 
 
@@ -149,7 +149,7 @@ def job_of(order: dict[str, Any]) -> Job:
 
 
 def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
-    """Execute a job and write its result to a folder; return its error if it fails."""
+    """Run a job and write its result to a folder. If it fails, return the error."""
     job, begun = job_of(order), _core_seconds()
     try:
         if job.digest != order["digest"]:
@@ -164,10 +164,10 @@ def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None]
 
 
 def work(folder: str) -> None:
-    """Execute the jobs that arrive on standard input, one per line, and write their results to a folder.
+    """Run the jobs read from standard input, one per line, and write their results to a folder.
 
-    Progress is reported in lines on standard output. When standard input ends, because the sweep has ended or was
-    killed, this process terminates together with all processes that it has started; it must lead a process group.
+    Progress is written to standard output, line by line. When standard input ends, because the sweep has ended or was
+    killed, this process terminates together with all its child processes; it must be the leader of a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # redirects the output of tools and libraries to standard error

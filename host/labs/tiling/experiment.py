@@ -1,4 +1,4 @@
-"""Comparison of searches for tiling factors of matrix products, on gateware if products are small.
+"""Compare searches for tiling factors of matrix products, on gateware for small products.
 
 | product | levels of m, k and n | states | budget | cost |
 |---|---|---:|---:|---|
@@ -38,19 +38,19 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum number of seeds if a tuner takes minutes in a large space; number of states of a large space.
+#: Maximum number of seeds if a tuner takes minutes in a large space; number of states that make a space large.
 _FEW, _LARGE = 3, 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A product, for which tiling factors are searched."""
+    """A matrix product to find tiling factors for."""
 
     sizes: tuple[int, int, int]  # m, k and n
-    depths: tuple[int, int, int]  # number of levels of m, k and n
+    depths: tuple[int, int, int]  # number of tiling levels of m, k and n
     budget: int  # number of evaluations of a search
     seeds: int
-    gateware: bool = True  # whether the cost is counted by a simulated node; otherwise it is estimated
+    gateware: bool = True  # whether a simulated node measures the cost; otherwise it is estimated
 
     @property
     def name(self) -> str:
@@ -84,25 +84,25 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Comparison of the model with a node, for the states of one product that were run on it."""
+    """Comparison of the model with a node, for the states of one product that were run on the node."""
 
     name: str  # product, and levels
     states: int  # number of states that were run
-    wrong: int  # number of states whose cycles differ from the model's
+    wrong: int  # number of states with cycle counts that differ from the model
     digest: str  # SHA-256 of the product C, the same for all states
     least: float  # minimum ratio of estimated to counted cycles
     most: float  # maximum ratio of estimated to counted cycles
 
 
 def check_installed(methods: Sequence[str]) -> None:
-    """Raise ``ValueError`` with advice if a search requires a package that is not installed."""
+    """Raise ``ValueError``, with advice, if a search requires a package that is not installed."""
     if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
         raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
                          "as in --methods G-BFS,N-A2C,random,annealing")
 
 
 def plans(nest: Nest) -> list[Plan]:
-    """Return the distinct plans of a nest's states, without states that do not fit."""
+    """Return the distinct plans of a nest's states, omitting states that do not fit."""
     return list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
 
 
@@ -114,7 +114,7 @@ def optimum(task: Task, cost: Cost) -> int:
 @contextlib.contextmanager
 def node_cost(nest: Nest, arithmetic: Arithmetic, *,
               announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
-    """Cost of plans, counted on a node that is simulated until the context ends."""
+    """Cost of plans, measured on a node that is simulated until the context exits."""
     config = node_of(nest.job, nest.array, products=MAX_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
         yield GatewareCost(session.ring, nest.job)
@@ -122,7 +122,7 @@ def node_cost(nest: Nest, arithmetic: Arithmetic, *,
 
 def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, seeds: int | None = None,
             announce: Callable[[str], None] = lambda stage: None) -> list[Result]:
-    """Run searches with several seeds, each with the same budget, and return the results."""
+    """Run searches with several seeds, each with the same budget; return the results."""
     results = []
     for method in methods:
         few = method.startswith("Optuna") and len(task.nest.space) >= _LARGE
@@ -140,7 +140,7 @@ def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, 
 
 def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | None = None,
                 announce: Callable[[str], None] = lambda stage: None) -> tuple[list[Result], dict[str, int]]:
-    """Run the searches in all tasks; return the results, and the optimum of each task."""
+    """Run the searches of all tasks; return the results and the optimum of each task."""
     results, best = [], {}
     for task in TASKS:
         with (node_cost(task.nest, arithmetic, announce=announce) if task.gateware
@@ -153,9 +153,9 @@ def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | 
 def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
           most: int | None = None, array: Array = ARRAY,
           announce: Callable[[str], None] = lambda stage: None) -> Check:
-    """Run all states that fit, or ``most`` random ones, on a node; compare their cycles with the model.
+    """Run all states that fit, or ``most`` random ones, on a node and compare their cycles with the model.
 
-    Raises ``WrongProductError`` if two plans have different results.
+    Raises ``WrongProductError`` if two plans give different results.
     """
     nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
     chosen = plans(nest)

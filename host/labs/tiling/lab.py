@@ -20,11 +20,11 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
-_GATEWARE = 20  # states that are also run with the arithmetic of the gateware
-#: Number of states with a fourth level that are run, with and without ``--full``.
+_GATEWARE = 20  # states also run with gateware arithmetic
+#: Number of states with a fourth level to run, with and without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
-#: Columns of checks and of results in the JSON report.
+#: Columns of the checks and of the results in the JSON report.
 _CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
 
 #: Schema of the comparison's report.
@@ -39,7 +39,7 @@ def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequ
 
 
 def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
-    """Tabulate the results of all searches, with costs relative to the optimum of the task."""
+    """Tabulate the results of all searches, with costs relative to each task's optimum."""
     def ratios(result: Result) -> list[float]:
         return result.ratios(optimum[result.task])
 
@@ -54,7 +54,7 @@ def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
 
 
 def draw(results: Sequence[Result], optimum: Mapping[str, int], path: Path) -> None:
-    """Draw the median over seeds of the lowest cost relative to the optimum; one panel for each product."""
+    """Plot the lowest cost relative to the optimum (median over seeds), with one panel per product."""
     tasks = list(dict.fromkeys(result.task for result in results))
     with picture(path, size=(4.6 * len(tasks), 4.4), columns=len(tasks)) as panels:
         for axes, task in zip(panels, tasks, strict=True):

@@ -1,6 +1,6 @@
-"""Two jobs on one ring: cycles of one job's commands while the other job is idle, runs, stalls or fails.
+"""Two jobs on one ring: cycles of one job's commands while the other is idle, runs, stalls or fails.
 
-The lab prints the tables of docs/ring/slots.md, and fails if any number of cycles differs.
+The lab prints the tables of docs/ring/slots.md, and fails if any cycle count differs.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from sim.verilated.build import Library, build_ring
 
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs", "two_jobs_lab"]
 
-#: Configuration of the nodes when two jobs share the ring, and when a single job has its own ring.
+#: Node configurations for two jobs that share the ring, and for a single job with its own ring.
 CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
 
-#: Maximum ratio of two simultaneous jobs' cycles to their cycles in sequence on nodes with separate slots.
+#: Maximum ratio of two simultaneous jobs' cycles to their cycles in sequence, on nodes with separate slots.
 MOST = 1.20
 
 _NODES = 8
@@ -53,7 +53,7 @@ OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST)
 
 
 class _LateTransport:
-    """A transport that delays its next requests by ``late`` cycles."""
+    """Transport that delays the next requests by ``late`` cycles."""
 
     def __init__(self, transport: Transport, run: Callable[[int], int]) -> None:
         self._transport, self._run, self._held = transport, run, list[Words]()
@@ -85,10 +85,10 @@ class Jobs:
     #: The ring of each job.
     rings: list[Ring]
     simulation: Any
-    #: Transports to all nodes; their requests can be delayed.
+    #: Transports to all nodes, which can delay their requests.
     late: list[_LateTransport]
     config: NodeConfig
-    timeout: int  # cycles for which nodes wait for each other
+    timeout: int  # number of cycles for which nodes wait for each other
 
     def run_until(self, cycle: int) -> None:
         """Run the simulation to a later cycle."""
@@ -98,11 +98,11 @@ class Jobs:
 
     def await_packet(self, job: int) -> tuple[int, int]:
         """Run until the first node of the job sends in a slot. Returns the number of that node, and the index of the
-        third word that it will send after this moment."""
+        third word that it will send from then on."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
-            # TIME of rank 0 equals the cycle number; the slots of each following node begin one link latency later.
+            # TIME of rank 0 equals the cycle number; slots start one link latency later at each successive node.
             now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
             self.simulation.run((target - now) % frame.cycles or frame.cycles)
@@ -115,7 +115,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
-    """Open both jobs on a simulated ring. Time-outs are two superframes, and memories are accessed directly."""
+    """Open both jobs on a simulated ring, with time-outs of two superframes and direct memory access."""
     timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
@@ -129,7 +129,7 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> I
 
 
 class _Work:
-    """Commands of a job, with results that are compared bit for bit with the golden model."""
+    """Commands of a job; their results are compared bit for bit with the golden model."""
 
     def __init__(self, ring: Ring, length: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -139,14 +139,14 @@ class _Work:
         self._sums = golden.all_reduce(golden.bits(np.stack(self._gradients)))[0]
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
-        """Write weights and gradients to the memories for a command, and queue the command."""
+        """Write a command's weights and gradients to the memories, and queue the command."""
         self.ring.settings.write(_SETTINGS)
         self.ring.memory.write_weights(self._reference.weights.view(np.float32))
         self.ring.memory.write_gradients(self._gradients)
         return self.ring.collectives.submit(operation, self._length, root=int(operation == Operation.BROADCAST))
 
     def finish(self, pending: PendingCommand[Outcome]) -> tuple[int, ...]:
-        """Wait for a command, compare its bits, and return the cycles of each node."""
+        """Wait for a command, compare its results bit by bit, and return the cycles of each node."""
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
@@ -164,13 +164,13 @@ def _runs(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
-    """Make the host of one node silent for a while, so that the node receives its command late."""
+    """Silence the host of one node for a while, so that the node receives its command late."""
     jobs.late[job + JOBS].late = jobs.timeout * 3 // 4
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
 def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
-    """Damage packets so that the command fails, and repeat the command."""
+    """Damage packets so that the command fails, and run the command again."""
     for bit in (7, 32):  # damage a data bit, then the last bit of a packet
         pending = work.submit(Operation.FUSED_UPDATE)
         link, word = jobs.await_packet(job)
@@ -180,7 +180,7 @@ def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _resets(jobs: Jobs, work: _Work, job: int) -> None:
-    """Reset the links of all nodes of the job, and then of one node, in the middle of a packet."""
+    """Reset the links of all nodes of the job, and later of one node, in the middle of a packet."""
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     work.ring.recover()
@@ -200,7 +200,7 @@ def _must_fail(pending: PendingCommand[Outcome], which: str) -> None:
         raise AssertionError(f"A command {which} must fail")
 
 
-#: Possible behaviours of the other job while a command of the measured job runs.
+#: Behaviours of the other job while a command of the measured job runs, keyed by name.
 BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
     "rests": lambda jobs, work, job: None, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged,
     "fails: reset": _resets}
@@ -208,15 +208,15 @@ BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
 
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Measure the cycles of each command of a job at each of its nodes, for each behaviour of the other job. Each
-    measurement uses a new ring, but the job's commands begin in the same cycles. Also returns all counters."""
+    """Measure the cycles of each command of a job on each of its nodes, for each behaviour of the other job. Each
+    measurement uses a new ring, but the job's commands start in the same cycles. Also returns all counters."""
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
-            span = 8 * length + 12 * jobs.timeout  # cycles from one command of the measured job to the next
+            span = 8 * length + 12 * jobs.timeout  # number of cycles from one command of the measured job to the next
             for number, operation in enumerate(operations):
                 jobs.run_until(begin + number * span)
                 pending = works[job].submit(operation)
@@ -229,7 +229,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
 
 
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
-    """Tabulate a job's cycles for each command on the slowest node, by the behaviour of the other job."""
+    """Tabulate the cycles of a job's commands on the slowest node, for each behaviour of the other job."""
     rest = cycles["rests"]
     commands = [name for name in rest if name != "counters"]
 

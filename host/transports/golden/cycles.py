@@ -1,4 +1,4 @@
-"""Cycle model of the commands in docs/predict.md; the cycles of all other commands are None."""
+"""Cycle model of the commands in docs/predict.md; returns None for all other commands."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from sim.golden.ring import floats
 
 __all__ = ["CycleModel"]
 
-#: Collectives that the model of the ring's cycles supports.
+#: Collectives supported by the cycle model of the ring.
 _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE: Collective.ALL_REDUCE,
            Operation.REDUCE_SCATTER: Collective.REDUCE_SCATTER, Operation.ALL_GATHER: Collective.ALL_GATHER}
 
@@ -37,7 +37,7 @@ class CycleModel:
         self._latency = latency
 
     def local(self, command: Command) -> int | None:
-        """Cycles of a command that a node executes on its own."""
+        """Number of cycles of a command that a node executes on its own."""
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:

@@ -1,7 +1,7 @@
-"""Golden nodes: memories, registers and counters in numpy, and golden models that execute commands immediately.
+"""Golden nodes: memories, registers and counters in numpy, with golden models that execute commands.
 
-A command starts when it is the next command of its node or, for a collective, of all nodes of its ring. Values,
-events, flags and words equal the gateware's. Cycles are modelled, or None: see :mod:`.cycles`.
+A command is executed as soon as it is the next command of its node or, for a collective, of all nodes of its ring.
+Values, events, flags and words equal the gateware's. Cycles are modelled or None, see :mod:`.cycles`.
 """
 
 import collections
@@ -36,7 +36,7 @@ _JOB = places(mask_job_layout())
 
 
 def _job(words: Bits) -> masking.Job:
-    """Decode a job from a list in memory."""
+    """Decode a job from its list in memory."""
     values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
@@ -45,33 +45,33 @@ def _job(words: Bits) -> masking.Job:
 
 
 class Ended(NamedTuple):
-    """Result of a command on a node, and the increments of its counters."""
+    """Result of a command on a node, with the increments of its counters."""
 
     status: EventStatus = EventStatus.OK
     detail: int = 0
     counts: Mapping[str, int] = {}
 
 
-#: Function that executes a command on the node of a rank.
+#: Function that executes a command on the node with the given rank.
 LocalOperation = Callable[[int, Command], Ended]
 
 
 class GoldenPart:
-    """Base class of the additions of features to golden nodes; by default nothing is added."""
+    """Base class for features' additions to golden nodes; adds nothing by default."""
 
     def operations(self) -> Mapping[Operation, LocalOperation]:
-        """Operations that a node executes on its own."""
+        """Return the operations that a node executes on its own."""
         return {}
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
-        """Note that the host, or a move from the far memory, has written elements of a node's memory."""
+        """Called after the host or a far memory move has written elements of a node's memory."""
 
     def cycles(self, command: Command) -> int | None:
-        """Return the cycles of a command that a node executes on its own; None without a model of these cycles."""
+        """Return the cycles of a command that a node executes on its own; None if they are not modelled."""
         return None
 
 
-#: Counters of a golden node. A node's other counters count cycles, or events that occur only in gateware.
+#: Counters of golden nodes. Other counters of a node count cycles, or events that occur only in gateware.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
@@ -82,7 +82,7 @@ def _bits(number: float) -> int:
 
 
 class GoldenNodes(Nodes):
-    """Golden nodes of one configuration, in a ring or in the rings of a plan."""
+    """Golden nodes with one configuration, in a single ring or in the rings of a plan."""
 
     def __init__(self, config: Configuration, *, nodes: int, latency: int):
         super().__init__(nodes, gradient_words=config.memories.gradient, weights=np.zeros(0, np.uint32), planes=0,
@@ -90,18 +90,18 @@ class GoldenNodes(Nodes):
                          far_words=config.far_words, weight_codec=CODECS[config.weights.codec],
                          gradient_codec=CODECS[config.gradients])
         self.config, self.cycles = config, CycleModel(config, latency=latency)
-        # memory spaces by name, each of shape (nodes, words)
+        # memory spaces keyed by name, each of shape (nodes, words)
         self.memories = {space.name: np.zeros((nodes, space.words), np.uint32) for space in config.memory_map}
         self.gradients, self.weights = self.memories["gradients"], self.memories["weights"]
         self.masters, self.residuals, self.activations = (
             self.memories.get(name, getattr(self, name)) for name in ("masters", "residuals", "activations"))
         self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
-        # registers of each node that the host has written, with their values
+        # registers written by the host, with their values, for each node
         self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
         self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
-        # nodes of each ring in order of rank, by port
+        # nodes of each ring in order of rank, keyed by port
         self.rings: dict[int, list[Sequence[int]]] = {0: [range(nodes)]}
-        # events of each node that the host has not popped
+        # events that the host has not popped, for each node
         self.events: list[collections.deque[Event]] = [collections.deque() for _ in range(nodes)]
         self.flags = [0] * nodes
         self._queued: list[collections.deque[Command]] = [collections.deque() for _ in range(nodes)]
@@ -116,7 +116,7 @@ class GoldenNodes(Nodes):
             self._local |= part.operations()
 
     def write(self, rank: int, space: str, base: int, words: Bits) -> None:
-        """Write words to a memory of a node."""
+        """Write words to a node's memory."""
         self.memories[space][rank, base:base + len(words)] = words
         self._note(rank, space, base, len(words))
 
@@ -127,13 +127,13 @@ class GoldenNodes(Nodes):
     # Commands that the host queues.
 
     def push(self, rank: int, command: Command) -> None:
-        """Queue a command for a node, and execute all commands that can start."""
+        """Queue a command on a node and execute all commands that can start."""
         self._queued[rank].append(command)
         while any([self._start(rank) for rank in range(self.nodes)]):
             pass
 
     def abandon(self, rank: int) -> None:
-        """Drop the commands and events of a node."""
+        """Drop all commands and events of a node."""
         self._queued[rank].clear()
         self.events[rank].clear()
 
@@ -142,7 +142,7 @@ class GoldenNodes(Nodes):
         return bool(self._queued[rank])
 
     def _start(self, rank: int) -> bool:
-        """Execute the next command of a node, if it can start; return whether it was executed."""
+        """Execute the next command of a node if it can start; return whether it was executed."""
         queue = self._queued[rank]
         if not queue:
             return False
@@ -159,13 +159,13 @@ class GoldenNodes(Nodes):
         return True
 
     def members(self, rank: int, command: Command) -> Sequence[int]:
-        """Nodes that execute a command together, in order of rank."""
+        """Return the nodes that execute a command together, ordered by rank."""
         if command.operation not in self._on_ring or command.size == 1:
             return [rank]
         return next(nodes for nodes in self.rings[command.port] if rank in nodes)
 
     def latch_registers(self, rank: int) -> None:
-        """Latch the settings in a node's registers for later updates."""
+        """Latch the settings in a node's registers for subsequent updates."""
         values = self.registers[rank]
         if not self.config.has_ring or "OPTIMIZER" not in values:
             return
@@ -178,7 +178,7 @@ class GoldenNodes(Nodes):
     # All commands.
 
     def carry_out(self, ranks: Sequence[int], commands: Mapping[int, Command], *, odd: int = 0) -> dict[int, Event]:
-        """Execute a command of a node, or a collective of several nodes, in order of rank."""
+        """Execute a node's command, or a collective of several nodes, in order of rank."""
         begun = time.perf_counter()
         first = commands[ranks[0]]
         flags, cycles, ended = dict.fromkeys(ranks, EventFlag(0)), self._cycles(first), Ended()
@@ -212,17 +212,17 @@ class GoldenNodes(Nodes):
                             cycles=cycles, weight_version=0) for rank in ranks}
 
     def _has_rule(self, registers: Mapping[str, float]) -> bool:
-        """Whether nodes have the state planes that the update rule in their registers needs."""
+        """Whether nodes have the state planes required by the update rule in their registers."""
         rule = int(registers.get("OPTIMIZER", 0)) & 15
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
     def _cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node executes on its own; None if they are not modelled."""
+        """Return the cycles of a command that a node executes on its own; None if they are not modelled."""
         known = [self.cycles.local(command), *(part.cycles(command) for part in self._parts)]
         return next((cycles for cycles in known if cycles is not None), None)
 
     def _mask(self, rank: int, command: Command) -> Ended:
-        """Execute MASK on binary32 numbers, with jobs in the driver's format."""
+        """Execute MASK on binary32 numbers, with job lists in the driver's format."""
         gradients, weights, lanes = self.gradients[rank], self.weights[rank], self.config.lanes
         alternative = _bits(self.registers[rank]["MASK_ALTERNATIVE"])
         used, number, replaced, external = 0, command.weight_base, 0, command.state_base
@@ -249,26 +249,26 @@ class GoldenNodes(Nodes):
         return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
 
     def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
-        """Gradients that a command reads, one row per node."""
+        """Return the gradients that a command reads, one row per node."""
         if first.operation not in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
             return np.zeros((len(ranks), 0), np.uint32)
         places = ring.places(first.length, stride=first.stride)
         return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
 
     def _bind(self, rank: int, command: Command) -> None:
-        """Make the weight codec use the codebook in the node's memory for an update or an all-gather."""
+        """Make the weight codec use the codebook in the node's memory for an update or all-gather."""
         if command.operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER) and "codebook" in self.memories:
             words = self.memories["codebook"][rank]
             self._weight_codec = self._weight_codec.bind(words[len(words) // 2:])
 
     def _count_words(self, outcome: Collected) -> None:
-        """Add the words of a collective to the nodes' counters; each node sends to its successor."""
+        """Add a collective's words to the nodes' counters; each node sends to its successor."""
         for number, rank in enumerate(outcome.ranks):
             self.counters["WORDS_SENT"][rank] += outcome.words[number]
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
     def _flags(self, outcome: Collected, gradients: npt.NDArray[np.uint32]) -> dict[int, EventFlag]:
-        """Flags of each node: NaN among its gradients, or a non-finite sum formed by the node."""
+        """Return each node's flags: NaN among its gradients, or a non-finite sum formed by the node."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
@@ -282,14 +282,14 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: npt.NDArray[np.uint32]) -> bool:
-        """Whether a node has formed a non-finite sum; with most codecs, only sums of its own block count."""
+        """Whether a node has formed a non-finite sum; with most codecs, only sums in its own block count."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:
             return False
         count = len(outcome.ranks)
         for owner, index in enumerate(outcome.own):
-            hops = (number - owner - 1) % count  # number of partial sums before this node adds its own
+            hops = (number - owner - 1) % count  # number of partial sums added before this node's own
             before = [(owner + 1 + hop) % count for hop in range(hops + 1)]
             total = np.zeros(len(index), np.float32)
             for node in before:

@@ -1,4 +1,4 @@
-"""Golden nodes for a session, their limits, and their drivers, which answer requests without packets."""
+"""Session of golden nodes: their limits, and drivers that answer requests without sending packets."""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +35,7 @@ class _NoTransport:
 
 
 class GoldenDevice(Device):
-    """Driver of a golden node; every request is answered immediately."""
+    """Driver of a golden node; answers every request immediately."""
 
     def __init__(self, nodes: GoldenNodes, rank: int):
         super().__init__(_NoTransport(), nodes.config, name=f"node {rank}")
@@ -45,7 +45,7 @@ class GoldenDevice(Device):
         return Pending(self.complete, [], lambda payloads: value)
 
     def connect(self) -> None:
-        """Do nothing: golden nodes always have the expected configuration."""
+        """Do nothing, because golden nodes always have the expected configuration."""
 
     # Registers.
 
@@ -76,7 +76,7 @@ class GoldenDevice(Device):
         return self._answer(None)
 
     def _control(self, value: int) -> None:
-        """Handle a write to CONTROL: bit 0 resets links, which ends all commands, and bit 1 clears counters."""
+        """Handle a write to CONTROL: bit 0 resets the links and so ends all commands; bit 1 clears counters."""
         if value & 1:
             self._nodes.abandon(self._rank)
             self._nodes.flags[self._rank] = 0
@@ -91,7 +91,7 @@ class GoldenDevice(Device):
     # Memories.
 
     def _space(self, space: int, address: int, count: int) -> str:
-        """Name of the memory that contains these elements; raises ``BadAddressError`` if there is none."""
+        """Return the name of the memory that holds these elements; raises ``BadAddressError`` if none does."""
         memory = next((entry for entry in self.config.memory_map if entry.number == space), None)
         if memory is None or not 0 <= address <= address + count <= memory.words:
             raise BadAddressError(f"{self.name}: {count} elements of {self._memory_name(space)} memory from "
@@ -120,14 +120,14 @@ class GoldenDevice(Device):
 
 
 class GoldenSession(NamedTuple):
-    """Golden nodes, with their drivers in order of rank."""
+    """Golden nodes and their drivers, in rank order."""
 
     nodes: GoldenNodes
     devices: list[Device]
 
 
 def check_golden(config: Configuration) -> None:
-    """Raise ``ValueError`` if golden nodes do not support the configuration."""
+    """Raise ``ValueError`` if golden nodes do not support this configuration."""
     for feature in features_of(config):
         if feature.not_golden is not None:
             name, reason = feature.not_golden
@@ -135,7 +135,7 @@ def check_golden(config: Configuration) -> None:
 
 
 def open_golden(config: Configuration, *, nodes: int, latency: int) -> GoldenSession:
-    """Create ``nodes`` golden nodes, with a modelled link latency in cycles."""
+    """Create ``nodes`` golden nodes with links of the given modelled latency in cycles."""
     check_golden(config)
     golden = GoldenNodes(config, nodes=nodes, latency=latency)
     of_features = (feature.golden_devices(golden, latency) for feature in features_of(config))

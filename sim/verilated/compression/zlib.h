@@ -1,4 +1,4 @@
-// The two functions of zlib that Verilator's FST writer calls, so that waveforms need no zlib on the machine.
+// The two zlib functions called by Verilator's FST writer, so that waveforms do not require zlib.
 //
 // Nothing is compressed: a zlib stream may consist of stored blocks. The writer keeps the smaller of output and input.
 

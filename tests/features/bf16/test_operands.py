@@ -19,7 +19,7 @@ NAN = 0x7FC0_0000
 
 
 class Pair(wiring.Component):
-    """A row rounder and a column rounder, connected to a multiplier."""
+    """Row rounder and column rounder connected to a multiplier."""
 
     latency = BFloat16Rounder.latency + BFloat16Multiplier.latency
 
@@ -43,7 +43,7 @@ def pair():
 
 
 def products(pair, a, b, opens=0):
-    """Multiply pairs of numbers on the unit, one pair per cycle."""
+    """Multiply pairs of numbers with the unit, one pair per cycle."""
     length = len(a) + Pair.latency
     inputs = {name: np.resize(np.asarray(values, np.uint32), length) for name, values in
               (("a", a), ("b", b), ("opens", opens))}
@@ -51,7 +51,7 @@ def products(pair, a, b, opens=0):
 
 
 def library(a, b):
-    """Products of numbers rounded with ml_dtypes and multiplied in binary64; subnormal numbers become zeros."""
+    """Products of ml_dtypes-rounded operands, computed in binary64, with subnormals flushed to zero."""
     with np.errstate(all="ignore"):
         left, right = (np.asarray(x, np.uint32).view(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
         left, right = (np.where(np.abs(x.astype(np.float64)) < 2.0**-126, np.copysign(0, x.astype(np.float64)),
@@ -65,7 +65,7 @@ test_parameters = refused_values(BFloat16Rounder, {}, "exact", [None, 1], "exact
 
 
 def test_products(pair):
-    """Products are correct for all kinds of numbers, and near the smallest and the largest normal number."""
+    """Products are correct for all kinds of numbers, and near the smallest and largest normal numbers."""
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def test_products(pair):
 
 
 def test_corners(pair):
-    """Products are correct for every pair of corner cases of bfloat16 and of binary32, and for midpoints."""
+    """Products are correct for all pairs of bfloat16 and binary32 corner cases, and for midpoints."""
     corners = np.unique(np.concatenate([
         operands.corners(BF16).astype(np.uint32) << 16, operands.corners(FP32),
         np.array([0x3F80_7FFF, 0x3F80_8000, 0x3F80_8001, 0x3F81_8000, 0x007F_8000, 0x007F_7FFF, 0x7F7F_8000,
@@ -90,7 +90,7 @@ def test_corners(pair):
 
 
 def test_numbers_that_open_a_sum(pair):
-    """The initial value of a sum passes through unchanged, whatever the other factor is."""
+    """The initial value of a sum passes through unchanged, regardless of the other factor."""
     generator = np.random.default_rng(1)
     a, b = draw(generator, "bits", 2, 20_000)
     opens = generator.random(20_000) < 0.5

@@ -41,7 +41,7 @@ def _fixed(array, beats):
 
 
 def _drive(generator, *array, count=16):
-    """Draw tiles of all forms and lengths, with and without initial values."""
+    """Draw tiles of all shapes and lengths, with and without initial values."""
     return _fixed(array, _tiles(generator, *array[:2], count=count))
 
 
@@ -73,7 +73,7 @@ test_offers_stand_for_all_time = offers(lambda: BlockArray(rows=1, columns=2, co
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles of whole blocks, even short ones, run back to back without a bubble, with exactly the stated latency."""
+    """Tiles of whole blocks, even short ones, run without bubbles, with exactly the stated latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = mac_array.concatenate([
@@ -88,7 +88,7 @@ def test_throughput(array):
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_sums_of_decoded_numbers(array):
-    """Sums equal the exact dot products of decoded blocks, computed with fractions and added in binary32."""
+    """Sums equal the exact dot products of decoded blocks, rounded to binary32 at each addition."""
     rows, columns, name = array
     generator = np.random.default_rng(2)
     terms = 37
@@ -114,7 +114,7 @@ def test_sums_of_decoded_numbers(array):
             assert total == got[number, column]
 
 
-#: For each array: a row, a column, an initial value or None, and the expected dot product.
+#: For each array: row, column, initial value (or None), and expected dot product.
 KNOWN = {ARRAYS[0]: (
     ([1.0] * 16, [1.0] * 16, None, 16.0),
     ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # both 16 + 2^-24 and the next sum are rounded
@@ -129,7 +129,7 @@ KNOWN = {ARRAYS[0]: (
 ), ARRAYS[3]: (
     ([6.0] * 32, [0.5] * 32, None, 96.0),
     ([1.0] * 33, [1.0] * 33, None, 33.0),
-    ([7.0] * 32, [1.0] * 32, None, 256.0),  # 7 is rounded up to 8 at a scale of 2, not down to 6
+    ([7.0] * 32, [1.0] * 32, None, 256.0),  # 7 is rounded up to 8, at a scale of 2, rather than down to 6
     ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # 0.25 is halfway between 0 and 0.5, and 0 is even
     ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 0.75 is halfway between 0.5 and 1, and 1 is even
     ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # encoded as 6 and 1, at a scale of 2
@@ -153,7 +153,7 @@ KNOWN = {ARRAYS[0]: (
 @pytest.mark.parametrize(("array", "a", "b", "initial", "want"), [
     (array, *case) for array, cases in KNOWN.items() for case in cases])
 def test_known_answers(array, a, b, initial, want):
-    """Known dot products are correct at every position of a tile, and in the golden model."""
+    """Known dot products are correct at each position of a tile, and in the golden model."""
     rows, columns, _ = array
     starts = 0 if initial is None else rows
     count = starts + len(a)
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """Initial values shared by all rows give the same results as one round per row with the same values."""
+    """Initial values shared by all rows give the same results as one round of equal values per row."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

@@ -33,7 +33,7 @@ def _rounder(name):
 
 @functools.cache
 def _scaled_rounder(power):
-    """Block form, rounder and golden codec of NVFP4 with a tensor scale of 2 ** power."""
+    """Block form, rounder and golden codec of NVFP4 with tensor scale 2 ** power."""
     form = form_of(NVFP4(tensor_scale=2.0**power))
     return form, Unit(form.rounder()), nvfp4.NVFP4(tensor_scale=2.0**power)
 
@@ -44,7 +44,7 @@ def _opened(bits):
 
 
 def _run(rounder, bits):
-    """Round consecutive blocks of numbers; return the factors and the scale of each block."""
+    """Round consecutive blocks; return each block's factors and scale."""
     form, unit, model = rounder
     sign, exponent, fraction = _opened(bits.astype(np.int64))
     lost = FP32.fraction_bits - form.kept
@@ -70,7 +70,7 @@ def _run(rounder, bits):
 
 
 def _edges(model, generator, *, peak):
-    """Blocks with a given peak exponent in the first element; most elements are near rounding thresholds."""
+    """Blocks whose first element has the given exponent, with most elements near rounding thresholds."""
     places = np.arange(1, 256) / 16
     thresholds = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
     near = thresholds.astype(np.float32).view(np.uint32)
@@ -92,7 +92,7 @@ def _check(rounder, bits, message):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding(name):
-    """Factors and exponents match the golden codec, for random bits and near rounding thresholds."""
+    """Factors and exponents match the golden codec for random bits and near rounding thresholds."""
     rounder = _, _, model = _rounder(name)
     generator = np.random.default_rng(1)
     for peak in (1, 2, 3, 4, 5, 117, 121, 127, 253, 254):
@@ -106,14 +106,14 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Blocks on either side of each change of a scale or element are rounded as by the golden codec."""
+    """Blocks just below and above each change of a scale or element are rounded like the golden codec's."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_special(name):
-    """Zeros and subnormal numbers become zeros; the exponent of a block with an infinity or NaN is all ones."""
+    """Zeros and subnormals become zeros; a block with an infinity or NaN gets an exponent of all ones."""
     rounder = _, _, model = _rounder(name)
     zeros = np.resize(np.array([0, 1 << 31, 1, 0x807F_FFFF], np.uint32), model.block)
     special = zeros.copy()
@@ -125,7 +125,7 @@ def test_special(name):
 
 
 def test_magnitudes():
-    """Factors of E2M1 are the specified element values, in units of half the block's scale."""
+    """E2M1 factors are the specified element values in units of half the block scale."""
     numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     for name in ("mxfp4_e2m1", "mxfp4_e2m1_up", "nvfp4"):
         rounder = form, _, model = _rounder(name)

@@ -16,7 +16,7 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.terms import KINDS, rows_of, scales_of, tile_of
 
-#: Rows, columns and formats of the simulated units.
+#: Row count, column count and format of each simulated unit.
 FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"), (1, 2, "nvfp4"))
 
 
@@ -27,14 +27,14 @@ def _former(rows, columns, name):
 
 
 def _tiles(generator, former, lengths, *, kinds=KINDS):
-    """Beats of tiles with the numbers of terms in ``lengths``; some tiles begin with initial values."""
+    """Tiles with ``lengths`` terms each; about a third of the tiles start with initial values."""
     return [tile_of(generator, kinds[number % len(kinds)], rows=former[0], columns=former[1], rounds=int(rounds),
                     initial=generator.random() < 0.3, tile=int(generator.integers(3)))
             for number, rounds in enumerate(lengths)]
 
 
 def _blocks(model, tiles):
-    """Expected blocks in order, each as factors (slots, lanes, terms), exponents (slots, lanes), and marks."""
+    """Expected blocks in order, as factors (slots, lanes, terms), exponents (slots, lanes) and marks."""
     blocks = []
     for number, beats in enumerate(tiles):
         terms = ~beats.initial
@@ -59,14 +59,14 @@ def _run(former, tiles, *, source="none", room=True, cycles=None, seed=1):
 
 
 def _elements(layout, values):
-    """Unpack the elements of an array port, as (cycles, elements)."""
+    """Unpack an array port's trace into an array of shape (cycles, elements)."""
     shape = Shape.cast(layout.elem_shape)
     parts = values.astype(np.int64)[:, None] >> np.arange(layout.length) * shape.width & (1 << shape.width) - 1
     return parts - (parts >> shape.width - 1 << shape.width) if shape.signed else parts
 
 
 def _check(former, tiles, trace, *, seed):
-    """Compare factors, exponents and marks of every block with the model; return the start cycles of blocks."""
+    """Compare factors, exponents and marks of all blocks with the model; return the blocks' start cycles."""
     component, _, model = _former(*former)
     ports = component.signature.members
     factors, scales = (np.concatenate([_elements(ports[name].shape, trace[name]) for name in pair], axis=1)
@@ -92,7 +92,7 @@ def _check(former, tiles, trace, *, seed):
 @pytest.mark.parametrize("former", FORMERS)
 @pytest.mark.parametrize("source", STALLS)
 def test_blocks(former, source):
-    """Tiles of whole and partial blocks give the expected factors and exponents per slot, and marks per block."""
+    """Tiles of whole and partial blocks give the expected factors, exponents and marks."""
     _, unit, model = _former(*former)
     seed = 1 + STALLS.index(source)
     print(f"seed {seed}")
@@ -108,7 +108,7 @@ def test_blocks(former, source):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_pace(former):
-    """Whole blocks are accepted without a pause, and each block starts ``latency`` cycles after its last beat."""
+    """Whole blocks are accepted without pauses, and each starts ``latency`` cycles after its last beat."""
     component, unit, model = _former(*former)
     generator = np.random.default_rng(2)
     tiles = [tile_of(generator, "ordinary", rows=former[0], columns=former[1], rounds=model.block, initial=False,
@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """Without ``room`` the current tile continues but no tile begins; input stops if both buffer halves are full."""
+    """Without ``room`` only the current tile continues; input stalls when both buffer halves are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])
@@ -143,7 +143,7 @@ def test_room(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_openings(former):
-    """Initial values are output one cycle after they arrive, with the right bank, slot and row."""
+    """Initial values appear one cycle later with the correct bank, slot and row."""
     rows, columns, _ = former
     _component, unit, _ = _former(*former)
     generator = np.random.default_rng(4)
@@ -164,7 +164,7 @@ def test_openings(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_reset(former):
-    """After a reset in the middle of a block, while it is stored or read, the next tiles are correct."""
+    """Tiles are correct after a reset while a block is being stored or read."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(5)
     cycles = SLOTS * model.block

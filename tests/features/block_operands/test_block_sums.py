@@ -19,14 +19,14 @@ from sim.verilated.vectors import Unit
 
 #: Rows, columns and formats of the simulated units.
 SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
-#: By format: sum of the two block exponents at which a total of 1 represents the number 1.
+#: Sum of the two block exponents at which a total of 1 represents 1.0, keyed by format.
 ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Input of a tile: dot products of its blocks, as (blocks, slots, units), and initial values."""
+    """Input of a tile: dot products of its blocks, of shape (blocks, slots, units), and initial values."""
 
     totals: np.ndarray
     exponents: np.ndarray
@@ -51,7 +51,7 @@ def _numbers(name, tile):
 
 
 def _results(sums, tile):
-    """Expected results of a tile, in output order, as arrays of elements, rows and groups."""
+    """Expected results of a tile, in output order: arrays of elements, rows and groups."""
     rows, columns, _ = sums
     total = np.zeros((SLOTS, rows * columns), np.uint32) if tile.initial is None else tile.initial
     for number in _numbers(sums[2], tile):
@@ -61,7 +61,7 @@ def _results(sums, tile):
 
 
 def _run(sums, tiles, *, ready, pause=0, spare=1000):
-    """Run the unit on the dot products of all tiles; return its trace and the cycles when blocks start."""
+    """Run the unit on the dot products of all tiles; return the trace and the start cycles of the blocks."""
     rows, columns, _ = sums
     component, unit, model = _sums(*sums)
     cycles, before = SLOTS * model.block, rows * SLOTS + 1
@@ -100,7 +100,7 @@ def _run(sums, tiles, *, ready, pause=0, spare=1000):
 
 
 def _check(sums, tiles, trace, *, seed):
-    """Compare all results, in order, with the model; return the cycles of their transfers."""
+    """Compare all results with the model, in order; return the cycles of their transfers."""
     taken = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
     got = unpack(result_layout(*sums[:2]), trace["o__payload"][taken])
     wanted = zip(*(_results(sums, tile) for tile in tiles), strict=True)
@@ -129,7 +129,7 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_edges(sums):
-    """Totals that become zeros, infinities, NaNs or extreme numbers are converted and added to -0.0 correctly."""
+    """Totals that convert to zero, infinity, NaN or an extreme number are added to -0.0 correctly."""
     rows, columns, name = sums
     ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000
@@ -155,7 +155,7 @@ def test_edges(sums):
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_sums(sums, sink):
-    """Tiles of all forms are correct, with no, individual or common initial values, and with slow sinks."""
+    """Tiles of every form are correct with no, individual or common initial values and with slow sinks."""
     seed = 1 + STALLS.index(sink)
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
@@ -168,7 +168,7 @@ def test_sums(sums, sink):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_pace(sums):
-    """Each tile's results begin at a fixed time after the start of its last block, one row per ``columns`` cycles."""
+    """Results of a tile start a fixed time after its last block starts, one row per ``columns`` cycles."""
     rows, columns, _ = sums
     component, _, _ = _sums(*sums)
     tiles = [_random(np.random.default_rng(7), sums, 1) for _ in range(BANKS + 2)]
@@ -180,7 +180,7 @@ def test_pace(sums):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_room(sums):
-    """``room`` is high until ``BANKS`` tiles have begun, and again as soon as one of them has been read."""
+    """``room`` falls when ``BANKS`` tiles have begun and rises as soon as one of them has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
     begun[2000:] = True  # the output is ready from here on

@@ -1,4 +1,4 @@
-"""Known cycles of the golden models of the encoder and the decoder."""
+"""Hand-checked cycle counts of the golden models of the encoder and the decoder."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """Cycles of decoders, by hand, for packets with and without a table; eight elements a cycle follow."""
+    """Hand-computed decoder cycles for packets with and without a table; then eight elements per cycle."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])

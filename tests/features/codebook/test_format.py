@@ -20,12 +20,12 @@ units = pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 
 
 def gateware(table):
-    """Gateware parameters that correspond to the parameters of a golden model."""
+    """Create gateware parameters equivalent to those of a golden model."""
     return hardware.CentroidTable(**vars(table))
 
 
 def _packets(generator, centroids, total):
-    """Draw tables, and index vectors of varying lengths for them."""
+    """Draw tables, and index vectors of various lengths for them."""
     tables, indices = [], []
     while sum(map(len, indices)) < total:
         tables.append(generator.integers(0, 1 << 32, centroids, dtype=np.uint32))
@@ -54,7 +54,7 @@ def _make(kind, centroids, lanes, loaded=False):
 
 
 def _drive(generator, kind, centroids, lanes, loaded=False):
-    """Draw packets with tables or, if ``loaded``, without; loaded decoders use the first table for all packets."""
+    """Draw packets with tables or, if ``loaded``, without; a loaded decoder uses the first table for all packets."""
     tables, indices = _packets(generator, centroids, 2_000 * lanes)
     table, unit = CentroidTable(centroids=centroids, loaded=loaded), BENCH.unit(kind, centroids, lanes, loaded)
     of = tables[0] if loaded else None
@@ -101,7 +101,7 @@ def test_loading():
 
 @units
 def test_throughput(centroids, lanes):
-    """Beats are transferred one per cycle, from first to last; the number of words agrees with the formula."""
+    """One beat is transferred per cycle, from first to last; the number of words matches the formula."""
     table = CentroidTable(centroids=centroids)
     generator = np.random.default_rng(1)
     of, indices = generator.integers(0, 1 << 32, centroids), generator.integers(0, centroids, 4096)
@@ -147,7 +147,7 @@ def test_indices_apart(kind):
 
 @pytest.mark.parametrize("length", [1, 15, 17, 40])
 def test_wrong_tables(length):
-    """Missing table words become zeros, surplus words are discarded, and the next packet is encoded correctly."""
+    """Missing table words become zeros, excess words are discarded, and the next packet is encoded correctly."""
     table = CentroidTable()
     unit = BENCH.unit(Encoder, 16, 8)
     unit.reset()

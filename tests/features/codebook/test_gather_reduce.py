@@ -36,7 +36,7 @@ def _make(centroids, lanes, *widths):
 
 
 def _bits(values, shape):
-    """Two's complement of signed numbers in the width of ``shape``."""
+    """Return signed numbers as two's complement in the width of ``shape``."""
     return np.asarray(values, np.int64) & (1 << shape.width) - 1
 
 
@@ -50,7 +50,7 @@ def _tables(component, *tables):
 
 
 def _loaded(case, table, indices, inputs):
-    """Load a table; feed matrices of (lanes, columns) and their input vectors."""
+    """Load a table, then feed matrices of shape (lanes, columns) with their input vectors."""
     component, unit = BENCH.make(*case), BENCH.unit(*case)
     unit.load = _tables(component, table)
     layout = component.i.payload.shape()
@@ -89,7 +89,7 @@ test_reset = BENCH.resets([(16, 8)], (1, 9, 25, 60), count=1_000)
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """Rows of k + overhead columns run without a bubble, with k multiplications and the stated latency per row."""
+    """Rows of k + overhead columns run back to back, with k multiplications and the stated latency."""
     centroids, lanes = case
     length = centroids + MatrixVector.overhead
     generator = np.random.default_rng(1)
@@ -105,7 +105,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("widths", [(18, 18, 35), (8, 18, 24)])
 def test_extremes(widths):
-    """Extreme inputs and centroids of both signs do not overflow the longest sums."""
+    """Extreme inputs and centroids of both signs do not overflow the longest sum."""
     inputs, centroids, sums = widths
     low, high = -(1 << (inputs - 1)), (1 << (inputs - 1)) - 1
     length = (1 << (sums - 1)) // -low if sums < 30 else 5_000
@@ -117,7 +117,7 @@ def test_extremes(widths):
 
 
 def test_product_from_a_packet():
-    """A table and indices from a decoder give the right product for a matrix of 8 rows with one unused centroid."""
+    """A table and indices from a decoder give the correct product for 8 rows and one unused centroid."""
     generator = np.random.default_rng(1)
     table = CentroidTable()
     matrix = generator.integers(0, 15, (8, 40))
@@ -137,7 +137,7 @@ def test_product_from_a_packet():
 
 @pytest.mark.parametrize("length", [3, 17])
 def test_wrong_tables(length):
-    """Tables of a wrong length are reported; after a reset the sums are cleared within 16 cycles."""
+    """Tables with a wrong length are reported; after a reset, the sums are cleared within 16 cycles."""
     unit = BENCH.unit(16, 8)
     unit.load = None
     unit.reset()
@@ -149,7 +149,7 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """Outputs stay valid until accepted; the first comes in cycle 15: 4 to clear, 1 column, the latency."""
+    """Outputs stay valid until accepted; the first comes in cycle 15: 4 to clear, 1 column, and latency."""
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15
@@ -158,7 +158,7 @@ def test_first_offers_stand():
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb(kind):
-    """Cocotb simulation, with a reset in the middle of a matrix."""
+    """Cocotb simulation with a reset in the middle of a matrix."""
     component, drive = BENCH.make(16, 4), _drive(np.random.default_rng(1), 16, 4, count=5)
     layout = component.o.payload.shape()
     under_cocotb(component, kind, {"table": BENCH.unit(16, 4).load, "i": drive.beats["i"]},

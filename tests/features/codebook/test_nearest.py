@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Search for the nearest centroid: hdl/features/codebook/nearest.py."""
+"""Test the search for the nearest centroid, hdl/features/codebook/nearest.py."""
 
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ from tests.refusals import refused_values, refuses
 
 
 def _numbers(generator, table):
-    """Random and special numbers, and numbers next to the midpoints of centroids."""
+    """Draw random and special numbers, and numbers close to the midpoints between centroids."""
     bounds = table.view(np.float32).astype(np.float64)
     middles = ((bounds[:-1] + bounds[1:]) / 2).astype(np.float32)
     near = [middles, np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf))]
@@ -35,7 +35,6 @@ def test_lanes():
 
 
 def _loaded(centroids, lanes, table, arrays):
-    """Load a table and feed packets of numbers."""
     parameters, unit = CentroidTable(centroids=centroids, loaded=True), BENCH.unit(centroids, lanes)
     bounds = parameters.bounds(table)
     unit.load = packets.words([bounds])
@@ -70,7 +69,7 @@ test_reset = BENCH.resets([(16, 4)], (1, 3, 5))
 
 @pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 def test_nearest(centroids, lanes):
-    """Each number is assigned its nearest centroid, or the lower of two equally near ones, at one beat per cycle."""
+    """Each number is mapped to its nearest centroid, or the lower of two equally near ones, at one beat per cycle."""
     generator = np.random.default_rng(centroids)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
               np.linspace(-1, 1, centroids, dtype=np.float32),
@@ -89,7 +88,7 @@ def test_nearest(centroids, lanes):
             if np.isfinite(value):
                 distances = [abs(Fraction(float(value)) - centroid) for centroid in exact]
                 best = distances.index(min(distances))
-                # Any of several equal centroids may be chosen.
+                # Any one of several equal centroids may be chosen.
                 assert exact[index] == exact[best], (number, hex(bits))
             else:
                 assert index == (0 if bits >> 31 else centroids - 1)
@@ -97,7 +96,7 @@ def test_nearest(centroids, lanes):
 
 @pytest.mark.parametrize("length", [1, 14, 16, 40])
 def test_wrong_loads(length):
-    """A table with too few or too many words is reported; the next table is accepted."""
+    """A table with too few or too many words is reported, and the next table is accepted."""
     unit = BENCH.unit(16, 4)
     unit.load = None
     unit.reset()

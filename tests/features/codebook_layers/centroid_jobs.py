@@ -1,4 +1,4 @@
-"""Random jobs of layers with centroid indices as weights, and their memories in numpy."""
+"""Random jobs for layers with centroid indices as weights, and their memories in numpy."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ ROWS = 2048
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidJob:
-    """A job of a centroid layer, given by its instruction."""
+    """A centroid-layer job, described by its instruction."""
 
     instruction: Centroid
 
@@ -34,7 +34,7 @@ class CentroidJob:
 
 
 def draw_job(generator, *, lanes, centroids, most=20, gradient=None, sizes=None):
-    """Draw a job with random sizes and operands that do not overlap."""
+    """Draw a job with random sizes and non-overlapping operands."""
     rows, columns, outputs = generator.integers(1, most + 1, 3).tolist() if sizes is None else sizes
     gradient = bool(generator.integers(2)) if gradient is None else gradient
     initial, relu, gated = (bool(choice) and not gradient for choice in generator.integers(2, size=3))
@@ -62,5 +62,5 @@ def draw_job(generator, *, lanes, centroids, most=20, gradient=None, sizes=None)
 
 
 def memories_of(generator, kind, *, lanes):
-    """Fill memories, as arrays of (rows, lanes), with random numbers that also serve as random indices."""
+    """Fill memories of shape (rows, lanes) with random numbers that also serve as random indices."""
     return [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]

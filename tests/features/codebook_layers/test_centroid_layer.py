@@ -15,7 +15,7 @@ from tests.features.compute.memories import LATENCY, Bench, pace
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
 
-#: Lanes, centroids and DSP blocks of the simulated units.
+#: Number of lanes, centroids and DSP blocks of each simulated unit.
 UNITS = ((4, 16, 4), (2, 4, 1))
 
 
@@ -30,7 +30,7 @@ def _flat(memories):
 
 
 def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
-    """Run jobs, compare all memories, and return the start and end cycles of the jobs."""
+    """Run jobs, compare all memories, and return the jobs' start and end cycles."""
     _, bench = _unit(*parameters)
     bench.reset()
     bench.load(memories)
@@ -59,7 +59,7 @@ test_parameters = refused(CentroidLayer, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """Jobs of all shapes give bit-exact results in the stated cycles, with k multiplications per output."""
+    """Jobs of all shapes are bit-exact, with the documented cycle count and k multiplications per output."""
     lanes, centroids, _ = unit
     generator = np.random.default_rng(lanes)
     shapes = [(1, 1, 1), (8, 8, lanes), (8, 2 * lanes, 2 * lanes), (9, 9, lanes + 1), (30, 64, 10), (7, 1, 3)]
@@ -77,7 +77,7 @@ def test_cycles(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive jobs give the same bits with any stalls of the memories."""
+    """Consecutive jobs give the same bits regardless of memory stalls."""
     lanes, centroids, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -89,7 +89,7 @@ def test_stalls(unit):
 
 
 def test_fixed_point():
-    """With exact sums, the result is bit-identical to the dense product with the expanded matrix."""
+    """If all sums are exact, the result is bit-identical to the dense product with the expanded matrix."""
     lanes, centroids, _ = UNITS[0]
     for seed in range(1, 4):
         generator = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_fixed_point():
 
 
 def test_begins_after_a_reset():
-    """A product that begins while sums are being cleared waits until they are clear, and is correct."""
+    """A product that starts while sums are being cleared waits until they are clear, and is correct."""
     lanes, centroids, _ = UNITS[0]
     generator = np.random.default_rng(2)
     job = draw_job(generator, lanes=lanes, centroids=centroids, gradient=False, sizes=(9, 10, 6))
@@ -122,12 +122,12 @@ def test_begins_after_a_reset():
     job.instruction.run(_flat(memories))
     for actual, wanted in zip(bench.contents(), memories, strict=True):
         np.testing.assert_array_equal(actual, wanted)
-    # The table arrives long before the sums are clear, after 8 * 16 cycles, and waits.
+    # The table arrives long before the sums are clear (8 * 16 cycles) and waits.
     assert _cycles(UNITS[0], job) + 8 * centroids - 10 < end - begin <= _cycles(UNITS[0], job) + 8 * centroids
 
 
 def test_reset():
-    """After a reset at any point of a job, and once the sums are cleared, the next job is correct."""
+    """After a reset at any point of a job, the next job is correct once the sums have been cleared."""
     lanes, centroids, _ = UNITS[1]
     generator = np.random.default_rng(1)
     before, after = (draw_job(generator, lanes=lanes, centroids=centroids, most=12, gradient=True) for _ in range(2))

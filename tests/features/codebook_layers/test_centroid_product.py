@@ -18,13 +18,13 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.loaded import Loaded
 from tests.refusals import refused
 
-#: Lanes, centroids and DSP blocks; the second unit has few centroids and a single lane.
+#: Lanes, centroids and DSP blocks; the second unit has few centroids and only one lane.
 UNITS = ((4, 16, 4), (1, 4, 1))
 
 
 @dataclasses.dataclass(kw_only=True)
 class Case:
-    """A job: indices (outputs, columns), inputs (examples, columns), and starts or gradients (examples, outputs)."""
+    """Job with indices (outputs, columns), inputs (examples, columns), starts or gradients (examples, outputs)."""
 
     job: Job
     indices: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0), np.int64))
@@ -48,12 +48,12 @@ def _case(generator, job, kind, lanes, centroids, columns):
 
 
 def _rows(rows):
-    """Convert rows to words of the port; with a single lane, each row becomes a scalar."""
+    """Convert rows to port words; with a single lane, each row becomes a scalar."""
     return _words(rows) if rows.shape[1] > 1 else _words(rows)[:, 0]
 
 
 def _columns(case, lanes, bits):
-    """Input beats of a job: for each column, one beat per example."""
+    """Input beats of a job: one beat per example for each column."""
     count = case.x.shape[1]
     return pack(column_layout(lanes, bits), {
         "input": _words(case.x.T).ravel(), "indices": np.repeat(case.indices.T, SLOTS, axis=0),
@@ -96,7 +96,7 @@ def _model(unit, drawn, willing, ready):
 
 
 def _drive(generator, lanes, centroids, dsps, count=12):
-    """Draw jobs in random order; all use numbers of the same kind."""
+    """Draw jobs in random order, all with numbers of the same kind."""
     kind = str(generator.choice(KINDS))
     jobs = [*generator.integers(0, 3, count - 5), Job.PRODUCT, Job.GRADIENT, Job.TOTAL, Job.PRODUCT, Job.TOTAL]
     cases = [_case(generator, Job(job), kind, lanes, centroids, int(generator.integers(1, 12))) for job in jobs]
@@ -113,7 +113,7 @@ test_offers_stand_for_all_time = offers(lambda: BENCH.make(1, 4, 1), depth=2)
 
 
 def _run(unit_of, cases, table, *, cycles, kinds="none"):
-    """Run jobs; check that each needs k multiplications per lane and example, for any number of columns."""
+    """Run jobs; check that each takes k multiplications per lane and example, for any number of columns."""
     run = BENCH.check(unit_of, kinds=kinds, drive=_loaded(unit_of, cases, table, cycles=cycles))
     assert run.trace["multiplied"].sum() == len(table) * SLOTS * sum(case.job != Job.TOTAL for case in cases)
     return run
@@ -128,7 +128,7 @@ test_parameters = refused(CentroidProduct, {"table": CentroidTable(), "lanes": 4
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
 def test_cycles(lanes, centroids, dsps):
-    """Consecutive jobs take the stated number of cycles, and k multiplications for each output."""
+    """Consecutive jobs take the stated number of cycles, and k multiplications per output."""
     generator = np.random.default_rng(lanes)
     columns = {Job.PRODUCT: (1, 2, 9, 40), Job.GRADIENT: (1, 7, 33), Job.TOTAL: (0, 0)}
     cases = [_case(generator, job, "ordinary", lanes, centroids, count) for job, counts in columns.items()
@@ -144,7 +144,7 @@ def test_cycles(lanes, centroids, dsps):
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
 def test_fixed_point(lanes, centroids, dsps):
-    """With exact numbers, results equal dense products, and gradients equal sums of dense gradients."""
+    """With exact numbers, results match dense products, and gradients match sums of dense gradients."""
     for seed in range(1, 5):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
@@ -169,7 +169,7 @@ def test_fixed_point(lanes, centroids, dsps):
 
 
 def test_table():
-    """A table of the wrong length is reported, the next table is accepted, and no job begins during a load."""
+    """A table of the wrong length is reported, the next one is accepted, and no job starts during a load."""
     lanes, centroids, dsps = UNITS[0]
     unit = BENCH.unit(lanes, centroids, dsps)
     unit.load = None
@@ -187,7 +187,7 @@ def test_table():
         "job": Feed(np.array([Job.PRODUCT], np.uint32), np.arange(cycles) >= 135),
         "i": Feed(_columns(case, lanes, 4)), "rows": Feed(_rows(case.rows))}, sinks={"o": True}, cycles=cycles,
         seed=1)
-    # Errors: a table of 15 words; a 16th word without ``last``; the 17th word on its own; and a single word.
+    # Errors: a table of 15 words; a 16th word without ``last``; the 17th word by itself; and a single word.
     assert ports["error"].sum() == 4
     taken = np.flatnonzero(ports["table__valid"] & ports["table__ready"])
     begun, = np.flatnonzero(ports["job__valid"] & ports["job__ready"])
@@ -196,7 +196,7 @@ def test_table():
 
 
 def test_layer():
-    """Outputs and gradients of a layer of 10 outputs and 30 examples, in groups of 4 and 8, are correct."""
+    """Outputs and gradients are correct for 10 outputs and 30 examples, in groups of 4 and 8."""
     lanes, centroids, _ = UNITS[0]
     generator = np.random.default_rng(7)
     outputs, inputs, examples = 10, 64, 30
@@ -216,7 +216,7 @@ def test_layer():
                 yield Case(job=job, indices=tile, x=batch, rows=batch_rows)
 
     def matrix(results, width):
-        """Assemble the outputs of a layer's jobs into a matrix of (examples, width)."""
+        """Assemble the outputs of a layer's jobs into a matrix of shape (examples, width)."""
         groups = results.reshape(-(-width // lanes), -1, lanes)
         return np.concatenate(groups, axis=1)[:examples, :width]
 

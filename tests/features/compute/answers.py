@@ -1,4 +1,4 @@
-"""Memory stub for unit tests: it answers each request with values computed from memory number and row."""
+"""Memory stub for unit tests that answers each request with values computed from memory number and row."""
 
 import numpy as np
 from amaranth.hdl import Module, Signal
@@ -11,7 +11,7 @@ _SPREAD = 0x9E37_79B1
 
 
 def answer(space, row, *, rows, lanes):
-    """Elements of a memory row, along a new last axis of ``lanes``."""
+    """Return the elements of memory rows, along a new last axis of ``lanes``."""
     word = (np.asarray(space, np.uint64) * np.uint64(rows) + np.asarray(row, np.uint64)) * np.uint64(lanes)
     return ((word[..., None] + np.arange(lanes, dtype=np.uint64)) * np.uint64(_SPREAD)).astype(np.uint32)
 
@@ -19,8 +19,8 @@ def answer(space, row, *, rows, lanes):
 class Answered(wiring.Component):
     """A unit with a stub of (rows, lanes) memories that answers ``request`` on ``response`` after ``latency`` cycles.
 
-    All other ports of the unit are forwarded, except the inputs named in ``loops``. Each of these inputs is driven by
-    a function of the unit's signals, delayed by a number of cycles.
+    The unit's other ports are forwarded, except the inputs named in ``loops``, which are driven by a function of the
+    unit's signals, delayed by a number of cycles.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):

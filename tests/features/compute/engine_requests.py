@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A node for tests of LAYERS commands, the golden model of its compute engine, and host requests."""
+"""Node for tests of LAYERS commands, the golden model of its compute engine, and host requests."""
 
 import functools
 
@@ -20,7 +20,7 @@ from tests.features.compute.lists import WORDS
 from tests.hdl import host_requests
 from tests.hdl.host_requests import event, push, request
 
-#: A node with a compute engine, a compute stub, and memories of the sizes that random lists assume.
+#: A node with a compute engine, a compute stub, and the memory sizes that random lists assume.
 CONFIG = NodeConfig(
     lanes=4, topology=SingleRing(max_nodes=1),
     memories=Memories(gradient=WORDS[0], weight=WORDS[1], state=32, planes=0), masking=False, sparsify=False,
@@ -67,7 +67,7 @@ def compare(responses, memories, note=""):
 
 
 def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **options):
-    """Fill memories, run a list, compare it with the golden engine; return the event and counter values."""
+    """Fill memories, run a list and compare it with the golden engine; return the event and counter values."""
     unit.reset()
     responses = exchange(unit, *fill(memories), push(**layers(address, length=length, base=base, tag=tag)), POP, *(
         request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL, **options)
@@ -78,7 +78,7 @@ def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **opt
 
 
 def layers(address, *, length=6, base=0, **fields):
-    """Fields of a LAYERS command, with arbitrary values in fields that it ignores."""
+    """Return the fields of a LAYERS command, with arbitrary values in fields that it ignores."""
     return {"operation": Operation.LAYERS, "weight_base": address, "state_base": base, "length": length,
             "gradient_base": 0xABCD_EF01, "rank": 9, "size": 3, "port": 7, "root": 8, "block_offset": 5, "stride": 0,
             "duration": 0x7777_7777, **fields}

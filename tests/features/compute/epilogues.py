@@ -11,7 +11,7 @@ NUMBERS = np.array([0x3e000000, 0x3f800000, 0xc0490fdb, 0, 0x80000000, 0x0000000
 
 
 def draw_scale_mask(generator, rows, columns):
-    """Draw the scale and the mask of a matrix; either may be absent."""
+    """Draw the scale and mask of a matrix; either may be absent."""
     kinds = masks.COMBINATIONS[int(generator.integers(len(masks.COMBINATIONS)))] | {"external": False}
     return ScaleMask(
         scaled=int(generator.integers(2)), masked=int(generator.integers(2)), scale=int(generator.choice(NUMBERS)),

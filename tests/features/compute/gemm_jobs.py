@@ -1,4 +1,4 @@
-"""Random matrix product jobs, and generic tests that run them on the units of a product."""
+"""Random matrix product jobs, and generic tests that run them on the units of a matrix product."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ROWS = 4096
 
 
 def place(generator, lanes, *shapes):
-    """Place matrices of (lines, length) at random positions in the memories, without overlaps."""
+    """Place matrices of shape (lines, length) at random positions in the memories, without overlap."""
     used = {number: 0 for number in range(PLACES)}
     matrices = []
     for lines, length in shapes:
@@ -61,7 +61,7 @@ def model_of(rows, lanes, *_):
 
 
 def random_products(units, unit, run, *, most, golden=model_of):
-    """Make a test of random products in all orders and transposes, with stalls on all streams.
+    """Create a test of random products with all orders and transposes, and stalls on all streams.
 
     ``unit`` creates a unit from its parameters; ``run`` checks a job on it, with stall patterns for its four streams.
     """
@@ -79,7 +79,7 @@ def random_products(units, unit, run, *, most, golden=model_of):
 
 
 def resets(unit_of, unit, run, begin, *, most, golden=model_of):
-    """Make a test of resets during jobs, which must not affect the next job; ``begin`` returns a job's stimuli."""
+    """Create a test of resets during jobs; ``begin`` returns the stimuli of a job."""
     def test():
         generator = np.random.default_rng(3)
         for cut in (1, 3, 5, 9, 20):

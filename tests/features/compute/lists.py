@@ -1,4 +1,4 @@
-"""Units that process LAYERS lists, in one design so that their tests share a build, and random lists."""
+"""LAYERS list units, combined in one design so that their tests share a build, and random lists."""
 
 import dataclasses
 import functools
@@ -34,24 +34,24 @@ from sim.golden.features.compute.compute import Engine, pack
 from sim.golden.features.compute.row_instruction import ROW_USES
 from sim.verilated.vectors import Unit
 
-#: Elements of the memories of gradients, weights and activations.
+#: Number of elements in the gradient, weight and activation memories.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Options of the units: by lane count, the array's rows, the centroids, and the bits of a buffer number; and the lane
-#: counts with scale and mask, which are also the counts with sequence functions.
+#: Options of the units, keyed by lane count: array rows, centroids, and width of a buffer number; and the lane
+#: counts that support scale and mask, and also sequence functions.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
 OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Widths of the fields that are used only if the instruction is scaled or masked.
+#: Widths of the fields that are used only by scaled or masked instructions.
 _SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
                if name != "external"}
 
 
 class Walk(wiring.Component):
-    """A list runner with its memory access, and an activation memory that the host fills."""
+    """A list runner with its memory access, and an activation memory filled by the host."""
 
     def __init__(self, lanes):
         self._lanes = lanes
@@ -88,7 +88,7 @@ class Walk(wiring.Component):
 
 
 class Units(wiring.Component):
-    """Independent units in one component; each unit's ports are grouped under the unit's name."""
+    """Independent units in one component, with ports grouped under each unit's name."""
 
     def __init__(self):
         self._units = {
@@ -117,7 +117,7 @@ def units():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Fields of a LAYERS command that determine how its list is executed."""
+    """Fields of a LAYERS command that affect how its list is executed."""
 
     list_base: int
     state_base: int
@@ -125,7 +125,7 @@ class Command:
 
 
 def draw_command(generator, *, most=12):
-    """Draw a command; its list is in the upper half of the activation memory and may extend to its end."""
+    """Draw a command with its list in the upper half of the activation memory, possibly up to its end."""
     length = int(generator.integers(1, most + 1))
     if generator.random() < 0.05:
         length = int(generator.choice([4095, 4096, (1 << 32) - 1]))
@@ -135,7 +135,7 @@ def draw_command(generator, *, most=12):
 
 
 def _operand(generator, rows, columns, lanes, command, *, place=None, stride=None, inside=False):
-    """Draw an operand at a random address, sometimes beyond the end of its memory; return it with its stride."""
+    """Draw an operand at a random address, sometimes beyond its memory; return it with its stride."""
     place = int(generator.choice([0, 1, 2, 2])) if place is None else place
     if stride is None:
         stride = lanes * (-(-columns // lanes) + int(generator.choice([0, 0, 1])))
@@ -165,7 +165,7 @@ def _gemm(generator, lanes, command):
               "tile": int(generator.integers(4)), "row_tiles": int(generator.integers(2)),
               "column_tiles": int(generator.integers(2)), "rounds": int(generator.integers(3, 5)),
               "order": int(generator.integers(3))}
-    # An unused scale or mask may have any value.
+    # An unused scale or mask can have any value.
     fields |= {name: int(generator.integers(1 << width)) for name, width in _SCALE_MASK.items()}
     if lanes in SCALE_MASK:
         fields |= {name: int(generator.integers(2)) for name in ("scaled", "masked")}
@@ -264,7 +264,7 @@ def _centroid(generator, lanes, command):
             fields[f"stride_{name}"] = stride
     if not gradient and generator.random() < 0.3:
         fields["stride_start"] = 0
-    # An unused operand may have any value, and so may the stride of a single row.
+    # An unused operand can have any value, and so can the stride of a single row.
     for name, used in (("start", gradient or fields["initial"]), ("gate", fields["gated"]), ("table", not gradient)):
         if not used and generator.random() < 0.5:
             fields[name] = {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
@@ -274,7 +274,7 @@ def _centroid(generator, lanes, command):
 
 
 def _spoil(generator, fields, layout, lanes):
-    """Change a field to a value at or near a limit, or to a random value."""
+    """Set a field to a value at or near a limit, or to a random value."""
     name = str(generator.choice([name for name, _ in layout if name != "kind"]))
     width = layout[name].width
     if isinstance(fields.get(name), dict):
@@ -308,7 +308,7 @@ def at(space, base, *, relative=0):
 
 
 def golden_list(lanes, command, instructions):
-    """Jobs of a list up to its first invalid instruction, and the number of that instruction or None."""
+    """Return the jobs of a list up to its first invalid instruction, and that instruction's index or None."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
@@ -317,7 +317,7 @@ def golden_list(lanes, command, instructions):
 
 
 def _drawn(generator, lanes, command):
-    """Draw an instruction, which is usually valid; return its layout and fields."""
+    """Draw a (usually valid) instruction; return its layout and fields."""
     tries = 1 if generator.random() < 0.1 else 50
     for _ in range(tries):
         draw = generator.random()
@@ -333,13 +333,13 @@ def _drawn(generator, lanes, command):
 
 
 def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
-    """Draw the words of ``count`` instructions, most of them valid, followed by an END."""
+    """Draw the words of ``count`` mostly valid instructions, followed by an END."""
     instructions = []
     for _ in range(count):
         layout, fields = _drawn(generator, lanes, command)
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
-        if generator.random() < flaws / 2:  # move a target onto the list, or next to it
+        if generator.random() < flaws / 2:  # move a target onto or next to the list
             name = {Kind.GEMM: "c", Kind.VECTOR: "loss"}.get(fields["kind"], "target")
             if fields["kind"] == Kind.ROWS:
                 name = str(generator.choice(["target", "second", "third", "deviation"]))

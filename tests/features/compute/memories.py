@@ -1,4 +1,4 @@
-"""A unit of the compute engine with memories that can be stalled, and their numpy model."""
+"""Memories that can be stalled, for a unit of the compute engine, and their numpy model."""
 
 import numpy as np
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -14,25 +14,25 @@ from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 
-#: Number of memories of a node, and the minimum number of cycles from a request to its response.
+#: Number of memories in a node, and minimum latency in cycles from a request to its response.
 PLACES, LATENCY = 3, 2
-#: Memory operations that can be stalled, as bits of ``paces`` and as fields of the model's memory.
+#: Memory operations that can be stalled: the bits of ``paces`` and the fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
 #: Default flag outputs of a unit.
 FLAGS = ("done", "bad")
 
 
 def _watched(payload):
-    """Layout of a watched stream: whether it transfers, and its payload."""
+    """Layout of a watched stream: a flag for transfers and the payload."""
     return data.StructLayout({"moves": 1, "payload": payload})
 
 
 class WithMemories(wiring.Component):
-    """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, connected to memories.
+    """Connects memories to a unit with `job`, `request`, `response`, `write`, `settled` and some flags.
 
-    Bits of ``paces`` permit requests, responses, writes, and commits of writes to memory. ``load`` writes a row;
+    Bits of ``paces`` allow requests, responses, writes, and commits of writes to memory. ``load`` writes a row;
     ``look`` selects a row that is in ``seen`` one cycle later. Each stream named in ``watched`` has an output with
-    ``moves`` and ``payload``. A response comes at least ``latency`` cycles after its request.
+    ``moves`` and ``payload``. Responses come at least ``latency`` cycles after their requests.
     """
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
@@ -85,7 +85,7 @@ class WithMemories(wiring.Component):
 
 
 def pace(kind, cycles, *, seed, rate=0.6):
-    """Draw the values of ``paces`` for each cycle; also return a model memory with the same stalls."""
+    """Draw ``paces`` for each cycle; also return a model memory with the same stalls."""
     columns = [stall_array(kind, cycles, seed=seed + index, rate=rate) for index in range(len(PACES))]
     bits = sum(column.astype(np.uint8) << index for index, column in enumerate(columns))
 
@@ -101,7 +101,7 @@ def arrays(fields):
 
 
 def compare_accesses(asked, written, reads, writes, *, lanes, note):
-    """Compare requests and writes, given as arrays by field, with the reads and writes of a model, in order."""
+    """Compare requests and writes, as arrays keyed by field, with a model's reads and writes, in order."""
     assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
         (read.place, read.row) for read in reads], note
     actual = [(space, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
@@ -113,7 +113,7 @@ def compare_accesses(asked, written, reads, writes, *, lanes, note):
 
 
 class Bench:
-    """A Verilated unit with watched streams and memories of (rows, lanes) that answer after ``latency`` cycles."""
+    """Verilated unit with watched streams and (rows, lanes) memories that answer in ``latency`` cycles."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)
@@ -129,7 +129,7 @@ class Bench:
         self._unit.reset()
 
     def load(self, contents):
-        """Write the contents of all memories, given as arrays of (rows, lanes)."""
+        """Fill all memories from arrays of shape (rows, lanes)."""
         rows = len(contents[0])
         layout = write_layout(self._rows, self._lanes)
         beats = pack(layout, {
@@ -147,9 +147,9 @@ class Bench:
         return list(elements.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles when they are accepted and, for each flag, the cycles when it is high.
+        """Run jobs; return the cycles when they are accepted, and the cycles when each flag is high.
 
-        Afterwards ``seen`` holds the transfers of watched streams, by field.
+        Afterwards ``seen`` holds the transfers of the watched streams, keyed by field.
         """
         columns = [pack(self._job, arrays(job.fields())) for job in jobs]
         pattern = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)

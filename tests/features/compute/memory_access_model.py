@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.compute.memory_access`, cycle by cycle."""
+"""Cycle-accurate golden model of :mod:`hdl.features.compute.memory_access`."""
 
 import collections
 import dataclasses
@@ -6,7 +6,7 @@ import dataclasses
 _DEPTH = 9
 #: Capacity of a skid buffer, in beats.
 _SKID = 2
-#: Numbers of the memories that can be written.
+#: Indices of the writable memories.
 _WRITABLE = (0, 2)
 
 

@@ -1,4 +1,4 @@
-"""Numpy interpreter of the vector unit's program; it runs one step for all threads."""
+"""Numpy interpreter for programs of the vector unit; it runs one step for all threads."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from sim.golden import floating
 
 
 class Threads:
-    """Threads of a lane, each with a result, a stored number and a count."""
+    """Threads of a lane; each has a result, a stored number and a count."""
 
     def __init__(self, count):
         self.result = np.zeros(count, np.uint32)
@@ -16,7 +16,7 @@ class Threads:
         self.count = np.zeros(count, np.int64)
 
     def run(self, step, *, element=0, largest=0, chosen=0):
-        """Run a step; each thread may have its own ``element`` and negated row values ``largest`` and ``chosen``."""
+        """Run a step; ``element``, ``largest`` and ``chosen`` (the latter two negated) may differ per thread."""
         result = self.result
         exponent, fraction = (result >> 23 & 255).astype(np.int64), result & 0x7F_FFFF
         nan = (exponent == 255) & (fraction != 0)

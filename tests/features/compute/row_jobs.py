@@ -1,4 +1,4 @@
-"""Random jobs of the row unit, and their memories in numpy."""
+"""Random jobs for the row unit, and their memories in numpy."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ _LINES = ("scale", "shift", "deviation")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowJob:
-    """A job, and the row numbers that it reads from memory."""
+    """A job and the row numbers that it reads from memory."""
 
     job: Job
     numbers: np.ndarray
@@ -49,11 +49,11 @@ def _bits(number):
 
 def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=None, in_place=False, started=None,
              free=None):
-    """Draw a job with operands that do not overlap; fields that it does not use hold random bits.
+    """Draw a job with non-overlapping operands; fields that it does not use hold random bits.
 
-    Row numbers are less than the number of table rows and, if given, than ``spread``. With ``in_place`` the target
-    and the third matrix overwrite x or start; otherwise a single row may be the start of all rows. ``free`` holds
-    the first free row of each memory, and is advanced past the operands.
+    Row numbers are less than the number of table rows and, if given, less than ``spread``. With ``in_place``, the
+    target and the third matrix overwrite x or start; otherwise, a single row may be the start of all rows. ``free``
+    holds the first free row of each memory and is advanced past the operands.
     """
     started = bool(generator.integers(2)) if started is None else started
     width = -(-columns // lanes)
@@ -97,7 +97,7 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
 
 
 def memories_of(generator, kind, *, lanes, jobs=()):
-    """Fill memories, as arrays of (rows, lanes), with random numbers and the row numbers of jobs."""
+    """Fill memories of shape (rows, lanes) with random numbers and the row numbers of jobs."""
     memories = [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]
     for job in jobs:
         job.place(memories)

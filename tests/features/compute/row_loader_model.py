@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.compute.row_loader`, cycle by cycle."""
+"""Cycle-accurate golden model of :mod:`hdl.features.compute.row_loader`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _STAGES = 3
 
 def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
           asked: npt.ArrayLike, ready: npt.ArrayLike) -> tuple[dict[str, Any], dict[str, Integers]]:
-    """Trace every cycle after a reset; each job is a tuple (rows, columns, whether rows have labels).
+    """Trace every cycle after a reset, for jobs given as (rows, columns, whether rows have labels).
 
     Returns the input handshakes, with ready set only while valid is, and the numbers of the offered requests and
     elements, or -1 if none is offered. A job is accepted when the previous job's last request is in the output

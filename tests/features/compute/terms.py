@@ -1,4 +1,4 @@
-"""Test operands of multiply-accumulate units: beats of whole tiles, and their encoding for arrays."""
+"""Test operands for multiply-accumulate units: beats of whole tiles, and their encoding for arrays."""
 
 import numpy as np
 
@@ -28,9 +28,9 @@ def draw(generator, kind, *shape):
 
 
 def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.0):
-    """Draw the beats of a tile: optional rounds of initial values, then rounds of products with some rows omitted.
+    """Draw a tile's beats: optional rounds of initial values, then product rounds with some rows omitted.
 
-    A tile with neither kind of round has a single round without participating rows.
+    A tile with neither kind of round has one round without participating rows.
     """
     starts = rows if initial else 0
     empty = rounds == 0 and not initial
@@ -48,7 +48,7 @@ def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.
 
 
 def rows_of(beats):
-    """Encode beats as the payloads of an array's input."""
+    """Encode beats as payloads for an array's input."""
     layout = term_layout(beats.a.shape[1], beats.b.shape[1])
     rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
     return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,

@@ -15,7 +15,7 @@ from tests.features.compute.terms import KINDS, draw, rows_of, tile_of
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers, under_cocotb
 from tests.refusals import refused
 
-#: Rows, columns, DSP blocks and operands of the simulated arrays.
+#: (rows, columns, DSP blocks, operand format) of the simulated arrays.
 ARRAYS = ((1, 4, 1, "fp32"), (2, 8, 2, "fp32"), (4, 4, 4, "fp32"), (2, 4, 1, "bf16"))
 NAN = 0x7FC0_0000
 
@@ -27,7 +27,6 @@ def _golden(rows, columns, dsps, operands, _=None):
 
 
 def _bfloat16(x):
-    """Round numbers to bfloat16 with an independent library."""
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
@@ -43,7 +42,7 @@ def _fixed(array, beats):
 
 
 def _drive(generator, *array, count=60):
-    """Draw tiles of all forms and lengths, with and without initial values."""
+    """Draw tiles of all shapes and lengths, with and without initial values."""
     return _fixed(array, _tiles(generator, *array[:2], count=count))
 
 
@@ -58,7 +57,7 @@ def _make(rows, columns, dsps, operands, _=None):
     return MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
 
 
-#: "native" cases simulate arithmetic with the processor's floating point, which changes no cycle and no bit.
+#: "native" cases simulate arithmetic with the processor's floating point; cycles and bits are the same.
 BENCH = UnitBench(_make, _model, _drive, rate=0.8, simulate=lambda component, *case: Unit(
     component, arithmetic=Arithmetic.NATIVE if len(case) > 4 else Arithmetic.GATEWARE))
 test_lockstep = BENCH.lockstep(ARRAYS, least=100)
@@ -77,7 +76,7 @@ test_offers_stand_for_all_time = offers(lambda: MacArray(rows=1, columns=2), dep
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles with the shortest sums run back to back without a bubble, with exactly the stated latency."""
+    """Tiles with the shortest sums run back to back without bubbles, with exactly the documented latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = model.concatenate([
@@ -96,7 +95,7 @@ def test_throughput(array):
 @pytest.mark.parametrize("tile", range(TILES))
 @pytest.mark.parametrize("array", ARRAYS)
 def test_matrix_product(array, tile):
-    """A tile of a matrix product is bit-identical to numpy's sums in order of k, starting from C or from zero."""
+    """A tile of a product is bit-identical to numpy's sums in order of k, starting from C or from zero."""
     rows, columns, _, operands = array
     generator = np.random.default_rng(tile)
     m, n, k = rows << tile, columns * (SLOTS >> tile), 33
@@ -145,7 +144,7 @@ def test_matrix_product(array, tile):
     ([-1.5], 1.5, 0x0000_0000),
 ])
 def test_known_answers(terms, initial, want):
-    """Sums of known terms are correct, with and without rounds of bubbles between terms."""
+    """Sums of known terms are correct, with and without bubbles between the terms."""
     rows, columns, *_ = array = ARRAYS[2]
     starts = [] if initial is None else [initial] * rows
     for spread in (1, 3):
@@ -169,7 +168,7 @@ def test_known_answers(terms, initial, want):
 
 @pytest.mark.parametrize("cut", [13, 61, 90])
 def test_reset(cut):
-    """After a reset in the middle of a round or of results, the next tiles are correct."""
+    """After a reset in the middle of a round or while results are output, the next tiles are correct."""
     golden = model.MacArray(rows=2, columns=2)
     beats = _tiles(np.random.default_rng(1), 2, 2, count=8, longest=2)
     under_cocotb(MacArray(rows=2, columns=2), "geometric", {"i": rows_of(beats)},

@@ -11,7 +11,7 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("operands", OPERANDS)
 def test_every_format_has_an_array(operands):
-    """Arrays of all formats have the same streams, and formats with shared block scales use block arrays."""
+    """Arrays of all formats have the same streams; formats with shared block scales use block arrays."""
     array = make_array(operands, rows=2, columns=4, dsps=1)
     assert isinstance(array, BlockArray if OPERANDS[operands].terms > 1 else MacArray)
     assert (array.rows, array.columns) == (2, 4)

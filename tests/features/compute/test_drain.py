@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Drain of results to C: hdl/features/compute/drain.py. test_gemm tests its cycles within a product."""
+"""Drain of results to C: hdl/features/compute/drain.py. For its cycles in a product, see test_gemm."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from tests.features.compute.memories import arrays
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import packed
 
-#: Rows and lanes of the simulated units, and cycles from a request to the answer.
+#: Rows and lanes of the simulated units, and latency in cycles from a request to the response.
 UNITS = ((1, 4), (4, 8))
 LATENCY = 3
 
@@ -37,7 +37,7 @@ def _unit(rows, lanes):
 
 
 def _results(unit_of, job, generator, kind):
-    """Draw the results of a job; return its tiles, and the fields of its input rows and of the expected writes."""
+    """Draw the results of a job; return its tiles, and the fields of input rows and of expected writes."""
     rows, lanes = unit_of
     tiles = [tile for step in GemmCycles(rows=rows, lanes=lanes).loops.steps(job.loops)
              for tile, _ in step.tiles if tile is not None]
@@ -69,7 +69,7 @@ def _results(unit_of, job, generator, kind):
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
-    """Compare all writes with the expected rows of C, and check when tiles end; return the trace of all ports."""
+    """Compare all writes with the expected rows of C, and check when tiles end; return the trace."""
     rows, lanes = unit_of
     tiles, inputs, written = _results(unit_of, job, np.random.default_rng(seed), KINDS[seed // 100 % len(KINDS)])
     count = len(inputs["row"])
@@ -84,7 +84,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     got = unpack(write_layout(ROWS, lanes), trace["write__payload"][moves])
     for name, want in written.items():
         np.testing.assert_array_equal(got[name], want, f"{name}, {seed=}, {job}")
-    # A tile ends after its last row is accepted, and at the latest when the next tile's last row is accepted.
+    # A tile ends after its last row has been accepted, and no later than when the next tile's last row is accepted.
     ends = np.flatnonzero(trace["drained"])
     taken = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[inputs["last"].astype(bool)]
     assert len(ends) == len(taken) == len(tiles), f"{seed=}, {job}"
@@ -96,7 +96,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """One result row per cycle, each offered ``latency`` cycles after acceptance; gate reads start as planned."""
+    """One result row per cycle, offered after ``latency`` cycles; gate reads start as planned."""
     rows, lanes = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=32 * lanes, k=1, gated=1, column_tiles=2, a=Matrix(0, 0, 1), b=Matrix(1, 0, 32),
@@ -114,7 +114,7 @@ def test_throughput(unit_of):
 
 
 def _begin(generator, job, cut):
-    """Stimuli of a job that is reset while gate reads are pending."""
+    """Stimuli for a job that is reset while gate reads are pending."""
     job = dataclasses.replace(job, gated=1)
     tiles, inputs, _ = _results(UNITS[0], job, generator, "ordinary")
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))

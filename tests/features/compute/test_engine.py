@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""LAYERS in a node, tested through the node's ports only: hdl/features/compute/engine.py."""
+"""LAYERS in a node, tested only through the node's ports: hdl/features/compute/engine.py."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ from tests.features.compute.lists import END, WORDS, at, draw_command, draw_list
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
-#: Values of COUNTERS after one training step of the network on a node without row owners.
+#: Values of COUNTERS after one training step of the network, on a node without row owners.
 CYCLES = (2893, 1772, 714)
 LISTS = 16
 
@@ -71,7 +71,7 @@ def product(a, b, c, *, strides, start=None, gate=None, **fields):
     return pack(gemm_layout(), members)
 
 
-# A network of 8 inputs, 12 hidden units and 5 outputs; gradients have the same addresses as their weights.
+# The network has 8 inputs, 12 hidden units and 5 outputs; gradients have the same addresses as their weights.
 INPUTS, HIDDEN, OUTPUTS, ROWS = 8, 12, 5, 6
 X, LABELS, LOSS, Y, SCORES, DELTA, HIDDEN_DELTA = (at(Place.ACTIVATIONS, base, relative=1)
                                                    for base in (0, 49, 63, 64, 136, 184, 232))
@@ -93,7 +93,7 @@ BACKWARD = [
 
 
 def network(generator, base, lists):
-    """Fill memories with examples, weights, labels and consecutive lists; return them and the lists' addresses."""
+    """Fill memories with examples, weights, labels and lists; return them and the list addresses."""
     memories = random_memories(generator)
     memories[Place.ACTIVATIONS][base + 49:base + 49 + ROWS] = generator.integers(OUTPUTS, size=ROWS)
     address, addresses = LIST, []
@@ -107,7 +107,7 @@ def network(generator, base, lists):
 
 @pytest.mark.parametrize("pattern", STALLS)
 def test_network(node, pattern):
-    """A whole training step in one list gives the right activations, loss, gradients, event and counters."""
+    """A whole training step in one list gives correct activations, loss, gradients, event and counters."""
     generator = np.random.default_rng(STALLS.index(pattern))
     memories, (address,) = network(generator, 8, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     ended, (command, gemm, vector) = run_list(node, memories, address, base=8, tag=7, note=f"{pattern=}",
@@ -120,7 +120,7 @@ def test_network(node, pattern):
 
 
 def test_lists_behind_each_other(node):
-    """The training step also works as three commands ordered by flags, between commands of another engine."""
+    """The training step also works as three commands ordered by flags, with other commands in between."""
     generator = np.random.default_rng(5)
     memories, addresses = network(generator, 0, [FORWARD, CROSS_ENTROPY, BACKWARD])
     copy = push(operation=Operation.COMPUTE, gradient_base=224, state_base=0, length=32, duration=0, tag=9)
@@ -139,7 +139,7 @@ def test_lists_behind_each_other(node):
 
 
 def test_the_host_reads_and_writes_beside_it(node):
-    """Host requests to all memories are answered during a command, and do not affect its results."""
+    """Host requests to all memories are answered during a command and do not affect its results."""
     generator = np.random.default_rng(6)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     words = generator.integers(1 << 32, size=32, dtype=np.uint32)
@@ -160,7 +160,7 @@ def test_the_host_reads_and_writes_beside_it(node):
 
 
 def label(generator, memories, command):
-    """Store valid labels, some of them padding, and valid row numbers for the instructions of a list."""
+    """Store valid labels, including padding, and valid row numbers for the instructions of a list."""
     arguments = {"base": command.list_base, "length": command.length, "offset": command.state_base}
     for job in golden.check(memories, **arguments)[0]:
         if isinstance(job, Vector) and job.labels is not None:
@@ -174,7 +174,7 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random valid and invalid lists give the expected memories and events; row owners persist between lists."""
+    """Random lists, valid or not, give the expected memories and events; row owners persist across lists."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)
@@ -245,7 +245,7 @@ def test_statuses(node):
 
 
 def test_a_wrong_label(node):
-    """A wrong label is detected at run time: the list runs up to that instruction, and reports it."""
+    """An invalid label is detected at run time: the list runs up to that instruction, and reports it."""
     generator = np.random.default_rng(8)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     memories[Place.ACTIVATIONS][49 + 3] = OUTPUTS
@@ -283,9 +283,9 @@ def test_reset_in_the_middle(node, cycles):
 
 
 def shared_layer(generator):
-    """Memories, centroid indices and instructions of a layer with 12 inputs, 8 outputs and exact sums.
+    """Memories, centroid indices and instructions for a layer with 12 inputs, 8 outputs and exact sums.
 
-    One list uses the indices, a second one the matrix that they represent. Each list computes the outputs, the gated
+    One list uses the indices, the other the matrix that they represent. Each list computes the outputs, the gated
     input gradients, and the gradients of the centroids or of the weights.
     """
     memories = {space: (generator.integers(-64, 64, words) / 8).astype(np.float32).view(np.uint32)
@@ -318,7 +318,7 @@ def shared_layer(generator):
 
 
 def test_centroids(node):
-    """A layer with centroid indices equals dense products, and needs as few multiplications as stated."""
+    """A layer with centroid indices matches dense products, with the stated number of multiplications."""
     examples = 8
     for seed in range(3):
         memories, indices, by_index, dense = shared_layer(np.random.default_rng(seed))
@@ -333,7 +333,7 @@ def test_centroids(node):
                 [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
             results.append((local, ended.detail >> MULTIPLIED_BIT))
         (shared, multiplied), (expanded, nothing) = results
-        # Per example, k multiplications for each output, each input gradient and each output gradient.
+        # Per example: k multiplications for each output, each input gradient and each output gradient.
         assert multiplied * CONFIG.lanes == 16 * examples * (8 + 12 + 8)
         assert nothing == 0
         np.testing.assert_array_equal(shared[Place.ACTIVATIONS][160:320], expanded[Place.ACTIVATIONS][160:320])

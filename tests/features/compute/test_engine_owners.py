@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners in a node, tested through its ports only: hdl/features/compute/engine.py and row_owners.py."""
+"""Test row owners through a node's ports only: hdl/features/compute/engine.py and row_owners.py."""
 
 import numpy as np
 import pytest
@@ -39,12 +39,12 @@ from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
 
-#: Memory rows before the list, which are available for buffers.
+#: Number of memory rows before the list; buffers can use them.
 ROWS = LIST // LANES
 
 
 class Model:
-    """Model of a node's memories and row owners, with the requests that change them and the expected results."""
+    """Model of a node's memories and row owners, with requests and expected results."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)
@@ -61,7 +61,7 @@ class Model:
         self.requests.append(write(Place.ACTIVATIONS, address, words))
 
     def run(self, *instructions, length=1):
-        """Write a list, run it in the model, and add the requests; return the expected outcome."""
+        """Write a list, run it on the model, and add the requests. Return the expected result."""
         self.write(LIST, np.concatenate([*instructions, END]))
         outcome = golden.run(self.memories, base=LIST, length=length, owners=self.owners)
         self.requests += [push(**layers(LIST, length=length)), POP, *READ_ALL]
@@ -69,7 +69,7 @@ class Model:
         return outcome
 
     def check(self, unit, note="", *, cycles=60_000):
-        """Send all requests to the node, and compare events and memories with the model."""
+        """Send all requests to the node, and compare its events and memories with the model."""
         responses = exchange(unit, *self.requests, cycles=cycles)
         assert {response[1] for response in responses} == {Status.OK}
         responses = [response for response in responses if len(response) > 3]  # only events and memory contents
@@ -82,7 +82,7 @@ class Model:
 
 
 def copied(source, target, *, rows=2, owners=(0, 0), **fields):
-    """A product ONES · B that writes the column sums of the matrix at ``source`` to each row at ``target``."""
+    """Product ONES · B that writes the column sums of the matrix at ``source`` to each row at ``target``."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": rows, "n": LANES, "k": rows,
         "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
@@ -91,7 +91,7 @@ def copied(source, target, *, rows=2, owners=(0, 0), **fields):
 
 
 def test_overlaps(node):
-    """Overlaps in ten memory plans are detected, valid plans run to their end, and events and memories match."""
+    """Overlaps in ten memory plans are detected; valid plans run to the end and match the model."""
     seed = 5
     generator = np.random.default_rng(seed)
     model, caught, passes = Model(generator), 0, 0
@@ -110,13 +110,13 @@ def test_overlaps(node):
 
 
 def test_lowest_row(node):
-    """The list ends after the first instruction that reads dead rows; the lowest of its dead rows is reported."""
+    """A list ends after the first instruction that reads dead rows, and reports the lowest one."""
     model = Model(np.random.default_rng(1))
     stamps = [copied(0, base, owners=(0, owner)) for base, owner in ((64, 3), (32, 4), (96, 255))]
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after the operands, but is reported because its dead row has a lower number.
+    # The gate is read after the operands, but its dead row has a lower number, so it is the one reported.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -124,7 +124,7 @@ def test_lowest_row(node):
     model.check(node)
 
 
-#: Instructions on activations: layout, fields, first row and row count of each operand, and names of targets.
+#: Instructions on activations: layout, fields, first row and row count per operand, and names of targets.
 BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
 PRODUCT = gemm_layout(), {
     "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
@@ -145,7 +145,7 @@ SOFTMAX = vector_layout(), {
 
 
 def of_rows(function, targets, *, rows=2, columns=5, **bases):
-    """A ROWS instruction with two memory rows per row. Row numbers are 0, so that only row 0 of a table is used."""
+    """ROWS instruction with two memory rows per row; row numbers are 0, so only a table's row 0 is used."""
     return row_layout(), {
         "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
         "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
@@ -169,7 +169,7 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """A dead first or last row of any operand is detected, and targets stamp their first and last rows."""
+    """Dead first and last rows of all operands are detected, and targets stamp their first and last rows."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
@@ -194,7 +194,7 @@ def test_each_operand(node, layout, fields, bases, targets):
 
 
 def test_any(node):
-    """A row belongs to any buffer if the host writes even one of its elements; buffer 0 may access any row."""
+    """A row with an element written by the host belongs to any buffer; buffer 0 may access any row."""
     model = Model(np.random.default_rng(2))
     assert model.run(copied(0, 64, owners=(9, 3)), copied(64, 96, owners=(0, 4))).status is EventStatus.OK
     assert model.run(copied(64, 128, owners=(4, 0))).detail == 64 // LANES << ROW_BIT
@@ -207,7 +207,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A rejected list changes no buffer tags; a wrong label stops a list, with READ_DEAD for a dead row."""
+    """A rejected list changes no buffer tags. A wrong label stops a list, with READ_DEAD for a dead row."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -228,7 +228,7 @@ def test_refused(node):
 
 @pytest.mark.parametrize("cycles", [700, 1_000, 1_300, 1_600])
 def test_reset(node, cycles):
-    """A reset keeps row owners and contents, and clears errors; afterwards the host can take over the rows."""
+    """A reset keeps row owners and contents but clears errors; the host can then take over the rows."""
     model = Model(np.random.default_rng(cycles))
     model.run(copied(0, 64, owners=(0, 3)))
     model.run(copied(64, 96, owners=(4, 4)))
@@ -250,7 +250,7 @@ def test_reset(node, cycles):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 def test_link_reset(node, delay):
-    """Dead reads of a command that a link reset ends are not attributed to the next command."""
+    """If a link reset ends a command, its dead reads are not attributed to the next command."""
     model = Model(np.random.default_rng(delay))
     control = register("CONTROL").address
     node.reset()

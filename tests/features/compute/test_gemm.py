@@ -34,7 +34,7 @@ def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
 
 
 def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
-    """Run jobs one by one, and compare all memory contents and the cycles of each job with the model."""
+    """Run jobs one by one; compare all memory contents and the cycles of each job with the model."""
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(seed)
     contents = [draw(generator, kind, ROWS, golden.lanes) for _ in range(PLACES)]
@@ -65,7 +65,7 @@ test_offers_stand_for_all_time = offers(lambda: Gemm(rows=1, lanes=2, blocks=2, 
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_products(unit_of):
-    """Random products of all kinds of numbers give exact results in the modelled cycles."""
+    """Random products of all kinds of numbers have exact results and take the modelled number of cycles."""
     _, golden = _unit(*unit_of)
     for seed in range(1, 9):
         print(f"seed {seed}")
@@ -77,7 +77,7 @@ def test_products(unit_of):
 @pytest.mark.parametrize("stalls", STALLS[1:])
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_stalls(unit_of, stalls):
-    """Products are correct with any stalls of requests, responses, writes, and commits to the memories."""
+    """Products are correct with any stalls of requests, responses, writes and commits to the memories."""
     _, golden = _unit(*unit_of)
     for seed in range(11, 14):
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def test_stalls(unit_of, stalls):
 
 
 def test_partial_results():
-    """Partial results are only read once they are in memory, even if writes are slow or a tile recurs immediately."""
+    """Partial results are only read once they are in memory, even with slow writes or repeated tiles."""
     unit_of = UNITS[0]
     base = GemmJob(m=9, n=20, k=17, a=Matrix(0, 0, 5), b=Matrix(1, 0, 5), c=Matrix(2, 1, 6))
     for number, changes in enumerate((
@@ -98,7 +98,7 @@ def test_partial_results():
 
 
 def test_writes_without_a_pause():
-    """Products are correct if tiles have so few terms that writes never pause and pending tiles hit their limit."""
+    """Products are correct even if writes never pause and pending tiles hit their limit."""
     for seed, unit_of in enumerate(UNITS, start=1):
         rows = unit_of[0]
         jobs = [GemmJob(m=16 * rows, n=144, k=k, tile=1, column_tiles=1, rounds=2, order=2, a=Matrix(0, 0, 2),
@@ -108,7 +108,7 @@ def test_writes_without_a_pause():
 
 
 def test_edges_of_numbers():
-    """ReLU and gate treat numbers around zero, infinities and NaN correctly."""
+    """ReLU and gating handle numbers around zero, infinities and NaN correctly."""
     unit_of = UNITS[1]
     bench, golden = _unit(*unit_of)
     corners = np.array([0, 0x80000000, 1, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x3f800000,
@@ -135,7 +135,7 @@ def test_edges_of_numbers():
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_refusals(unit_of):
-    """Jobs with panels that do not fit or are misaligned raise ``bad`` and write nothing; the next job runs."""
+    """Jobs with misaligned or oversized panels raise ``bad`` and write nothing; the next job runs."""
     _, golden = _unit(*unit_of)
     parts = golden.loops.terms == 1
     good = GemmJob(m=9, n=6, k=9, tile=1, rounds=2 if parts else 4, row_tiles=2, a=Matrix(0, 0, 3),
@@ -152,7 +152,7 @@ def test_refusals(unit_of):
 
 
 def test_jobs_in_turn():
-    """The next job is accepted in the cycle when ``done`` or ``bad`` ends the current one."""
+    """The next job is accepted in the same cycle when ``done`` or ``bad`` ends the current one."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)
@@ -167,7 +167,7 @@ def test_jobs_in_turn():
 
 
 def test_reset():
-    """After a reset in the middle of a product, which may have written rows of C, the next product is correct."""
+    """After a reset in the middle of a product, perhaps with rows of C written, the next one is correct."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)

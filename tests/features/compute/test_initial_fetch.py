@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Initial values of tiles: hdl/features/compute/initial_fetch.py. test_gemm tests their cycles in a product."""
+"""Initial values of tiles: hdl/features/compute/initial_fetch.py; test_gemm covers their cycles."""
 
 import dataclasses
 import functools
@@ -22,9 +22,9 @@ from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
 from tests.hdl.unit_bench import packed
 
-#: Rows and lanes of the simulated units, and their maximum number of unfinished tiles.
+#: Rows and lanes of the simulated units, and the number of unfinished tiles that they support.
 UNITS = ((1, 4, 31), (4, 8, 3))
-#: Cycles from a request to its answer, and from a tile to its last result.
+#: Latency in cycles from a request to its response, and from a tile to its last result.
 LATENCY, DRAIN = 3, 60
 
 
@@ -37,9 +37,9 @@ def _unit(rows, lanes, ahead):
 
 
 def _values(unit_of, job):
-    """Tiles of the golden product, each with its initial values and a mask of the values inside the matrix.
+    """Return the tiles of the golden product, each with its initial values and a mask of valid elements.
 
-    The golden product runs on distinct numbers, which identify the matrix element of each initial value.
+    The golden product runs on distinct numbers that identify the matrix element of each initial value.
     """
     rows, lanes, _ = unit_of
     lines = -(-job.m // (rows << job.tile)) * (rows << job.tile)
@@ -67,7 +67,7 @@ def _values(unit_of, job):
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
-    """Compare all initial values with the model, and check the read cycles; return the trace of all ports."""
+    """Compare all initial values with the model and check the read cycles; return the trace of all ports."""
     _, lanes, ahead = unit_of
     tiles, values = _values(unit_of, job)
     count = sum(len(inside) for _, inside in values)
@@ -84,7 +84,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     np.testing.assert_array_equal(np.where(inside, got, 0), np.where(inside, want, 0), f"{seed=}, {job}")
     assert not got[~inside.any(axis=1)].any(), f"{seed=}, {job}"
 
-    # Tiles finish one per cycle, as soon as all their writes are in memory.
+    # One tile finishes per cycle, as soon as all its writes are in memory.
     taken = np.flatnonzero(trace["tiles__valid"] & trace["tiles__ready"])
     assert len(taken) == len(tiles), f"{seed=}, {job}"
     finished = []
@@ -110,7 +110,7 @@ test_values = random_products(UNITS, _unit, _run, most=24)
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_partial_results(unit_of):
-    """A recurring tile waits until its earlier results are in memory, with or without other tiles in between."""
+    """A recurring tile waits until its earlier results are in memory, even if other tiles are in between."""
     rows, lanes, _ = unit_of
     for seed, (size, order, row_tiles) in enumerate(((1, 2, 0), (5, 2, 0), (5, 0, 2), (40, 2, 1)), start=1):
         _unit(*unit_of).reset()
@@ -133,7 +133,7 @@ def test_throughput(unit_of):
 
 
 def _begin(generator, job, cut):
-    """Stimuli of a job that is reset while rows are pending."""
+    """Stimuli for a job that is reset while rows are pending."""
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"tiles": Feed(packed(tile_layout(), _values(UNITS[0], job)[0]))},
             "sinks": {"request": True, "o": cut % 2 == 0},

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Instruction checker against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
+"""Instruction checker against the golden model: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -42,16 +42,16 @@ LISTS = 60
 
 
 def _beats(instructions):
-    """Payloads of the input stream: the words of each instruction, then its number."""
+    """Payloads of the input stream: the words of each instruction, followed by the instruction's index."""
     return np.array([[*words, number] for number, words in enumerate(instructions)], np.uint32)
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list; return the number of valid instructions, and whether a malformed or overlapping one follows."""
+    """Check a list; return how many instructions are valid, and if the next is malformed or overlaps."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
-    # Instructions after an invalid one are not offered.
+    # Instructions that follow an invalid one are not offered.
     jobs, fault = golden_list(lanes, command, instructions)
     ends_wrong = fault is not None and fault == len(jobs)
     offered = instructions[:len(jobs) + 1]
@@ -108,7 +108,7 @@ def _compare(fields, expected, job, note):
     *((lanes, "none", "none") for lanes in ROWS), (4, "geometric", "alternating"), (4, "freeze", "freeze"),
     (4, "alternating", "geometric")])
 def test_lists(lanes, source, sink):
-    """Random lists give the expected verdicts, jobs and cycles."""
+    """Random lists give the expected verdicts, jobs and cycle counts."""
     valid = wrong = over = 0
     for number in range(LISTS):
         seed = 10_000 * lanes + 1_000 * STALLS.index(source) + number
@@ -124,7 +124,7 @@ def test_lists(lanes, source, sink):
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
-#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; no field is at its limit.
+#: A product of a 5 x 8 and an 8 x 6 matrix with a bias and a gate, and a loss; no field is at its limit.
 PRODUCT = {
     "kind": Kind.GEMM, "m": 0, "k": 8, "n": 6, "initial": Initial.MATRIX, "gated": 1, "rounds": 3,
     "a": at(ACTIVATIONS, 0), "stride_a": 8, "b": at(WEIGHTS, 64), "stride_b": 8, "c": at(ACTIVATIONS, 128),
@@ -133,7 +133,7 @@ LOSS = {
     "kind": Kind.VECTOR, "function": 0, "rows": 0, "columns": 6, "source": at(ACTIVATIONS, 128), "stride_source": 8,
     "labels": at(ACTIVATIONS, 201), "stride_labels": 1, "target": at(GRADIENTS, 32), "stride_target": 8,
     "loss": at(GRADIENTS, 255)}
-#: Changes to the product instruction, or to the loss instruction, that make it invalid.
+#: Changes that make the product or loss instruction invalid.
 WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
@@ -163,7 +163,7 @@ WRONG_LOSSES = [
     {"loss": at(GRADIENTS, 256)}, {"loss": at(GRADIENTS, 32)}, {"loss": at(GRADIENTS, 69)},
     {"loss": at(ACTIVATIONS, 128)}, {"loss": at(ACTIVATIONS, 165)}, {"loss": at(ACTIVATIONS, 201)},
     {"loss": at(ACTIVATIONS, 205)}, {"target": at(ACTIVATIONS, 200)}]
-#: Changes to the product instruction, or to the loss instruction, that stay within the limits.
+#: Changes to the product or loss instruction that stay within the limits.
 VALID_PRODUCTS = [
     {}, {"a": at(ACTIVATIONS, 984)}, {"a": at(ACTIVATIONS, 968, relative=1)}, {"m": 5}, {"b": at(WEIGHTS, 128)},
     {"k": 0, "stride_a": 8}, {"transpose_a": 1, "k": 5}, {"transpose_b": 1, "b": at(WEIGHTS, 144)},
@@ -182,7 +182,7 @@ VALID_LOSSES = [
     {"target": at(ACTIVATIONS, 208)},
     {"function": VectorProgram.SOFTMAX, "labels": at(7, 9), "loss": at(WEIGHTS, 0), "stride_labels": 5}]
 
-#: A centroid product of 5 by 9 inputs and 6 outputs in two groups, and centroid gradients of the same operands.
+#: A centroid product of 5 x 9 inputs with 6 outputs in two groups, and centroid gradients of the same operands.
 CENTROID = {
     "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "gated": 1, "x": at(ACTIVATIONS, 0),
     "stride_x": 12,
@@ -216,7 +216,7 @@ VALID_DERIVATIVES = [
     {}, {"stride_target": 5}, {"table": at(ONES, 1)}, {"gate": at(7, 1)}, {"target": at(GRADIENTS, 240)},
     {"target": at(ACTIVATIONS, 104)}]
 
-#: A layer norm of 5 by 6 with a start, and a function that uses row numbers of a table of seven rows.
+#: A 5 x 6 layer norm with a start, and a function that uses the row indices of a seven-row table.
 NORM = {
     "kind": Kind.ROWS, "function": RowFunction.NORM, "started": 1, "columns": 6, "factor": 0x3E2A_AAAB,
     "x": at(ACTIVATIONS, 0), "stride_x": 8, "start": at(ACTIVATIONS, 40), "stride_start": 8,
@@ -277,14 +277,14 @@ VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": 
 
 
 def _single(layout, fields, seed):
-    """Check an instruction that is followed by an END; return whether it is valid."""
+    """Check an instruction followed by an END; return whether it is valid."""
     valid, wrong, _ = _run(4, COMMAND, [pack(layout, fields), END], source="none", sink="none", seed=seed)
     assert valid + wrong == 1
     return not wrong
 
 
 def test_each_refusal():
-    """Each kind of error is detected on its own, and instructions at the limits are valid."""
+    """Each kind of error is detected on its own, and instructions exactly at the limits are valid."""
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
                                          (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
                                          (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
@@ -302,7 +302,7 @@ def test_each_refusal():
 
 
 def test_neither_scaled_nor_masked():
-    """Without scale and mask, only the instructions that require them are rejected."""
+    """A checker without scale and mask rejects only the instructions that require them."""
     product = PRODUCT | {"scale": 1, "alternative": 1, "band": 1, "width": 0xFFF, "length_rows": 0xFFF}
     for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
         instructions = [pack(gemm_layout(), product | changes), END]
@@ -310,20 +310,20 @@ def test_neither_scaled_nor_masked():
 
 
 def test_no_centroids():
-    """Without centroids, a centroid product is rejected like any unknown kind."""
+    """A checker without centroids rejects a centroid product like any unknown kind."""
     instructions = [pack(centroid_layout(), CENTROID), END]
     assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_no_sequences():
-    """Without sequence functions, ROWS is rejected like any unknown kind, and SOFTMAX like an unknown function."""
+    """Without sequence functions, ROWS is an unknown kind and SOFTMAX an unknown function."""
     for layout, fields in ((row_layout(), NORM), (vector_layout(), LOSS | {"function": VectorProgram.SOFTMAX})):
         instructions = [pack(layout, fields), END]
         assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_targets_over_the_list():
-    """If instructions write into the list (END included), the one with the lowest target is reported."""
+    """If several instructions (including END) write into the list, the lowest target address is reported."""
     first = pack(gemm_layout(), PRODUCT)
     for base, fault in ((736, 1), (768 + 48 - 4, 1), (768 + 48, None), (768 - 40, None)):
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})
@@ -342,7 +342,7 @@ def test_targets_over_the_list():
 
 
 def test_without_a_check():
-    """Without ``check``, operands are not checked, and a job is offered after one cycle per operand."""
+    """With ``check`` off, operands are not checked, and a job is offered after a cycle per operand."""
     generator = np.random.default_rng(5)
     command = draw_command(generator)
     name, unit = "checker_4", units()

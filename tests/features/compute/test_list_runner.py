@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""List runner and list reader with a memory and stubbed units: hdl/features/compute/list_runner.py."""
+"""Tests of list runner and list reader with a memory and stub units: hdl/features/compute/list_runner.py."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def _fill(lanes, words):
 
 
 def _memory(generator, command, instructions):
-    """Activation memory that contains a list, truncated at the end of the memory."""
+    """Activation memory that holds a list, cut off at the end of memory."""
     memory = generator.integers(1 << 32, size=WORDS[2], dtype=np.uint32)
     words = np.concatenate(instructions)
     end = min(command.list_base + len(words), WORDS[2])
@@ -49,7 +49,7 @@ def _memory(generator, command, instructions):
 
 
 def _listed(memory, base):
-    """Instructions in memory from ``base`` to the first END, the maximum length or the end of memory."""
+    """Return the instructions from ``base`` up to the first END, the maximum length or the end of memory."""
     instructions = []
     while len(instructions) < MAX_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(instructions) + 1) <= len(memory):
         instructions.append(memory[base + INSTRUCTION_WORDS * len(instructions):][:INSTRUCTION_WORDS])
@@ -59,7 +59,7 @@ def _listed(memory, base):
 
 
 def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, start=3):
-    """Run a list with jobs of random durations, compare every cycle, and return the fault and the count of jobs."""
+    """Run a list with random job durations, compare every cycle, and return the fault and the number of jobs."""
     name, unit = f"walk_{lanes}", units()
     generator = np.random.default_rng(seed)
     units_ready = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()),
@@ -138,7 +138,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
 @pytest.mark.parametrize("kinds", [("none", "none"), ("geometric", "alternating"), ("alternating", "geometric")])
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_lists(lanes, kinds):
-    """Random lists match in every cycle of both passes; invalid lists start no job, and failed jobs end a list."""
+    """Both passes match in every cycle; an invalid list starts no jobs, and a failed job ends its list."""
     faults, offers = 0, 0
     for number in range(20):
         seed = 1_000 * lanes + 100 * len(kinds[0]) + number
@@ -154,13 +154,13 @@ def test_lists(lanes, kinds):
 
 
 def test_ends_of_lists():
-    """Lists without an END stop at the maximum length and at the end of memory; the next list runs normally."""
+    """A list without END stops at the maximum length or the end of memory; the next list runs normally."""
     generator = np.random.default_rng(1)
     command = Command(list_base=0, **LENGTH)
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
     assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MAX_INSTRUCTIONS)
-    # Targets of instructions overlap the list, but the missing END is detected first.
+    # Targets of instructions overlap the list, too, but the missing END is detected first.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)
@@ -183,7 +183,7 @@ def test_the_most_instructions():
 
 
 def test_reset():
-    """A reset at any point of a list does not affect the next list."""
+    """A reset at any point of a list does not affect the next one."""
     generator = np.random.default_rng(7)
     command = draw_command(generator)
     memory = _memory(generator, command, draw_list(generator, 4, command, 3, flaws=0, bits=0))

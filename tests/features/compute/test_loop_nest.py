@@ -28,7 +28,7 @@ from tests.refusals import refused
 
 #: Rows, lanes, blocks and terms of the simulated loop nests.
 NESTS = ((1, 4, 32, 1), (4, 4, 128, 1), (2, 8, 16, 16))
-#: Distinct block lengths of the operand formats, in terms.
+#: Block lengths of the operand formats, in terms and without duplicates.
 TERMS = tuple(dict.fromkeys(form.terms for form in OPERANDS.values()))
 STREAMS = ("panels", "tiles", "o")
 
@@ -42,7 +42,6 @@ def _layouts(rows, lanes, blocks, _):
 
 
 def _draw(generator, golden, *, most, legal=True):
-    """Draw a job with random sizes and factors."""
     while True:
         sizes = dict(zip("mnk", generator.integers(1 if legal else 0, most + 1, 3).tolist(), strict=True))
         job = model.Job(
@@ -61,7 +60,7 @@ def _fixed(nest, jobs):
 
 
 def _drive(generator, *nest, most=24):
-    """Draw jobs of all kinds, including invalid ones."""
+    """Draw valid and invalid jobs of all kinds."""
     golden = _golden(*nest)
     return _fixed(nest, [_draw(generator, golden, most=most, legal=index % 3 != 1) for index in range(8)])
 
@@ -71,7 +70,7 @@ def _model(_, drawn, willing, ready):
     want = _golden(*nest).trace(jobs, willing=willing["job"], ready=ready)
     layouts, beats = _layouts(*nest), {"o": want.beats, "panels": want.panels, "tiles": want.tiles}
     rows = {name: packed(layout, beats[name]) for name, layout in layouts.items()}
-    # Operand positions are ignored in beats of initial values.
+    # Beats with initial values ignore operand positions.
     means = np.array([not beat.initial for beat in want.beats], np.uint64)
     bits = pack(layouts["o"], {
         name: ((1 << Shape.cast(shape).width) - 1) * (means if name in ("a", "b", "row", "part") else means * 0 + 1)
@@ -100,7 +99,7 @@ def test_orders():
 
 @pytest.mark.parametrize("nest", NESTS)
 def test_closed_form(nest):
-    """Random shapes up to 70, with all legal factors, take the beats of the closed form without a pause."""
+    """Random shapes up to 70, with all legal factors, take the closed-form beats without pauses."""
     unit, golden = BENCH.unit(*nest), _golden(*nest)
     generator = np.random.default_rng(1)
     for _ in range(500):
@@ -117,7 +116,7 @@ def test_closed_form(nest):
 
 
 def test_utilisation():
-    """A product of 256 by 256 by 256 uses all 16 units in every cycle, except when partial sums are reloaded."""
+    """A 256 by 256 by 256 product uses all 16 units in every cycle, except when reloading partial sums."""
     golden = model.LoopNest(rows=4, lanes=4)
     inside = model.Job(m=256, n=256, k=256, tile=2, row_tiles=1, column_tiles=2, rounds=6)
     held = dataclasses.replace(inside, row_tiles=0, column_tiles=0)
@@ -127,7 +126,7 @@ def test_utilisation():
 
 
 def test_refusals():
-    """Jobs with a zero size, an unknown order, or panels that do not fit or align raise ``bad``, without output."""
+    """Jobs with a zero size, unknown order, or invalid panels raise ``bad`` and output nothing."""
     nest = NESTS[1]
     golden = _golden(*nest)
     good = model.Job(m=5, n=5, k=5, tile=1, rounds=2)
@@ -142,7 +141,7 @@ def test_refusals():
 
 
 class Rule(wiring.Component):
-    """The gateware's check of jobs for an array of 2 by 4 units with 16 blocks, for each block length."""
+    """The gateware's check of jobs, for an array of 2 by 4 units with 16 blocks, for each block length."""
 
     def __init__(self):
         super().__init__({"job": In(job_layout()), **{f"legal_{terms}": Out(1) for terms in TERMS}})
@@ -156,7 +155,7 @@ class Rule(wiring.Component):
 
 
 def test_legal_jobs():
-    """Gateware and model agree on which jobs are legal, for each block length and all factors."""
+    """Gateware and model agree on which jobs are legal, for all block lengths and factors."""
     jobs = [model.Job(m=m, n=20, k=k, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds,
                       order=order, align_m=align_m, align_k=align_k)
             for (m, k), tile, row_tiles, column_tiles, rounds, order, (align_m, align_k) in itertools.product(
@@ -171,7 +170,7 @@ def test_legal_jobs():
 
 
 def test_alignment():
-    """With several panels along memory rows, jobs are legal only if each panel begins at a multiple of the lanes."""
+    """With several panels along memory rows, panels must start at a multiple of the lanes."""
     nest = NESTS[0]
     golden = _golden(*nest)
     good = model.Job(m=4, n=5, k=4, tile=1, rounds=1, row_tiles=1, align_m=1)
@@ -185,7 +184,7 @@ def test_alignment():
 
 
 def test_common():
-    """Common initial values take a single round; partial results take one round per row of units."""
+    """Common initial values take one round; partial results take one round per row of units."""
     golden = model.LoopNest(rows=4, lanes=4)
     job = model.Job(m=32, n=16, k=40, tile=2, column_tiles=1, rounds=4, resume=1)
     assert golden.cycles(job) == 8 * 4 * (40 + 4 * 3)

@@ -14,33 +14,33 @@ from tests.features.compute import memory_access_model as golden
 from tests.features.compute.lists import units
 from tests.refusals import refused
 
-#: Number of rows of each of the unit's memories, and number of lanes.
+#: Number of rows of each memory, and number of lanes.
 ROWS, LANES = (8, 2, 32), 2
 CYCLES = 4_000
 
 
 def _elements(number):
-    """Elements of the answer to the request with this number, or of the write with this number."""
+    """Elements of the response to request ``number``, or of write ``number``."""
     return [0x9E3779B1 * (LANES * number + lane + 1) & 0xFFFF_FFFF for lane in range(LANES)]
 
 
 def _owner(number):
-    """Return the buffer number that request or write ``number`` uses in this test."""
+    """Buffer number that request or write ``number`` uses in this test."""
     return 37 * number % (1 << OWNER_BITS)
 
 
 def _places(places):
-    """Memory number of each access, with the buffer number of the access in the upper bits."""
+    """Memory number of each access, with the buffer number in the upper bits."""
     return np.array([memory | _owner(number) << 2 for number, memory in enumerate(places)])
 
 
 def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
-    """Run the unit next to its model; return the cycles of response transfers, and the outputs of each cycle."""
+    """Run the unit alongside its model; return the cycles of response transfers and all outputs."""
     names = ("request", "response", "write", "read_0", "read_1", "read_2", "write_0", "write_2")
     willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + index)
                for index, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
-    asked = []  # for each cycle, the number of the request that waits for its memory
+    asked = []  # number of the request that waits for its memory, in each cycle
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
     for cycle in range(cycles):
         now = model.outputs()
@@ -114,7 +114,7 @@ def _value(elements):
 
 
 def _requests(generator, count):
-    """Draw runs of requests to the same memory, and writes, some of them to a read-only memory."""
+    """Draw runs of requests to the same memory, and writes, including writes to a read-only memory."""
     places = np.repeat(generator.integers(3, size=count), generator.integers(1, 12, size=count))[:count]
     requests = [(int(memory), int(generator.integers(ROWS[memory]))) for memory in places]
     writes = [(memory, int(generator.integers(ROWS[memory])), number)
@@ -137,7 +137,7 @@ def test_every_cycle(patterns):
 
 
 def test_latency_and_throughput():
-    """Any memory delivers one row per cycle with the stated latency, and accepts one write per cycle."""
+    """Each memory delivers one row per cycle with the stated latency, and accepts one write per cycle."""
     requests, writes = _requests(np.random.default_rng(3), 200)
     moved, outputs = _run(requests, writes, {}, seed=3, cycles=230)
     assert moved.tolist() == list(range(MemoryAccess.latency, MemoryAccess.latency + 200))
@@ -145,7 +145,7 @@ def test_latency_and_throughput():
 
 
 def test_reset():
-    """A reset drops answers in flight and waiting writes."""
+    """A reset drops responses in flight and pending writes."""
     requests, writes = _requests(np.random.default_rng(4), 30)
     for cycles in (3, 4, 5, 9, 20):
         _run(requests, writes, {"response": "alternating", "write_0": "geometric"}, seed=cycles, cycles=cycles)

@@ -14,7 +14,7 @@ DSPS = (4, 2, 1)
 
 
 def _sums(inputs):
-    """For each cycle, the running sum of its slot, including the term of this cycle."""
+    """Running sum of the active slot for each cycle, including the term of that cycle."""
     rows = {name: values.reshape(-1, SLOTS) for name, values in inputs.items()}
     total = np.zeros(SLOTS, np.uint32)
     sums = []
@@ -45,10 +45,10 @@ def test_latencies(dsps):
 
 @pytest.mark.parametrize("dsps", DSPS)
 def test_every_cycle(dsps):
-    """With random controls in every cycle, every output matches the model."""
+    """With random controls in every cycle, all outputs match the model."""
     component = MultiplyAccumulate(dsps=dsps)
     unit = Unit(component)
-    held, o = [0] * PLACES, 0  # model state, kept from one run to the next
+    held, o = [0] * PLACES, 0  # model state, carried over between runs
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Fetching of operand rows: hdl/features/compute/operand_fetch.py. test_gemm tests its cycles in a product."""
+"""Operand row fetch: hdl/features/compute/operand_fetch.py. test_gemm tests its cycles in a product."""
 
 import dataclasses
 import functools
@@ -24,10 +24,10 @@ from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
 from tests.hdl.unit_bench import packed
 
-#: Rows, lanes and blocks of the simulated units, and cycles from a request to its answer.
+#: Rows, lanes and blocks of the simulated units, and request-to-answer latency in cycles.
 UNITS = ((1, 4, 32), (4, 8, 128))
 LATENCY = 3
-#: Minimum number of cycles from the acceptance of a job to the offer of its first panel.
+#: Minimum latency in cycles from the acceptance of a job to the offer of its first panel.
 FIRST = 5
 
 
@@ -43,7 +43,7 @@ def _memory(lanes):
 
 
 def _want(unit_of, job):
-    """Panels of a job, expected rows for A and B, and masks of the elements inside the matrices."""
+    """Panels of a job, expected rows of A and B, and masks of the elements inside the matrices."""
     rows, lanes, blocks = unit_of
     golden = MatrixProduct(rows=rows, columns=lanes, blocks=blocks)
     memories = _memory(lanes)
@@ -60,7 +60,7 @@ def _want(unit_of, job):
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
-    """Compare all rows written to the panels of A and B with the model; return the trace of all ports."""
+    """Compare all rows written to the A and B panels with the model; return the trace of all ports."""
     _, lanes, blocks = unit_of
     panels, fills, exist = _want(unit_of, job)
     count = sum(len(fill.row) for side in fills.values() for fill in side)
@@ -89,7 +89,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """Rows are requested from ``planned`` cycles after a panel is announced, one per cycle, and then written."""
+    """Rows are requested one per cycle, starting ``planned`` cycles after the panel, and then written."""
     _unit(*unit_of).reset()
     job = GemmJob(m=8, n=8 * unit_of[1], k=16, tile=0, row_tiles=3, rounds=3, a=Matrix(0, 5, 7), b=Matrix(1, 9, 11),
                   c=Matrix(2, 0, 8))
@@ -98,7 +98,7 @@ def test_throughput(unit_of):
     assert asked[0] == FIRST + OperandFetch.planned
     got = unpack(request_layout(ROWS), trace["request__payload"][asked])
     assert (got["place"][0], got["row"][0]) == (0, 5)
-    # A's first panel is read without a pause until reads of B are interleaved.
+    # A's first panel is read without gaps until reads of B are interleaved.
     of_a = np.flatnonzero(got["place"] == 0)
     first = of_a[:np.flatnonzero(np.diff(of_a, append=len(asked) + 2) > 1)[0] + 1]
     assert np.diff(asked[first]).tolist() == [1] * (len(first) - 1)
@@ -107,7 +107,7 @@ def test_throughput(unit_of):
 
 
 def test_ones():
-    """The operand ONES is 1.0 everywhere, and is not read from memory."""
+    """The operand ONES is 1.0 everywhere and is not read from memory."""
     unit_of = UNITS[0]
     _unit(*unit_of).reset()
     base = GemmJob(m=6, n=7, k=5, rounds=2, a=Matrix(0, 3, 2), b=Matrix(1, 3, 4), c=Matrix(2, 0, 2))
@@ -121,7 +121,7 @@ def test_ones():
 
 
 def _begin(generator, job, cut):
-    """Stimuli of a job that is reset while rows of a panel are pending."""
+    """Stimuli for a job that is reset while rows of a panel are pending."""
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"panels": Feed(packed(panel_layout(), _want(UNITS[0], job)[0]))},
             "sinks": {"request": True, "fill_a": cut % 2 == 0, "fill_b": True},

@@ -8,7 +8,7 @@ from tests.refusals import refuses
 
 
 def test_names():
-    """Gateware and golden model have the same formats with the same distinct code numbers."""
+    """Gateware and golden model support the same formats, with the same distinct codes."""
     assert {name: form.code for name, form in OPERANDS.items()} == {
         name: form.code for name, form in golden.OPERANDS.items()}
     assert len({form.code for form in OPERANDS.values()}) == len(OPERANDS)

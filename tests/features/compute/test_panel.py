@@ -14,7 +14,7 @@ BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Draw writes in random order: of a whole panel, each block by rows or columns, or of a few rows and columns."""
+    """Draw writes in random order: a whole panel by rows or columns per block, or a few rows and columns."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))
@@ -31,7 +31,7 @@ def _read(generator, lanes, width, blocks, *, count):
 
 
 def _ends(parts):
-    """Flags for the last beat of each part."""
+    """Flags that mark the last beat of each part."""
     ends = np.zeros(sum(len(part.row) for part in parts), bool)
     ends[np.cumsum([len(part.row) for part in parts]) - 1] = True
     return ends
@@ -92,7 +92,7 @@ def test_default_width():
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_throughput(buffer):
-    """One column is read per cycle without a pause between panels, while one row is accepted per cycle."""
+    """One column is read per cycle, without pauses between panels, while one row is accepted per cycle."""
     generator = np.random.default_rng(1)
     lanes, width, blocks = buffer
     count = lanes * blocks
@@ -107,7 +107,7 @@ def test_throughput(buffer):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_matrix(transposed):
-    """A 16 by 16 matrix that was written by rows or by columns is read column by column."""
+    """A 16 by 16 matrix written by rows or by columns is read column by column."""
     buffer = lanes, width, blocks = 4, 4, 16
     matrix = np.arange(256, dtype=np.uint32).reshape(16, 16)
     unit = BENCH.unit(*buffer)

@@ -22,9 +22,9 @@ from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import offers
 from tests.refusals import refused
 
-#: Rows, columns, DSP blocks, blocks and operands of the simulated units.
+#: Number of rows, columns, DSP blocks and blocks, and the operand format, of the simulated units.
 PRODUCTS = ((1, 4, 1, 32, "bf16"), (4, 4, 4, 128, "fp32"))
-#: Storage orders of A and B: whether memory rows hold parts of matrix rows, not of columns.
+#: Storage orders of A and B: whether memory rows hold parts of matrix rows or of columns.
 STORED = tuple(itertools.product((True, False), repeat=2))
 
 
@@ -54,7 +54,7 @@ def _fill_rows(layout, fills):
 
 
 def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=None, cycles=None):
-    """Run jobs, compare all tiles and results with the model, and return the cycles of the result rows."""
+    """Run jobs, compare tiles and results with the model, and return the cycles of the result rows."""
     _, unit, golden = _product(*unit_of)
     rows, columns, _, blocks, _ = unit_of
     generator = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ test_offers_stand_for_all_time = offers(lambda: MatrixProduct(rows=1, columns=2,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_products(unit_of, stored):
-    """Consecutive jobs of random shapes, factors and orders match the model bit for bit, in all four transposes."""
+    """Back-to-back jobs of random shapes, factors and orders match the model in all four transposes."""
     _, _, golden = _product(*unit_of)
     for number, kind in enumerate(KINDS):
         seed = 1 + number + len(KINDS) * STORED.index(stored)
@@ -130,7 +130,7 @@ def test_products(unit_of, stored):
 
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_cycles(unit_of):
-    """A product takes exactly the cycles of the closed form if its operands arrive in time."""
+    """If its operands arrive in time, a product takes exactly the cycles given by the closed form."""
     _, _, golden = _product(*unit_of)
     rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
@@ -145,7 +145,7 @@ def test_cycles(unit_of):
 
 
 def test_reset():
-    """A reset in the middle of a product does not affect the next one."""
+    """A reset in the middle of a product does not affect the next product."""
     unit_of = PRODUCTS[0]
     _, unit, golden = _product(*unit_of)
     generator = np.random.default_rng(1)
@@ -190,7 +190,7 @@ def test_orders_and_factors_change_no_bit(operands):
 
 
 def test_bench(monkeypatch):
-    """The benchmark reports the bound and a plausible ratio of cycles."""
+    """The benchmark reports the bound and a plausible ratio of cycles to it."""
     monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
     row, = bench.rows()
     assert row["bound"] == 32 * 16 * 40 // 16

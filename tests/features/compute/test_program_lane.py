@@ -20,7 +20,7 @@ def test_parameters():
 
 
 def _step(generator):
-    """Draw a step of the program, or a random step."""
+    """Draw a step of the program or a random step."""
     if generator.random() < 0.5:
         return dataclasses.replace(STEPS[generator.integers(len(STEPS))], take=Take.NOTHING)
     keep = bool(generator.random() < 0.4)
@@ -31,7 +31,7 @@ def _step(generator):
 
 
 class _Model:
-    """Model of a lane: its threads, and the values of the rows."""
+    """Model of a lane: its threads and the values of its rows."""
 
     def __init__(self):
         self.threads = Threads(THREADS)
@@ -66,7 +66,7 @@ def test_steps(dsps):
     control["slot"][:] = np.arange(THREADS)
     for name in ("group", "chosen"):
         control[name][:] = generator.integers(THREADS, size=(frames, THREADS))
-    # The opening steps initialize all memories: largest elements, stored numbers, counts, and rows.
+    # The opening steps initialize all memories: largest elements, stored numbers, counts and rows.
     opening = (Step(a=Factor.ELEMENT, b=0x3F80_0000, keep=True), Step(count=Count.POWER, a=Factor.COUNT),
                Step(), Step())
     for frame in range(frames):
@@ -82,7 +82,7 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # A row is stored after its last use in this frame, and before its first use in the next one.
+            # A row is stored between its last use in this frame and its first use in the next one.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group

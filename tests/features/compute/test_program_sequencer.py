@@ -11,7 +11,7 @@ IDLE = len(STEPS) - 1
 
 
 def _frames(groups, columns, *, brief=False):
-    """Yield the frames of a program as (step, first element), or (step, column) while totals are added."""
+    """Yield the frames of a program: (step, first element) or, while adding totals, (step, column)."""
     total = groups * columns
     for first in range(0, total, THREADS):
         yield from ((step, first) for step in range(len(EXPONENTIAL)))
@@ -21,7 +21,7 @@ def _frames(groups, columns, *, brief=False):
 
 
 def test_brief_programs():
-    """Brief programs, which end with the totals, alternate with full programs; each runs exactly its own steps."""
+    """Brief programs, which end with the totals, alternate with full ones; each runs exactly its own steps."""
     unit = Unit(ProgramSequencer(columns=8, sequences=True))
     for groups, count in ((1, 1), (3, 8), (16, 5)):
         for brief in (True, False):
@@ -38,7 +38,7 @@ def test_brief_programs():
 
 @pytest.mark.parametrize("columns", [2, 8])
 def test_programs(columns):
-    """Programs of all sizes output the right step, element or row in every cycle, also after a restart."""
+    """Programs of every size output the right step, element and row in each cycle, also after a restart."""
     unit = Unit(ProgramSequencer(columns=columns))
     for groups in (1, 2, 5, 15, 16):
         for count in range(1, columns + 1):

@@ -19,7 +19,7 @@ LAYOUTS = fetch_layout(ROWS, 8), fetched_layout(16, 8)
 
 
 class AnsweredFetch(wiring.Component):
-    """A row fetch with a memory stub that answers with a number derived from memory and row."""
+    """A row fetch with a memory stub that answers with a number derived from the memory and row."""
 
     def __init__(self):
         super().__init__({
@@ -41,7 +41,7 @@ class AnsweredFetch(wiring.Component):
 
 
 def _fetch(reads, *, depth, latency, willing, free, ready):
-    """Trace the handshakes of a row fetch after a reset; ``i_ready`` is only set in cycles when a row is accepted."""
+    """Trace a row fetch's handshakes after a reset; ``i_ready`` is set only when a row is accepted."""
     feed, output, requests = Feed(len(reads), willing), Output(ready), first_from(free)
     departed = []
     i_ready = np.zeros(feed.end, np.bool_)
@@ -85,7 +85,7 @@ test_offers_stand_for_all_time = offers(AnsweredFetch, depth=2)
 
 @pytest.mark.parametrize("reads", [0, 1])
 def test_throughput(reads):
-    """One row is delivered per cycle, whether it is read from memory or not."""
+    """One row is delivered per cycle, whether or not it is read from memory."""
     run = BENCH.check(drive=_drive(np.random.default_rng(1), count=100, reads=reads))
     first = RowFetch.latency + LATENCY * reads
     assert run.moves().tolist() == list(range(first, first + 100))

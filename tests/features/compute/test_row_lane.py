@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Lane of the row unit: hdl/features/compute/row_lane.py."""
+"""Test a lane of the row unit: hdl/features/compute/row_lane.py."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def _number(bits):
 
 
 def _compute(control, scalars, buffers, work, before):
-    """Expected result and sum of one element, as bit patterns."""
+    """Expected result and sum for one element, as bit patterns."""
     row, group = control["row"], control["group"]
     at = {load: buffers[load][row, group] for load in (Load.X, Load.Y, Load.START)}
     at |= {load: buffers[load][0, group] for load in (Load.SCALE, Load.SHIFT)}
@@ -51,7 +51,7 @@ def _compute(control, scalars, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """Results, sums and kept numbers are correct for all operands and destinations, at one element per cycle."""
+    """Results, sums and kept numbers are correct for all operands and targets, at one element per cycle."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):

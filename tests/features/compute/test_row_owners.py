@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners of a memory, compared with the golden model in every cycle: hdl/features/compute/row_owners.py."""
+"""Row owners of a memory, compared with the golden model: hdl/features/compute/row_owners.py."""
 
 import dataclasses
 
@@ -26,8 +26,8 @@ FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
-    """Memory with row owners, an engine with buffer numbers, and a host without; ``clear`` resets only owners.
-    If ``guarded``, the engine's rows are relative to the input ``window``."""
+    """Memory with row owners, an engine with buffer numbers, and a host without; ``clear`` resets only owners. If
+    ``guarded``, the engine's rows are relative to the input ``window``."""
 
     def __init__(self, *, guarded=False):
         self._guarded = guarded
@@ -79,7 +79,7 @@ class Found:
 
 
 def expected(inputs, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
-    """Compute the expected outputs from the accepted accesses of each cycle, for an engine with a window."""
+    """Compute the expected outputs from the accesses accepted in each cycle, for an engine with a window."""
     base, size = (GROUP_ROWS * groups for groups in window)
     cycles = len(clear)
     outcome = Found(np.zeros(cycles, bool), np.zeros(cycles, int))
@@ -103,7 +103,7 @@ def expected(inputs, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
 
 
 def play(unit, inputs, clear, owners, note, window=None):
-    """Run the unit with the given inputs, and compare its outputs with the model, which updates ``owners``."""
+    """Run the unit on the given inputs and compare its outputs with the model, which updates ``owners``."""
     if window is not None:
         inputs = {**inputs, "window": np.full(len(clear), window[0] | window[1] << 2)}
     unit.reset()
@@ -117,7 +117,7 @@ def play(unit, inputs, clear, owners, note, window=None):
 
 
 def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
-    """Draw reads and writes of engine and host in few rows, so that accesses collide."""
+    """Draw reads and writes by engine and host in only a few rows, so that accesses collide."""
     inputs = {f"{name}__{field}": generator.choice(limit, size=cycles)
               for name in ("read", "write", "host_read", "host_write")
               for field, limit in (("row", rows), *((("keep", np.arange(1 << LANES)),) if "write" in name else ()))}
@@ -141,7 +141,7 @@ def written(unit, generator, kind, seed, *window):
 
 @pytest.mark.parametrize("kind", STALLS)
 def test_every_cycle(unit, kind):
-    """Outputs match for any reads and writes, and for resets at any time, which keep the stored buffer numbers."""
+    """Outputs match for any reads, writes and resets; a reset keeps the stored buffer numbers."""
     seed = 100 + STALLS.index(kind)
     generator = np.random.default_rng(seed)
     owners = written(unit, generator, kind, seed)
@@ -158,11 +158,11 @@ def test_every_cycle(unit, kind):
 
 @pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
 def test_window(guarded, window):
-    """Only rows in the window are stamped and checked; rows keep their buffer numbers when the window moves."""
+    """Only rows in the window are stamped and checked; rows keep their buffer numbers when it moves."""
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = written(guarded, generator, "none", seed, window)
-    # Rows next to the limits of a window, in the engine's numbering and in the host's.
+    # Rows next to a window's limits, in the engine's numbering and in the host's.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):
         inputs = traffic(generator, CYCLES, "geometric", seed, rows=edges)

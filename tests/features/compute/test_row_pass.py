@@ -1,4 +1,4 @@
-"""Pass table of the row unit: executing its passes on whole matrices gives the results of the functions."""
+"""Pass table of the row unit: its passes, executed on whole matrices, give the functions' results."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def _interpret(function, loaded):
 
 
 def _want(function, loaded):
-    """Results that should be stored, computed by the golden functions."""
+    """Results that should be stored, according to the golden functions."""
     x, y, start = (loaded[load] for load in (Load.X, Load.Y, Load.START))
     scaled = loaded[Load.SCALE], loaded[Load.SHIFT]
     match function:
@@ -79,7 +79,7 @@ def test_passes(function):
 
 
 def test_table():
-    """Passes use only their function's loads and store all of its targets; their numbers are consecutive."""
+    """Passes only use loads of their function, and store all of its targets; numbers are consecutive."""
     assert set(LOADS) == set(PASSES) == set(STORES) == set(RowFunction)
     assert list(FIRST_PASS.values()) == [sum(len(PASSES[item]) for item in RowFunction if item < function)
                                          for function in RowFunction]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Reciprocals of the rows of a block: hdl/features/compute/row_reciprocals.py."""
+"""Reciprocals for the rows of a block: hdl/features/compute/row_reciprocals.py."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ DEPTH, LATENCY = 8, 5
 
 @pytest.mark.parametrize("rows", [1, 5, DEPTH])
 def test_blocks(rows):
-    """Rows are counted, quotients stay in order, and a row is ready as soon as its quotient is stored."""
+    """Rows are counted, quotients stay in order, and a row is ready once its quotient is stored."""
     unit = Unit(RowReciprocals(depth=DEPTH, latency=LATENCY))
     generator = np.random.default_rng(rows)
     cycles = 200

@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """A submatrix: first row, row pitch, last line and group, and how much of it is inside the matrix."""
+    """A submatrix: first row, row pitch, last line and group, and the range that is inside the matrix."""
 
     row: int
     pitch: int
@@ -48,7 +48,7 @@ def _steps(walk):
 
 
 def _model(unit, walks, willing, ready):
-    """Expected trace: each step is offered as soon as the previous one departs."""
+    """Expected trace: each step is offered as soon as the previous one has left."""
     feed, output = Feed(len(walks), willing["i"]), Output(ready["o"])
     for walk in walks:
         loaded = feed.accept(output.departed)
@@ -84,7 +84,7 @@ test_offers_stand_for_all_time = offers(lambda: RowSequence(rows=8, most=4, lane
 
 
 def test_throughput():
-    """Steps come once per cycle, also between sequences, and the first one a cycle after its sequence."""
+    """There is one step per cycle, even across sequences; the first one follows its sequence by a cycle."""
     run = BENCH.check(count=6_000)
     count = sum((walk.line + 1) * (walk.group + 1) for walk in run.drive.drawn)
     assert run.moves().tolist() == list(range(RowSequence.latency, RowSequence.latency + count))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sequencer of the row unit: hdl/features/compute/row_sequencer.py."""
+"""Tests of the row unit's sequencer: hdl/features/compute/row_sequencer.py."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def unit():
 
 
 def _elements(function, started, rows, groups):
-    """Yield the elements of all passes in order, each as (pass, row, column block, half)."""
+    """Yield the elements of all passes in order, as (pass, row, column block, half)."""
     if function == RowFunction.GATHER and not started:
         return
     for step in PASSES[function]:
@@ -33,7 +33,7 @@ def _elements(function, started, rows, groups):
 
 
 def _check(elements, cycles, note):
-    """Check that each element is issued only once the results, sums and scalars that it uses are available."""
+    """Check that an element is issued only when the results, sums and scalars it uses are available."""
     kept, summed, scalars = {}, {}, {}
     for (step, row, group, half), cycle in zip(elements, cycles, strict=True):
         needs = []
@@ -56,7 +56,7 @@ def _check(elements, cycles, note):
 
 @pytest.mark.parametrize("function", RowFunction)
 def test_order(unit, function):
-    """Elements of every pass are issued in order for all sizes, with stalls of results, roots and loads."""
+    """For all sizes, all passes issue their elements in order, even if results, roots and loads stall."""
     for seed in range(12):
         generator = np.random.default_rng(seed)
         rows, groups = int(generator.integers(1, ROWS + 1)), int(generator.integers(1, GROUPS + 1))
@@ -64,7 +64,7 @@ def test_order(unit, function):
         cycles = 8000
         free, comes, turn = (stall_array(kind, cycles, seed=seed + index, rate=0.4) for index in range(3))
         turn = turn if seed % 4 else np.arange(cycles) % 2 == 0
-        # Loads arrive one after another, word by word, and the roots some time later.
+        # Loads arrive one after another, word by word; the roots follow some time later.
         total = np.cumsum(comes) if seed > 3 else np.full(cycles, 1 << 20)
         size, loads = rows * groups, len(LOADS[function])
         step, words = np.minimum(total // size, loads), np.where(total // size < loads, total % size, 0)
@@ -88,7 +88,7 @@ def test_order(unit, function):
         _check(elements, issued.tolist(), note)
         if elements and seed == 0:
             assert issued[0] == SEQUENCER.latency
-        # The decision to issue an element precedes its control signals by one stage.
+        # The decision to issue an element is made one stage before its control signals.
         for number, ((entry, row, group, half), cycle) in enumerate(zip(elements, issued.tolist(), strict=True)):
             if entry.result == Result.STORED:
                 assert free[cycle - 1], note

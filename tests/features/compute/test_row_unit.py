@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row functions of sequences, from memory to memory: hdl/features/compute/row_unit.py."""
+"""Row functions for sequences, from memory to memory: hdl/features/compute/row_unit.py."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def _unit(lanes, columns, dsps):
 
 
 def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
-    """Run jobs and compare reads, writes, memories and ``bad``; return the model's runs, and the cycles per job."""
+    """Run jobs; compare reads, writes, memories and ``bad``; return the model's runs and the cycles per job."""
     lanes, columns, _ = parameters
     _, bench, _ = _unit(*parameters)
     bench.reset()
@@ -49,7 +49,7 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
 
 
 def _quiet(parameters, job, memories, *, note=""):
-    """Run a job with memories that never stall; check that it takes the model's cycles, and return them."""
+    """Run a job with memories that never stall, check the cycles against the model, and return them."""
     _, _, golden = _unit(*parameters)
     copies = [memory.copy() for memory in memories]
     want = golden.job(job.job, model.run(job.job, copies, columns=parameters[1]).blocks)
@@ -59,7 +59,7 @@ def _quiet(parameters, job, memories, *, note=""):
 
 
 def _draw(generator, function, rows, columns, *, kind="ordinary", **options):
-    """Draw a job for the first unit, and its memories."""
+    """Draw a job for the first unit, together with its memories."""
     job = draw_job(generator, function, rows, columns, lanes=UNITS[0][0], **options)
     return job, memories_of(generator, kind, lanes=UNITS[0][0], jobs=[job])
 
@@ -77,7 +77,7 @@ test_parameters = refused(RowUnit, {"lanes": 4, "memory_rows": 64}, [
 @pytest.mark.parametrize("function", RowFunction)
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit, function):
-    """Each function, with any shapes and numbers, in place or not, gives the right bits, accesses and cycles."""
+    """Each function gives the right bits, accesses and cycles, for all shapes and numbers, in place or not."""
     lanes, columns, _ = unit
     generator = np.random.default_rng(int(function))
     shapes = [(1, 1), (1, columns), (8 * lanes, columns), (8 * lanes + 1, lanes + 1), (16, lanes), (40, 3),
@@ -92,7 +92,7 @@ def test_cycles(unit, function):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive valid and invalid jobs give the same bits and accesses with any memory stalls."""
+    """Consecutive valid and invalid jobs give the same bits and accesses under any pattern of memory stalls."""
     lanes, columns, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -109,7 +109,7 @@ def test_stalls(unit):
 
 
 def test_speed():
-    """Sixteen rows of 32 columns, or 32 rows of 16, do not exceed the cycles budgeted for the text model."""
+    """Sixteen rows of 32 columns, or 32 rows of 16, stay within the cycle budget of the text model."""
     generator = np.random.default_rng(1)
     limits = {
         (RowFunction.ADD, 16, 32, True): 320, (RowFunction.SCALE, 16, 32, False): 210,
@@ -126,7 +126,7 @@ def test_speed():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -1e-39, 0.0, -0.0])
 def test_special_numbers(special):
-    """Special numbers are handled at each position of a row, and in rows that consist only of them."""
+    """Special numbers are handled in every position of a row and in rows that contain nothing else."""
     lanes = UNITS[0][0]
     generator = np.random.default_rng(1)
     for function in (RowFunction.ADD, RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK,
@@ -142,7 +142,7 @@ def test_special_numbers(special):
 
 
 def test_equal_rows():
-    """Rows of equal elements have zero variance, so that the deviation is the root of epsilon."""
+    """Rows of equal elements have zero variance, so the deviation is the square root of epsilon."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.NORM, 5, 8, started=False)
     fields = job.job
@@ -158,14 +158,14 @@ def test_equal_rows():
 
 
 def test_equal_numbers():
-    """Sixteen rows with the same row number are added to that table row one after another."""
+    """Sixteen rows with equal row numbers are added to the table row one at a time."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCATTER, 16, 32, started=False, spread=1, kind="cancelling")
     assert _quiet(UNITS[0], job, memories) == 1514
 
 
 def test_numbers_of_a_table():
-    """Row numbers up to the last table row are valid; larger ones are invalid, and do not affect the next job."""
+    """Row numbers up to the last table row are valid; larger ones are not, and do not affect the next job."""
     generator = np.random.default_rng(1)
     for function in (RowFunction.GATHER, RowFunction.SCATTER):
         for started in (False, True)[:1 + (function == RowFunction.GATHER)]:
@@ -183,7 +183,7 @@ def test_numbers_of_a_table():
 
 
 def test_refused_jobs():
-    """A job with a size of zero, too many columns or an unknown function is rejected without memory accesses."""
+    """Jobs with a zero size, too many columns or an unknown function are rejected without memory accesses."""
     unit, _, golden = _unit(*UNITS[1])
     assert unit.checked == golden.CHECKED
     generator = np.random.default_rng(1)
@@ -195,7 +195,7 @@ def test_refused_jobs():
 
 
 def test_long_sequence():
-    """A job can have the maximum number of rows, in consecutive blocks."""
+    """A job can have the maximum number of rows, which form consecutive blocks."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCALE, 800, 3, started=False)
     assert _quiet(UNITS[0], job, memories) < 800 + 25 * 90
@@ -206,7 +206,7 @@ def test_long_sequence():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in any part of a job does not affect the next job."""
+    """A reset at any point in a job does not affect the next job."""
     lanes, _, _ = unit
     _, bench, golden = _unit(*unit)
     generator = np.random.default_rng(1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Scale and mask of results, cycle by cycle: hdl/features/compute/scale_mask.py."""
+"""Test scaling and masking of results, cycle by cycle: hdl/features/compute/scale_mask.py."""
 
 import dataclasses
 import types
@@ -22,19 +22,19 @@ from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import Drive, UnitBench, Want, numbers, offers, packed
 from tests.refusals import refused
 
-#: Rows, lanes and DSP blocks of the simulated units.
+#: Number of rows, lanes and DSP blocks of the simulated units.
 UNITS = ((2, 4, 1), (4, 8, 4))
 #: Maximum number of result rows in flight in the unit.
 ROWS = 17
 #: Rows and columns of C.
 SHAPE = (100, 200)
-#: An inactive scale and mask, although the other fields are set.
+#: Scaling and masking are off, although the other fields are set.
 PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(triangle=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A tile of results: its position in C, its form, and its elements, which may be partly outside of C."""
+    """Tile of results: position in C, form, and elements, which may be partly outside C."""
 
     m: int
     n: int
@@ -53,7 +53,7 @@ def _tiles(generator, rows, lanes, count, kind="ordinary"):
 
 
 def _beats(tiles, lanes, rows):
-    """Result rows of tiles, line by line and group by group: one array for each field of a row."""
+    """Result rows of tiles, by line and then by group: one array per field of a row."""
     values = {"elements": [], "row": [], "group": [], "last": []}
     for tile in tiles:
         elements = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)
@@ -66,7 +66,7 @@ def _beats(tiles, lanes, rows):
 
 
 def _want(tiles, scale_mask):
-    """Output elements, in the order of :func:`_beats`."""
+    """Output elements, in the same order as in :func:`_beats`."""
     for tile in tiles:
         lines, columns = tile.elements.shape
         mask = scale_mask.mask.generated(tile.m + lines, tile.n + columns)[tile.m:, tile.n:]
@@ -76,10 +76,10 @@ def _want(tiles, scale_mask):
 
 
 def _trace(counts, *, latency, announced, willing, ready):
-    """Expected handshakes of result rows, cycle by cycle.
+    """Expected handshakes of result rows in each cycle.
 
-    A row is accepted when its tile has been announced in an earlier cycle, the last row of the previous tile was
-    accepted in an earlier cycle, and fewer than :data:`ROWS` are in flight at the start of the cycle.
+    A row is accepted if its tile was announced and the previous tile's last row was accepted, both in earlier cycles,
+    and if fewer than :data:`ROWS` rows are in flight at the start of the cycle.
     """
     tiles, rows = Offers(len(counts), announced), Offers(sum(counts), willing)
     end = rows.end
@@ -114,7 +114,7 @@ def _fixed(unit_of, tiles, scale_mask):
 
 
 def _drive(generator, *unit_of):
-    """Draw tiles of all forms, partial and final, with all kinds of numbers."""
+    """Draw tiles of all forms, partial and final, that contain all kinds of numbers."""
     tiles = list(_tiles(generator, *unit_of[:2], 8, KINDS[generator.integers(len(KINDS))]))
     return _fixed(unit_of, tiles, draw_scale_mask(generator, *SHAPE))
 
@@ -139,7 +139,7 @@ test_offers_stand_for_all_time = offers(lambda: ScaleMask(rows=1, lanes=2), dept
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """One result row per cycle, each offered ``latency`` cycles after it is accepted."""
+    """Throughput is one result row per cycle, and latency is ``latency`` cycles."""
     run = BENCH.check(unit_of, drive=_fixed(unit_of, list(_tiles(np.random.default_rng(1), *unit_of[:2], 6)), PLAIN))
     count = len(run.drive.beats["i"])
     assert run.moves("i").tolist() == list(range(1, 1 + count))
@@ -148,7 +148,7 @@ def test_throughput(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_known_answers(unit_of):
-    """Known answers: the causal mask j <= i, rounded and subnormal products, and unchanged partial results."""
+    """Known answers: causal mask j <= i, rounded and subnormal products, and unchanged partial results."""
     rows, lanes, _ = unit_of
     ones = np.ones((rows, lanes * SLOTS), np.float32)
     causal = gemm.ScaleMask(masked=1, alternative=0xC61C4000, mask=Mask(triangle=True))

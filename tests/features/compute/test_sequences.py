@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The sequence functions ROWS and SOFTMAX in a node: hdl/features/compute/engine.py."""
+"""Sequence functions ROWS and SOFTMAX in a node: hdl/features/compute/engine.py."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ ROWS = 6
 
 
 def sequence():
-    """Memories and instructions that use every row function, in-place results, and padding."""
+    """Memories and instructions that use every row function, in-place results and padding."""
     generator = np.random.default_rng(9)
     memories = {space: generator.standard_normal(words).astype(np.float32).view(np.uint32)
                 for space, words in zip(PLACES, WORDS, strict=True)}
@@ -68,7 +68,7 @@ def sequence():
 
 
 def unit_cycles(memories):
-    """Sum of the cycles that units need for all instructions, with memories that never stall."""
+    """Total cycles that the units need for all instructions, with memories that never stall."""
     memories, total = {space: memory.copy() for space, memory in memories.items()}, 0
     for instruction in golden.check(memories, base=LIST, length=ROWS)[0]:
         job = layer_list.job(instruction, lanes=CONFIG.lanes, memory_rows=max(WORDS) // CONFIG.lanes)
@@ -81,7 +81,7 @@ def unit_cycles(memories):
             softmax = instruction.labels is None
             total += VectorCycles(answer=MemoryAccess.latency).job(
                 job["rows"], job["columns"], loss_lane=job.get("loss_lane", 0), softmax=softmax)
-            total += not softmax  # one more cycle until the loss is in memory
+            total += not softmax  # one more cycle until the loss has been written
         assert instruction.run(memories)
     return total
 

@@ -14,7 +14,7 @@ from sim.verilated.vectors import Unit
 from tests.features.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, result_of, run
 from tests.refusals import refused
 
-#: Lanes, units, maximum columns, DSP blocks, interval and sequence functions of the simulated units.
+#: Lanes, units, maximum columns, DSP blocks, interval and sequence support of the simulated units.
 UNITS = ((4, 4, 64, 4, 2, True), (2, 2, 8, 1, 4, False), (2, 2, 8, 1, 4, True))
 
 
@@ -28,7 +28,7 @@ def _unit(lanes, units, columns, dsps, interval, sequences):
 
 
 def _quiet(unit_of, case, *, seed=1, before=None):
-    """Run a job with memories that never stall; check that it takes the model's cycles, and return them."""
+    """Run a job with memories that never stall, check the cycles against the model, and return them."""
     _, unit, golden = _unit(*unit_of)
     want = golden.job(case.job.rows, case.job.columns, loss_lane=case.job.loss_lane, softmax=case.job.softmax)
     willing = np.arange(want + 1) >= 3 + ANSWER
@@ -52,7 +52,7 @@ test_parameters = refused(VectorUnit, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """The closed form gives the exact cycles, for all kinds of numbers, in one block of rows and in several."""
+    """The closed form gives the exact cycle count for all kinds of numbers and for one or more blocks of rows."""
     lanes, units, columns, *_, sequences = unit
     generator = np.random.default_rng(1)
     shapes = [(1, 1), (1, columns), (16 * units, columns), (16 * units + 1, 3), (48 * units, 2), (30, 8), (29, 7)]
@@ -64,7 +64,7 @@ def test_cycles(unit):
 
 
 def test_share_of_digits():
-    """The loss of the digits network, with thirty rows of ten scores, takes at most 3,000 cycles."""
+    """The loss of the digits network (thirty rows of ten scores) takes at most 3,000 cycles."""
     generator = np.random.default_rng(1)
     assert _quiet(UNITS[0], draw(generator, "ordinary", 30, 10, lanes=4)) <= 3000
     assert _unit(*UNITS[0])[2].job(30, 10) == 2392
@@ -72,7 +72,7 @@ def test_share_of_digits():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive valid and invalid jobs give the same bits with any memory stalls."""
+    """Consecutive valid and invalid jobs give the same bits under any pattern of memory stalls."""
     lanes, units, columns, *_, sequences = unit
     for seed, (kind, rate) in enumerate((
             ("none", 1.0), ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5))):
@@ -98,7 +98,7 @@ def _given(scores, labels, **places):
 
 
 def test_known_answers():
-    """Known exponentials: the first gradient of a row (x, 0) is exp(x) / (exp(x) + 1)."""
+    """Known exponentials: the first gradient for a row (x, 0) is exp(x) / (exp(x) + 1)."""
     powers = {-1e-6: 0x3F7F_FFEF, -0.5: 0x3F1B_4598, -1: 0x3EBC_5AB2, -10: 0x383E_6BCE, -87.5: 0x006C_B2BC, -10000: 0}
     scores = np.array([[x, 0] for x in powers], np.float32)
     case = _given(scores, [1] * len(powers))
@@ -110,7 +110,7 @@ def test_known_answers():
 
 
 def test_masked_rows():
-    """In a row of N scores that are all -10,000, each column has a weight of 1 / N."""
+    """If all N scores of a row are -10,000, every column has a weight of 1 / N."""
     for count in (1, 2, 3, 10, 64):
         case = _given(np.full((5, count), -10000), [0, count - 1, count // 2, 0, 0])
         gradient = cross_entropy(case.scores, case.labels).gradient.view(np.float32)
@@ -120,7 +120,7 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Rows with a special number at one position each, and rows that consist only of it or of its negative."""
+    """Rows with one special number in each position, and rows of only that number or only its negative."""
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 
@@ -131,7 +131,7 @@ def test_special_scores(special):
 
 
 def test_wrong_labels():
-    """A wrong label affects only its row and raises ``bad`` at the end of the job, not in the next job."""
+    """A wrong label affects only its own row, and raises ``bad`` only at the end of its own job."""
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((6, 5))
     right = _given(scores, [0, 1, 2, 3, 4, 0])
@@ -154,7 +154,7 @@ def test_special_softmax(special):
 
 
 def test_padding():
-    """Padding rows have zero gradients and no loss for any scores; without ``sequences`` they are errors."""
+    """Padding rows have no loss and zero gradients for any scores; without ``sequences`` they are errors."""
     generator = np.random.default_rng(2)
     scores = generator.standard_normal((20, 5)).astype(np.float32)
     scores[3], scores[4, 2] = np.nan, np.inf
@@ -171,7 +171,7 @@ def test_padding():
 
 
 def test_refused_jobs():
-    """A job with a size of zero, too many columns or an unknown function is rejected without memory accesses."""
+    """Jobs with a zero size, too many columns or an unknown function are rejected without memory accesses."""
     generator = np.random.default_rng(1)
     for of in UNITS[1:]:
         component, unit, _ = _unit(*of)
@@ -184,7 +184,7 @@ def test_refused_jobs():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in any part of a job does not affect the next job."""
+    """A reset at any point in a job does not affect the next job."""
     lanes, units, *_ = unit
     generator = np.random.default_rng(1)
     for function in range(1 + unit[-1]):

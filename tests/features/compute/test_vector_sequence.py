@@ -6,14 +6,14 @@ from sim.verilated.vectors import Unit
 
 
 def _places(units, rows, columns):
-    """Expected positions: unit, group, column, address, and whether each is the last of its row and of its block."""
+    """Return the expected positions: unit, group, column, address, and last flags for the row and the block."""
     return [(row % units, row // units, column, row // units * columns + column, column == columns - 1,
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 
 
 @pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
-    """Positions are correct in blocks of all sizes, with pauses, and if a block is restarted early."""
+    """Positions are correct in blocks of all sizes, with pauses, and after an early restart."""
     generator = np.random.default_rng(units)
     unit = Unit(VectorSequence(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")

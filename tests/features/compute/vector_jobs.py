@@ -1,4 +1,4 @@
-"""Random jobs of the vector unit, the answers to its reads, and comparison of its reads and writes."""
+"""Random jobs for the vector unit, answers to its reads, and checks of its reads and writes."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from sim.verilated.vectors import Feed
 from tests.features.compute.memories import compare_accesses
 
 MEMORY_ROWS = 4096
-#: Cycles from a request to its answer if memories never stall.
+#: Latency in cycles from a request to its answer, if memories never stall.
 ANSWER = 5
 KINDS = ("ordinary", "wide", "equal", "corners", "bits")
 
@@ -31,7 +31,7 @@ class Case:
 
 
 def draw_scores(generator, kind, rows, columns):
-    """Draw scores of a kind: near zero, of all magnitudes, equal within a row, with special values, or any bits."""
+    """Draw scores of a kind: near zero, all magnitudes, equal in a row, special values, or any bits."""
     if kind == "bits":
         return generator.integers(1 << 32, size=(rows, columns), dtype=np.uint32)
     if kind == "corners":
@@ -45,7 +45,7 @@ def draw_scores(generator, kind, rows, columns):
 
 
 def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
-    """Draw a job at random addresses, with rows that do not overlap if it has at most 64 columns."""
+    """Draw a job at random addresses; its rows do not overlap if it has at most 64 columns."""
     def place(extent):
         return int(generator.integers(4)), int(generator.integers(MEMORY_ROWS - extent))
 
@@ -78,7 +78,7 @@ def job_rows(cases, lanes):
 
 
 def answers(generator, cases, lanes):
-    """Payloads of ``response``: answers to the reads of all jobs, with random bits in unused lanes."""
+    """Payloads of ``response``: answers to the reads of every job, with random bits in unused lanes."""
     beats = []
     for case in cases:
         for read in model.reads(case.job, lanes):
@@ -102,10 +102,10 @@ def result_of(case, *, sequences):
 
 def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True, settled=1, before=None,
         sequences=False):
-    """Run jobs one after another, compare reads and writes with the model, and return the trace of all ports.
+    """Run jobs in sequence, compare reads and writes with the model, and return the trace of all ports.
 
-    ``willing`` and ``ready`` are the stall patterns of input and output streams, by name. ``before`` may give a job
-    to run first, and the number of cycles after which a reset ends it.
+    ``willing`` and ``ready`` are the stall patterns of input and output streams, keyed by name. ``before`` may give a
+    job to run first and the number of cycles after which a reset ends it.
     """
     legal = [case for case in cases if case.job.legal(columns, sequences=sequences)]
     generator = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The compute stub, compared with a cycle-accurate model, and connected to memories."""
+"""Compute stub, compared with a cycle-accurate model and connected to memories."""
 
 import functools
 import random
@@ -36,7 +36,7 @@ def unit(lanes):
 
 
 def pattern(row, lanes):
-    """Elements of a memory row, each a different value derived from its address."""
+    """Elements of a memory row, each with a different value derived from its address."""
     return [0x9E370001 * (lanes * row + lane + 1) & 0xFFFFFFFF for lane in range(lanes)]
 
 
@@ -91,7 +91,7 @@ def test_every_cycle(lanes, patterns):
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_between_memories(lanes):
-    """Consecutive commands take the cycles of the formula and change only their target elements."""
+    """Consecutive commands take the expected cycles and change only their target elements."""
     generator = np.random.default_rng(lanes)
     memory = generator.integers(0, 1 << 32, WORDS, dtype=np.uint32)
     bench = unit(lanes)

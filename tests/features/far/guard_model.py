@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle."""
+"""Cycle-accurate golden model of :mod:`hdl.features.far.guard`."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ class Outputs:
 class FarGuard:
     def __init__(self, base: int, rows: int) -> None:
         self._base, self._rows = base, rows
-        self._owed = self._of_before = 0  # rows in flight, and rows requested before a link reset
+        self._owed = self._of_before = 0  # number of rows in flight, and of rows requested before a link reset
         self._zeros = self._stray = self._given = False
 
     def step(self, inputs: Inputs) -> Outputs:

@@ -1,4 +1,4 @@
-"""Far memory in gateware for test benches; inputs control when it accepts requests and answers."""
+"""Far memory in gateware for test benches; inputs control when it accepts and answers requests."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
@@ -10,7 +10,7 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory of ``latency`` cycles; it accepts requests if ``takes`` is high, and answers if ``speaks`` is."""
+    """Far memory with ``latency``; accepts requests while ``takes`` is high, answers while ``speaks`` is."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency

@@ -1,16 +1,16 @@
-"""Golden model of :mod:`hdl.features.far.memories`, for all ports, cycle by cycle."""
+"""Cycle-accurate golden model of :mod:`hdl.features.far.memories`, for all ports."""
 
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-#: Maximum number of read rows that the far memory has not answered.
+#: Maximum number of row reads outstanding at the far memory.
 OUTSTANDING = 65
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request for a row of a port's memory or of the far memory; ``row`` is its number in that memory."""
+    """Request for a row of a port's memory or of the far memory. ``row`` is the index in that memory."""
 
     row: int
     keep: int = 0
@@ -45,7 +45,7 @@ class _Port:
     base: int
     group: int
     host: bool
-    rows: int | None = None  # rows of the port's window, if it is guarded
+    rows: int | None = None  # number of rows in the port's window, if it is guarded
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
@@ -55,7 +55,7 @@ class _Port:
 class FarMemories:
     """Golden model of :class:`~hdl.features.far.memories.FarMemories`.
 
-    Ports are listed memory by memory: first the engines' ports of a memory, then the host's.
+    Ports are listed by memory: first the engines' ports of a memory, then its host port.
     """
 
     def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
@@ -80,7 +80,7 @@ class FarMemories:
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
-        #: Readers that wait for a row, oldest first, each with a flag for whether the row is still wanted.
+        #: Readers waiting for a row, oldest first, each with a flag that shows whether the row is still wanted.
         self._owed: collections.deque[list[int]] = collections.deque()
         self._responses = [False] * len(self.readers)
         self._elements = 0
@@ -88,13 +88,13 @@ class FarMemories:
         self._zeros, self._of_host = 0, 0
 
     def _may_read(self, port: _Port, inputs: Inputs, forgets: bool) -> bool:
-        """Whether a reader's request may be granted."""
+        """Whether a reader's request may be granted now."""
         away = self._silent if port.host else inputs.abandon[port.group]
         stale = any(self.readers[n].group == port.group and not wanted for n, wanted in self._owed)
         return not (away or stale or (port.host and self._zeros) or forgets or len(self._owed) == OUTSTANDING)
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Return the outputs of this cycle and advance to the next one."""
+        """Return the outputs of this cycle, and advance by one cycle."""
         taken = self._far is not None and inputs.ready
         answer = 0 if self._blank else inputs.answer
         speaks = taken or answer is not None
@@ -116,7 +116,7 @@ class FarMemories:
         read = reads if free and (self._wrote or writes is None) else None
         write = writes if free and not (reads is not None and self._wrote) else None
         read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
-        # A writer is ready, even without a request, when no other writer precedes it.
+        # A writer is ready, even without a request, if no other writer comes before it.
         goes, write_ready = write is not None, [False] * len(self.writers)
         for n in self._order:
             write_ready[n] = goes
@@ -124,7 +124,7 @@ class FarMemories:
                 goes = False
         write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
 
-        # Requests that the host makes while the far memory is silent.
+        # Requests by the host while the far memory does not respond.
         hosts = [n for n, port in enumerate(self.readers) if port.host]
         asks = [n for n in hosts if inputs.reads[n] is not None]
         given_zeros = silent and bool(asks)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The guard of a far port: compared with its model, used by the mover, and proven for all requests and windows."""
+"""Guard of a far port: compared with its model, used by the mover, and proven for all inputs."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def unit():
 
 @pytest.mark.parametrize(("base", "size"), [(1, 2), (7, 1), (3, 0), (0, 8)])
 def test_every_cycle(unit, base, size):
-    """The guard matches its model for random requests, late answers and link resets."""
+    """The guard matches its model for random requests, late responses and link resets."""
     seed = 10 * base + size
     generator = np.random.default_rng(seed)
     end = GROUP_ROWS * size
@@ -88,7 +88,7 @@ def test_every_cycle(unit, base, size):
 
 
 class Guarded(wiring.Component):
-    """Unit under test: the mover, with a guard at its far port and a watch over its commands."""
+    """Unit under test: the mover, with a guard at its far port and a monitor of its commands."""
 
     def __init__(self):
         config = NodeConfig(
@@ -122,7 +122,7 @@ class Guarded(wiring.Component):
     (0, 32, EventStatus.OK), (0, 33, EventStatus.OUT_OF_WINDOW), (31, 2, EventStatus.OUT_OF_WINDOW),
     (32, 1, EventStatus.OUT_OF_WINDOW), (100, 28, EventStatus.OUT_OF_WINDOW)])
 def test_moves_that_leave_the_window(back, first, rows, status):
-    """Rows outside the window read as zeros and are not written; the command continues, and its event reports it."""
+    """Rows outside the window read as zero and are not written; the command continues and reports it."""
     base, size, last = 16, 32, 60
     far = [[1000 * row + lane for lane in range(LANES)] for row in range(ROWS)]
     near = [[7 * row + 5 + lane for lane in range(LANES)] for row in range(64)]
@@ -204,7 +204,7 @@ class Inside(wiring.Component):
         # Requests in flight, and requests from before the latest link reset.
         owed, old = Signal(range(4)), Signal(range(4))
         asked, left = Signal(), Signal.like(owed)
-        answered, answer = Signal(), Signal(32)  # previous cycle's answer: valid bit and words
+        answered, answer = Signal(), Signal(32)  # response of the previous cycle: valid bit and words
         m.d.sync += [before.eq(self.window), settled.eq(1), told.eq(outside),
                      blank.eq(outside & ~engine.write & ~self.link_reset)]
         m.d.comb += [
@@ -223,7 +223,7 @@ class Inside(wiring.Component):
             Assert(unit.stray == told), Assert(~blank | (engine.response & (engine.answer[0] == 0))),
             Assert(blank | (engine.response == answered)), Assert(~(blank & answered)),
             Assert(blank | (engine.answer[0] == answer)), Assert(unit.owes == (owed != 0)),
-            # The induction step needs the relation between the unit's counts and this specification's.
+            # The induction step must relate the unit's counts to this specification's.
             Assert(unit.owed == owed), Assert(unit.old == (old != 0)), Assert((old == 0) | (old == owed)),
         ]
         m.d.sync += [answered.eq(self.far_response & (old == 0)), answer.eq(self.far_answer)]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Readers, a writer and host access on memories with long latency."""
+"""Test readers, a writer and host accesses on memories with long latency."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ ROWS, ELEMENTS = 64, 160
 
 
 class Bench(wiring.Component):
-    """A server's weights in far memory, accessed by two readers, a writer and the host."""
+    """A server's weights in far memory, with two readers, a writer and host accesses."""
 
     def __init__(self, lanes, latency):
         self._lanes, self._latency = lanes, latency
@@ -69,7 +69,7 @@ class Bench(wiring.Component):
 
 @pytest.fixture(scope="module", params=[(1, 16), (4, 16), (4, 1), (4, 40)])
 def bench(request):
-    """Lane count, latency of the far memory, and Verilated bench."""
+    """Number of lanes, far memory latency, and Verilated bench."""
     lanes, latency = request.param
     return lanes, latency, Unit(Bench(lanes, latency), name=f"LateBench{lanes}x{latency}")
 
@@ -94,7 +94,7 @@ def kept(beats, lanes):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "alternating", "freeze"])
 def test_contents(bench, pattern):
-    """Readers and the host read the written elements, whatever stalls occur."""
+    """Readers and the host get the written elements, whatever stalls occur."""
     lanes, _, unit = bench
     generator = np.random.default_rng(lanes)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
@@ -123,7 +123,7 @@ def test_contents(bench, pattern):
 
 
 def test_pace(bench):
-    """A reader delivers one full queue of rows per round trip, which takes the memory's latency plus 4 cycles."""
+    """A reader delivers one full queue of rows per round trip (the memory's latency plus 4 cycles)."""
     lanes, latency, unit = bench
     unit.reset()
     count = min(ELEMENTS, ROWS * lanes)
@@ -138,7 +138,7 @@ def test_pace(bench):
 
 
 def test_reads_what_was_written(bench):
-    """Rows that a writer has written are read with their new elements, even while the far memory stalls."""
+    """Rows changed by a writer are read with their new elements, even if the far memory stalls."""
     lanes, _, unit = bench
     generator = np.random.default_rng(7)
     unit.reset()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A server's memories inside its far memory: every port matches the model in every cycle."""
+"""A server's memories in its far memory: every port matches the model in every cycle."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
 from tests.refusals import refuses
 
-#: By lane count: each memory's groups of readers and number of writers. With two lanes, two engines use weights.
+#: Reader groups and number of writers of each memory, keyed by lane count. With two lanes, two engines use weights.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-#: With two lanes: windows (base and size, in groups) of guarded memories, and queues that own the memories' ports.
+#: With two lanes: windows (base and size in groups) of guarded memories, and the queues that own the memory ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
@@ -49,7 +49,7 @@ def guarded():
 
 
 def model(lanes, windows=None):
-    """Return the model, and the row counts of the memories at its read ports and at its write ports."""
+    """Return the model, and the row count of the memory at each read port and at each write port."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
     rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
     guards = [] if windows is None else [
@@ -61,14 +61,14 @@ def model(lanes, windows=None):
 
 
 def names(lanes, kind):
-    """Names of the unit's ports in the model's order."""
+    """Port names of the unit in the model's order."""
     readers, writers = PORTS[lanes]
     counts = {name: len(groups) for name, groups in readers.items()} if kind == "read" else writers
     return [f"{name}_{kind}__{n}" for name, count in counts.items() for n in range(count + 1)]
 
 
 def compare(lanes, unit, cycles, where, windows=None):
-    """Run the unit with the model's inputs, and compare its outputs in all cycles."""
+    """Run the unit with the model's inputs and compare all outputs in every cycle."""
     driven, shown = zip(*cycles, strict=True)
     noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
 
@@ -137,7 +137,7 @@ def test_constructor_errors():
 
 
 def random_traffic(lanes, unit, windows=None, *, seed, **options):
-    """Run random traffic on the model, and compare the unit with it in every cycle."""
+    """Run random traffic on the model and compare the unit with it in every cycle."""
     unit_model, rows = model(lanes, windows)
     traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, **options).run(6000)
     compare(lanes, unit, traffic.cycles, f"seed {seed}", windows)
@@ -158,7 +158,7 @@ def test_every_cycle(bench, pattern, latency, rates):
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
-    """Rows outside a window read as zeros and are not written; host rows are relative to the whole memory."""
+    """Rows outside a window read as zeros and are not written; the host's rows are not relative to a window."""
     traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
     assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
@@ -166,37 +166,37 @@ def test_guarded_memories(guarded, pattern, latency, rates):
 
 
 def idle(unit_model, **changes):
-    """Inputs of an idle cycle, modified by ``changes``."""
+    """Inputs of an idle cycle, with ``changes``."""
     return golden.Inputs(**{
         "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
         "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
 
 
 def play(lanes, changes):
-    """Run the model with the non-idle inputs of each cycle in ``changes``; return all inputs and outputs."""
+    """Run the model with the inputs of each cycle in ``changes``; return all inputs and outputs."""
     unit_model, _ = model(lanes)
     return [(inputs, unit_model.step(inputs)) for inputs in (idle(unit_model, **change) for change in changes)]
 
 
 def read(lanes, number, row):
-    """Model inputs, by name, that make one port read a row."""
+    """Model inputs that make one port read a row."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
 
 def test_latency(bench):
-    """If the far memory answers one cycle after a request, the answer reaches the reader a cycle later."""
+    """If the far memory answers one cycle after the request, the reader gets the answer a cycle later."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")
     assert [outputs.far is not None for _, outputs in cycles] == [False, True, False, False, False]
     when = [outputs.responses[0] for _, outputs in cycles].index(True)
-    assert when == 2 + FarMemories.latency - 1  # the far memory answers one cycle after its request
+    assert when == 2 + FarMemories.latency - 1  # the far memory answers one cycle after the request
     assert cycles[when][1].elements == 77
 
 
 def test_reset_drops_answers(bench):
-    """After a reset, a reader does not get the answer to its earlier read, only to its next one."""
+    """After a reset, a reader gets the answer to its next read, but not to its earlier one."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     cycles = play(lanes, [
@@ -209,9 +209,9 @@ def test_reset_drops_answers(bench):
 
 
 def test_silence(bench):
-    """The host reads zeros after ``timeout`` silent cycles, then immediately, until the far memory answers again."""
+    """The host reads zeros after ``timeout`` silent cycles, then immediately until the far memory responds."""
     lanes, unit = bench
-    number = len(PORTS[lanes][0]["weights"])  # index of the host's port at the weights
+    number = len(PORTS[lanes][0]["weights"])  # index of the host's port of the weights
     quiet = {"ready": False}
     cycles = play(lanes, [
         read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
@@ -222,7 +222,7 @@ def test_silence(bench):
 
 
 def test_forgets_when_links_are_reset(bench):
-    """Pending rows are forgotten only if links are reset while the far memory is silent."""
+    """Pending rows are forgotten only if the links are reset while the far memory is silent."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away
@@ -233,7 +233,7 @@ def test_forgets_when_links_are_reset(bench):
 
 
 def test_a_row_in_each_cycle(bench):
-    """All readers together get one row per cycle as long as nothing stalls them."""
+    """Together, all readers get one row per cycle as long as nothing stalls them."""
     lanes, unit = bench
     unit_model, rows = model(lanes)
     traffic = Traffic(seed=1, model=unit_model, rows=rows, lanes=lanes, latency=1, pattern="none", rates=(1, 0),

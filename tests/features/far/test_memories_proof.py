@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""Proofs that each answer of the far memory goes to the reader that requested it, or to no reader after a reset, and
-that engine requests to guarded memories stay in the tenant's windows."""
+"""Prove that far-memory answers reach the requesting reader, or no reader after a reset, and that engine requests to
+guarded memories stay in the tenant's windows."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -13,9 +13,9 @@ from sim.formal import prove
 
 
 class Owners(wiring.Component):
-    """Specification for an engine and the host at one memory; it follows one read, which the solver chooses.
+    """Specification for an engine and the host sharing a memory; it tracks one read chosen by the solver.
 
-    The far memory answers its requests in order, and links are not reset.
+    The far memory answers requests in order, and links are not reset.
     """
 
     def __init__(self):
@@ -38,7 +38,7 @@ class Owners(wiring.Component):
                 writers[n].valid.eq(self.writes[n]), writers[n].row.eq(self.row[2 + n]), writers[n].keep.eq(1),
                 writers[n].elements[0].eq(self.elements[n])]
 
-        # At most one request is granted per cycle, and only accepted reads are answered.
+        # At most one request is granted per cycle, and only accepted reads get answers.
         away = [self.abandon, unit.silent]
         reads = [readers[0].valid & readers[0].ready, readers[1].valid & readers[1].ready & ~unit.silent]
         writes = [writers[0].valid & writers[0].ready, writers[1].valid & writers[1].ready & ~unit.silent]
@@ -57,7 +57,7 @@ class Owners(wiring.Component):
             with m.If(far.write):
                 m.d.comb += Assert((far.elements[0] == expected_elements) & far.keep.all())
 
-        # One read is followed: its port, the answers due before it, and whether its port was reset since then.
+        # The tracked read: its port, the answers due before it, and whether its port has been reset since.
         follows, port, ahead, dropped = Signal(), Signal(), Signal.like(owed), Signal()
         arrived, came, expected = Signal(), Signal(), Signal(32)
         gone = Signal()
@@ -84,8 +84,8 @@ def test_answers_go_to_their_owners():
 
 
 class Inside(wiring.Component):
-    """Specification for engines and the host at two guarded memories, any requests and constant windows: engines stay
-    in their windows, the host in its memory; requests outside are reported and answered with zeros."""
+    """Specification for engines and the host accessing two guarded memories, for arbitrary requests and constant
+    windows: engines stay in their windows and the host in its memory; other requests are reported and read zeros."""
 
     WORDS = 128, 64
 

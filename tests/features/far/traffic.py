@@ -1,4 +1,4 @@
-"""Random traffic for the model of memories in a far memory, and a scoreboard that checks all answers."""
+"""Random traffic for the far memory model, and a scoreboard that checks all answers."""
 
 import collections
 import random
@@ -8,14 +8,14 @@ from tests.features.far.memories_model import FarMemories, Inputs, Request
 
 
 class Traffic:
-    """Run the model with random requests, a far memory that stalls and falls silent, and resets of reader groups.
+    """Run the model with random requests, far memory stalls and silences, and resets of reader groups.
 
-    Every answer is compared with the contents when the request was granted, after all writes granted earlier. When a
+    Every answer is compared with the contents when the request was granted, after all writes granted earlier. After a
     group is reset, its ports get no answers to earlier requests.
 
-    ``rows`` gives the row counts at the read ports and at the write ports. The far memory stalls in a pattern, and
-    answers within ``latency`` cycles. ``rates`` are the probabilities per cycle that a port reads and writes, and
-    ``resets`` is the probability that a group is reset; a link reset is 1/10 as likely, a silence 1/2.
+    ``rows`` gives the row counts of the read ports and of the write ports. The far memory stalls in a pattern and
+    answers within ``latency`` cycles. ``rates`` are the probabilities per cycle of a read and of a write at a port,
+    ``resets`` the probability of a group reset; a link reset is 1/10 as likely, a silence 1/2.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -23,11 +23,11 @@ class Traffic:
         self._random, self._model, self._rows, self._lanes = random.Random(seed), model, rows, lanes
         self._latency, self._rates, self._timeout, self._resets = latency, rates, timeout, resets
         self._stalls = stalls(pattern, seed=seed)
-        self._content, self._far = {}, {}  # contents after granted writes, and after accepted writes
+        self._content, self._far = {}, {}  # contents after all granted writes, and after all accepted writes
         self._owed = collections.deque()  # pending answers of the far memory, with their cycles
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
-        #: Counts of given, dropped and made-up answers, of silences, forgotten rows, and rows outside windows.
+        #: Number of delivered, dropped and made-up answers, silences, forgotten rows, and rows outside windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):
@@ -53,7 +53,7 @@ class Traffic:
                 self._away[group] = generator.choice([1, 3, 40])
 
         def requests(ports, rows, chance, make):
-            # The host uses one memory at a time, and changes to a different one only when no answers are pending.
+            # The host uses one memory at a time, and switches to another only when no answers are pending.
             hosts = [n for n, port in enumerate(ports) if port.host]
             host = next((n for n in hosts if ports is self._model.readers and self._expected[n]),
                         generator.choice(hosts))
@@ -75,7 +75,7 @@ class Traffic:
         content[request.row] = content.get(request.row, 0) & ~mask | request.elements & mask
 
     def _check(self, inputs, shown):
-        """Compare responses with granted reads, and update the state of the far memory."""
+        """Compare responses with the granted reads, and update the far memory's state."""
         model, where = self._model, f"cycle {self._cycle}"
         for n, port in enumerate(model.readers):
             wanted = self._expected[n]

@@ -1,12 +1,12 @@
 """Golden model of the switch between a node's ports and its links, cycle by cycle.
 
-The wires of a link are two tuples: the forward wires, starting with ``valid``, and the return wires.
+A link's wires are represented as two tuples: the forward wires, starting with ``valid``, and the return wires.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-#: Sources of a sending port; BYPASS is the bypass from port 0, and BYPASS + 1 the bypass from port 1.
+#: Values selectable as the source of an output port; BYPASS + n forwards the words received on port n.
 OFF, ENGINE, BYPASS = range(3)
 
 Wires = tuple[int, ...]
@@ -20,7 +20,7 @@ class Setting:
     listens: tuple[bool, bool] = (False, False)
 
     def passes(self, port: int) -> int | None:
-        """Sending port that forwards the words from receiving port ``port``, or None."""
+        """Sending port that forwards the words received on ``port``, or None."""
         return next((other for other in range(2) if self.sources[other] == BYPASS + port), None)
 
 
@@ -30,12 +30,12 @@ class LinkSwitch:
         self.answers: list[Wires] = [(0,) * back, (0,) * back]
 
     def received(self, setting: Setting, words: Sequence[Wires]) -> list[Wires]:
-        """Forward wires that both receivers see in this cycle, given the wires at the ports."""
+        """Forward wires seen by both receivers in this cycle, given the wires at the ports."""
         return [(word[0] & (setting.listens[port] and setting.passes(port) is None), *word[1:])
                 for port, word in enumerate(words)]
 
     def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
-        """Return wires that the transmitter, which sends through ``port``, receives in this cycle."""
+        """Return wires seen in this cycle by the transmitter that sends through ``port``."""
         return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,

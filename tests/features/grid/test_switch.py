@@ -20,7 +20,7 @@ CYCLES = 6000
 
 
 class WiderSignature(wiring.Signature):
-    """A link with more wires in both directions."""
+    """A link with extra wires in both directions."""
 
     def __init__(self):
         super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "kind": Out(1), "check": Out(8),
@@ -31,7 +31,7 @@ SIGNATURES = {"credits": LinkSignature(), "wider": WiderSignature()}
 
 
 def split(signature):
-    """Names of the forward wires and of the return wires."""
+    """Return the names of the forward wires and of the return wires."""
     members = signature.members.items()
     return ([name for name, member in members if member.flow == Out],
             [name for name, member in members if member.flow == In])
@@ -53,7 +53,7 @@ def test_parameters(signature, kind, message):
 
 
 def random_rows(generator, signature, *, hold):
-    """Random inputs of all wires in every cycle, and random settings that change every ``hold`` cycles."""
+    """Drive random inputs in every cycle, with random settings that change every ``hold`` cycles."""
     forward, back = split(signature)
     bits = widths(signature)
     rows = {}
@@ -116,7 +116,7 @@ def test_lockstep(kind, hold):
 
 
 def pulse(setting, *, port=0, **wires):
-    """Outputs of a switch if the given wires have the given values in cycle 3, and are 0 in all other cycles."""
+    """Outputs of a switch if the given wires have the given values in cycle 3 and are 0 otherwise."""
     layout = switch_layout()
     value = layout.const(setting).as_value().value
     rows = {"setting": np.full(8, value), "port": np.full(8, port)}
@@ -135,7 +135,7 @@ def high(values):
 @pytest.mark.parametrize("sink", [0, 1])
 @pytest.mark.parametrize("source", [0, 1])
 def test_bypass_takes_one_cycle(source, sink):
-    """A bypass forwards words and returns credits in one cycle; neither reaches the receiver or the transmitter."""
+    """A bypass forwards words and returns credits in one cycle; neither reaches receiver or transmitter."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
     outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
@@ -150,7 +150,7 @@ def test_bypass_takes_one_cycle(source, sink):
 
 @pytest.mark.parametrize("port", [0, 1])
 def test_engine(port):
-    """Words of the transmitter leave through its port one cycle later, and credits return immediately."""
+    """Words of the transmitter leave its port one cycle later; credits return immediately."""
     setting = {"sources": [Source.ENGINE, Source.ENGINE], "listens": 0}
     outputs = pulse(setting, port=port, transmitter__valid=1, transmitter__data=7, **{f"ring_o__{port}__credit": 1})
     assert high(outputs[f"ring_o__{port}__valid"]) == [4]
@@ -160,7 +160,7 @@ def test_engine(port):
 
 
 def test_off():
-    """Wires of a port that is off never change, and neither do the return wires of a port without a listener."""
+    """Wires of a disabled port never change, nor do the return wires of a port without a listener."""
     generator = np.random.default_rng(4)
     for kind, signature in SIGNATURES.items():
         forward, back = split(signature)
@@ -178,14 +178,14 @@ def test_off():
 
 
 def wires_of(switch, *, flow, prefixes):
-    """All wires of one direction in members with names that start with one of the ``prefixes``."""
+    """Return all wires of one direction in members with names that start with one of the ``prefixes``."""
     return Cat(Value.cast(value) for path, member, value in switch.signature.flatten(switch)
                if member.flow == flow and path[0].startswith(prefixes))
 
 
 class Parting(wiring.Component):
-    """Specification for two switches with equal inputs in earlier cycles and any inputs in this one: their outputs
-    with the given names agree, so that no such output depends combinationally on an input."""
+    """Specification for two switches with equal inputs in earlier cycles and arbitrary inputs in this one: their
+    outputs with the given names agree, so these outputs do not depend combinationally on any input."""
 
     def __init__(self, signature, outputs):
         self._signature = signature
@@ -209,10 +209,10 @@ class Parting(wiring.Component):
 
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_no_combinational_way(kind):
-    """Proof for all settings and wires that no wire to another node depends combinationally on an input."""
+    """Proof, for all settings, that no wire to another node depends combinationally on an input."""
     formal.prove(Parting(SIGNATURES[kind], ("ring_i", "ring_o")), depth=2)
 
 
 def test_proof_finds_a_combinational_way():
-    """The specification is refuted for the wires to the receivers, which do depend combinationally on inputs."""
+    """The specification is refuted for wires to the receivers, which depend combinationally on inputs."""
     refuted(Parting(LinkSignature(), ("ring_i", "ring_o", "receivers")), depth=2, mode="prove")

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Links of nodes with two ports in a grid: hdl/features/grid/switched_link.py."""
+"""Links of two-port nodes in a grid: hdl/features/grid/switched_link.py."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ WIRES = 3  # number of registers between nodes
 
 
 class Node(wiring.Component):
-    """A switched link and an engine that exchanges ``quota`` packets per phase, marked with the phase's parity."""
+    """Switched link with an engine that exchanges ``quota`` packets per phase, marked with the phase's parity."""
 
     def __init__(self, config):
         self.config = config
@@ -74,7 +74,7 @@ class Node(wiring.Component):
 
 
 class SwitchedGrid(wiring.Component):
-    """Nodes in a grid, connected by wires of a few cycles."""
+    """Grid of nodes, connected by wires with a delay of a few cycles."""
 
     def __init__(self, config):
         self.config = config
@@ -119,7 +119,7 @@ class SwitchedGrid(wiring.Component):
 
 
 def beats(words, last=None):
-    """Payloads of words, which form a single packet unless ``last`` is given."""
+    """Payloads of words, which form one packet by default."""
     last = np.arange(len(words)) == len(words) - 1 if last is None else last
     return pack(word_layout(), {"data": np.asarray(words, np.uint32), "last": last})
 
@@ -128,12 +128,12 @@ def quotas(*each):
     return {f"quota_{node}": quota for node, quota in enumerate(each)}
 
 
-#: Quotas that no test reaches, so that the phase does not change.
+#: Quotas too high for any test to reach, so the phase does not change.
 QUIET = quotas(*[10] * NODES)
 
 
 class Bench:
-    """A Verilated grid, with methods that load switch settings and send packets in phases."""
+    """Verilated grid with methods to load switch settings and to send packets in phases."""
 
     def __init__(self, config=CONFIG):
         self.unit = Unit(SwitchedGrid(config), name="SwitchedGrid")
@@ -141,7 +141,7 @@ class Bench:
         self.slow = 3 if config.link.replay else 1  # extra time for start-up and acknowledgements
 
     def switch(self, plan):
-        """Load the switch settings of a plan, and run until the grid is quiet."""
+        """Load a plan's switch settings, and run until the grid is quiet."""
         self.plan = plan
         self.unit.run({name: value for node in range(NODES) for name, value in (
             (f"load_{node}", np.arange(40) == 20), (f"seats_{node}", self.seats(plan, node)))})
@@ -165,7 +165,7 @@ class Bench:
                     and (not grid or (ring[0] // COLUMNS == ring[-1] // COLUMNS) == (which == 0)))
 
     def run(self, generator, *, phases, quota, cycles, density=0.7, sources=None, sinks=None):
-        """Send packets on all rings, and check that each node receives its predecessor's packets in order."""
+        """Send packets on all rings; check that each node receives its predecessor's packets in order."""
         active = self.plan.active
         cycles *= self.slow
         packets = {(node, phase): [self.packet(generator, phase) for _ in range(quota)]
@@ -190,7 +190,7 @@ class Bench:
         return trace
 
     def pass_on(self, rows=None, *, node=0, to=1, ready=True, cycles=60, quotas=QUIET):
-        """Offer the payloads ``rows`` at ``node``, and accept packets at node ``to``."""
+        """Offer ``rows`` as payloads at ``node``, and accept packets at node ``to``."""
         return self.unit.lockstep(sources={} if rows is None else {f"i_{node}": Feed(rows)}, sinks={f"o_{to}": ready},
                                   cycles=cycles, inputs=quotas)
 
@@ -223,7 +223,7 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node receives its ring predecessor's packets, possibly through other nodes; unused ports are constant."""
+    """Each node receives its ring predecessor's packets, possibly via other nodes; unused ports are constant."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)
@@ -242,7 +242,7 @@ def test_packets_follow_rings(either, disabled, shape):
 
 
 def test_every_change(either):
-    """Whichever plan replaces another, no word is lost or duplicated, and no word remains in the grid."""
+    """For any change of plan, no word is lost, duplicated or left in the grid."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
              for disabled, shape in PLANS]
@@ -257,7 +257,7 @@ def test_every_change(either):
 
 @pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
 def test_control_words(replaying, shape):
-    """Control words reach the successor in ring 0 before and between packets; without ring 0 they wait."""
+    """Control words reach the ring 0 successor before and between packets; without ring 0, they wait."""
     generator = np.random.default_rng(31)
     plan = Topology(ROWS, COLUMNS).plan(shape)
     replaying.switch(plan)
@@ -284,15 +284,15 @@ def test_control_words(replaying, shape):
 
 
 def test_not_while_words_move(bench):
-    """A setting that is loaded while packets are in flight is ignored."""
+    """A setting loaded while packets are in flight is ignored."""
     generator = np.random.default_rng(6)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    rows = beats(range(6))  # more words than fit in the buffer that follows a receiver
+    rows = beats(range(6))  # more words than fit in the buffer after a receiver
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
-    # Node 1 holds a packet from node 0; from the packet's first word on, neither node reports ``still``.
+    # Node 1 holds a packet from node 0; neither node reports ``still`` from the first word on.
     trace = bench.pass_on(rows, ready=np.zeros(60, bool))
     still = {node: trace[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
@@ -303,12 +303,12 @@ def test_not_while_words_move(bench):
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
-    # The packet arrives; afterwards both nodes report ``still``, and their settings have not changed.
+    # The packet arrives; then both nodes report ``still``, and their settings are unchanged.
     trace = bench.pass_on()
     assert trace["o_1__valid"].sum() == 6
     assert trace["still_0"][-1]
     assert trace["still_1"][-1]
-    # Node 1 still sends to node 3, as in the flat ring, and not back to node 0.
+    # Node 1 still sends to node 3, as in the flat ring, instead of back to node 0.
     trace = bench.pass_on(rows, node=1, to=3)
     assert trace["o_3__valid"].sum() == 6
     bench.switch(plan)
@@ -316,20 +316,20 @@ def test_not_while_words_move(bench):
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into a receiver's buffer: the sender reports ``still``, but the next node does not."""
+    """If two words fit in the receiver's buffer, the sender reports ``still``, but the next node does not."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
     assert trace["still_0"][-1]
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
-    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also while the packet passes through the receiver
+    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also while the packet is passing through the receiver
     trace = bench.pass_on(cycles=10)
     assert trace["o_1__valid"].sum() == 2
     assert trace["still_1"][-1]
 
 
 def test_packets_that_are_not_expected_wait(bench):
-    """A third packet waits at the receiving node if only two are expected."""
+    """If only two packets are expected, a third one waits at the receiving node."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
@@ -343,7 +343,7 @@ def test_packets_that_are_not_expected_wait(bench):
 
 
 def test_latency(bench):
-    """A word takes 4 cycles from the engine to the port, and 4 plus the wire latency to the other engine."""
+    """A word takes 4 cycles from the engine to the port, and 4 more plus the wire latency to the other engine."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
@@ -356,7 +356,7 @@ def test_latency(bench):
 
 
 def test_reset(bench):
-    """A reset of all links in the middle of packets removes them and keeps the switch settings."""
+    """Resetting all links in mid-packet removes the packets and keeps the switch settings."""
     generator = np.random.default_rng(8)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     for length in range(20, 60, 7):
@@ -367,7 +367,7 @@ def test_reset(bench):
                             cycles=length, inputs=quotas(*[100] * NODES))
         trace = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
         assert all(trace[f"still_{node}"][-1] for node in range(NODES))
-        # After a reset in the middle of an expected packet, an unexpected packet still waits.
+        # After a reset in the middle of an expected packet, an unexpected one still waits.
         assert not bench.pass_on(beats(range(5)), quotas=quotas(10, 0, 0, 0))["o_1__valid"].any()
         assert bench.pass_on()["o_1__valid"].sum() == 5
         bench.switch(plan)

@@ -1,4 +1,4 @@
-"""Host requests to an int16 node, and a model of the node that gives the expected responses."""
+"""Host requests to an int16 node, and a node model that gives the expected responses."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ READ_COUNTERS = [read_register(name) for name in COUNTERS]
 
 
 def small_jobs(generator, count, most):
-    """Draw mask jobs without external masks and with at most ``most`` elements in total."""
+    """Draw mask jobs without external masks, with at most ``most`` elements in total."""
     while True:
         jobs = [dataclasses.replace(job, mask=dataclasses.replace(job.mask, external=False))
                 for job in masks.jobs(generator, count, limit=8)]
@@ -55,13 +55,13 @@ def small_jobs(generator, count, most):
 
 
 def listed(jobs, **wrong):
-    """Encode a list of jobs as weight memory elements; ``wrong`` replaces fields of the last job."""
+    """Encode a list of jobs as elements of the weight memory; ``wrong`` replaces fields of the last job."""
     words = [masks.job_words(job, 1, **(wrong if n == len(jobs) - 1 else {})) for n, job in enumerate(jobs)]
     return int16_node.from_words(np.concatenate(words).view(np.uint16))
 
 
 def elements(generator, count, zeros=0.5):
-    """Draw elements: large, small, at the limits of their range, and zero with probability ``zeros``."""
+    """Draw elements: large, small, at the limits of the range, and zero with probability ``zeros``."""
     result = generator.integers(-32768, 32768, count) >> generator.integers(0, 16, count)
     result[generator.random(count) < 0.05] = -32768
     result[generator.random(count) < zeros] = 0
@@ -145,7 +145,7 @@ class Model:
 
 
 class Masked:
-    """Random memories that contain a list of mask jobs, and the options of the MASK command that runs them."""
+    """Return random memories with a list of mask jobs, and the options of the MASK command for it."""
 
     def __init__(self, jobs, seed, **wrong):
         generator = np.random.default_rng(seed)
@@ -168,16 +168,16 @@ class Masked:
         return expected
 
     def check(self, responses):
-        """Compare responses with the expected contents of both memories."""
+        """Compare the responses with the expected contents of both memories."""
         for response, memory in zip(responses, self.model.memories, strict=True):
             assert response[2:] == int16_node.to_words(memory).tolist()
 
 
 def session(seed):
-    """Draw requests, and return them with the payloads of the expected responses.
+    """Draw requests; return them with the payloads of the expected responses.
 
-    Valid and invalid commands are mixed, with new settings before each command, and host accesses to other parts of
-    the memories during commands.
+    Valid and invalid commands are mixed. Settings change before each command, and the host accesses other parts of
+    the memories while commands run.
     """
     generator = np.random.default_rng(seed)
     model = Model()
@@ -197,7 +197,7 @@ def session(seed):
                             ("OPTIMIZER", generator.choice([0, 0, 0, 0, 16, 1, 9]))):
             model.registers[name] = int(value)
             ask(write_register(name, value), 1)
-        # The host accesses a part of each memory that valid commands do not use.
+        # The host accesses parts of the memories that valid commands do not use.
         length = int(generator.choice(
             [0, 1, 15, 16, 17, 31, 32, 33, 64, 65, generator.integers(0, 161), 400, 1 << 31]))
         command = {
@@ -210,7 +210,7 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # SPARSIFY and updates do not change the list. MASK may get a wrong length, as zeros follow the list.
+            # SPARSIFY and updates leave the list intact. MASK may get a wrong length, since zeros follow the list.
             jobs = small_jobs(generator, 3, 160)
             values = np.zeros(64, np.int64)
             values[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
@@ -231,7 +231,7 @@ def session(seed):
     for memory, packet in zip(model.memories, READ_ALL, strict=True):
         ask(packet, *int16_node.to_words(memory))
     for packet, name in zip(READ_COUNTERS, COUNTERS, strict=True):
-        if name != "COMMAND_CYCLES":  # the model does not count the cycles of invalid lists
+        if name != "COMMAND_CYCLES":  # the model does not count cycles of invalid lists
             ask(packet, model.counters[name])
     ask(read_register("WEIGHT_VERSION"), model.version)
     return requests, expected

@@ -1,4 +1,4 @@
-"""Arithmetic of the int16 node: hdl/features/int16/arithmetic.py."""
+"""Tests of the int16 node's arithmetic: hdl/features/int16/arithmetic.py."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def unit():
 
 
 def check(unit, factor, value, base, addend, term):
-    """Apply factor and value in one cycle and the remaining inputs in the next, and compare the results."""
+    """Apply factor and value in one cycle and the other inputs in the next, then compare the results."""
     factor, value, base, addend, term = np.broadcast_arrays(factor, value, base, addend, term)
     before = {"factor": factor & 0x3FFFF, "value": value & 0xFFFF}
     after = {"base": base & 0xFFFF, "addend": addend & 0xFFFF, "term": term}
@@ -30,7 +30,7 @@ def check(unit, factor, value, base, addend, term):
 
 @pytest.mark.parametrize("term", [term.value for term in Term])
 def test_every_value(unit, term):
-    """Results are correct for every value, with factors and bases at and around their limits."""
+    """Results are correct for all values, with factors and bases at and near their limits."""
     for factor in FACTORS:
         for base in ENDS:
             check(unit, factor, np.arange(-32768, 32768), base, 0, term)
@@ -38,7 +38,7 @@ def test_every_value(unit, term):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_ties(unit, sign):
-    """Products halfway between integers are rounded up, for both signs and before additions and subtractions."""
+    """Products halfway between integers are rounded up, for both signs, before addition and subtraction."""
     odd = np.arange(-32767, 32768, 2)
     for base in ENDS:
         check(unit, sign << 15, odd, base, 0, 0)

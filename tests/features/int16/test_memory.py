@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories of the int16 node, and the host's access to them: hdl/features/int16/memory.py."""
+"""Memories of the int16 node and the host's access to them: hdl/features/int16/memory.py."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ test_errors = refused_values(ElementMemory, {}, "words", [1, 0, 16385, "96", Non
 
 @pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
 def test_the_engine_comes_first(busy):
-    """Reads return their element in the next cycle, and host accesses proceed only while the engine is idle."""
+    """Reads return their element in the next cycle; host accesses proceed only while the engine is idle."""
     generator = np.random.default_rng(1)
     cycles, words = 20_000, WORDS[0]
     memory = Unit(ElementMemory(words=words))
@@ -51,7 +51,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """Host access to two memories; an engine also uses the first one."""
+    """Host access to two memories; an engine shares the first one."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))
@@ -80,14 +80,14 @@ def served():
 
 
 def accesses(*places):
-    """Payloads of access requests, each given as space, address and number of words."""
+    """Payloads of access requests, each specified by space, address and number of words."""
     spaces, addresses, counts = zip(*places, strict=True)
     return pack(access_layout(), {
         "address": np.array(addresses), "space": np.array(spaces), "count": np.array(counts)})
 
 
 def fill(served, contents):
-    """Write both memories through the host access, and check that it takes one cycle per word."""
+    """Write both memories through the host port, and check that this takes one cycle per word."""
     words = np.concatenate(contents)
     last = np.zeros(len(words), bool)
     last[[len(contents[0]) - 1, -1]] = True

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The int16 node, tested through its host ports and compared with the golden model: hdl/features/int16/."""
+"""int16 node, tested through its host ports against the golden model: hdl/features/int16/."""
 
 import dataclasses
 
@@ -77,7 +77,7 @@ def test_random_commands(node, pattern, seed):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("alternative", [0, 0xFFFF8000])
 def test_mask(node, pattern, alternative):
-    """MASK gives the expected values, event, cycles and counters, and changes no elements outside its range."""
+    """MASK yields the expected values, event, cycles and counters, and changes no element outside its range."""
     case = Masked(small_jobs(np.random.default_rng(11), 9, 320), 4)
     case.model.registers["MASK_ALTERNATIVE"] = alternative
     node.reset()
@@ -109,7 +109,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
 ])
 def test_wrong_jobs(node, wrong):
-    """MASK runs the jobs before an invalid one and then reports an error; the next command works."""
+    """MASK runs all jobs before the invalid one and then reports an error; the next command works."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
     case = Masked(jobs, 3, **wrong)
@@ -135,7 +135,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists at various addresses and lengths, followed by zeros or the end of memory, give the expected status."""
+    """Lists of any address and length, followed by zeros or the end of memory, yield the expected status."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -150,7 +150,7 @@ def test_lists(node, options, status, detail):
 
 
 def test_list_that_fills_the_memory(node):
-    """A list may end at the end of memory; a length of one more element is an error, since a job is missing."""
+    """A list may end at the end of memory; with a length of one more, the missing job is an error."""
     jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
     case = Masked(jobs, 8)
     case.model.memories[1][736:] = listed(jobs)
@@ -167,7 +167,7 @@ def test_list_that_fills_the_memory(node):
     case.check(responses[6:])
 
 
-# Behaviour shared with a full node, and functions missing from the int16 node.
+# Behaviour shared with a full node, and functions that the int16 node lacks.
 
 
 def test_operations_that_are_left_out(least):
@@ -184,7 +184,7 @@ def test_operations_that_are_left_out(least):
 
 
 def test_registers(node):
-    """Constants and settings can be read; missing registers always read as zero, even after writes."""
+    """Constants and settings are readable; missing registers read as zero, even after writes."""
     node.reset()
     settings = [entry for entry in REGISTERS if entry.access.writable and entry.name not in ("CONTROL", "FLAGS")]
     present = {"OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0, "MASK_ALTERNATIVE": 1 << 15,
@@ -206,7 +206,7 @@ def test_registers(node):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ranges(node, size):
-    """Spaces and ranges are checked as in a full node; writes are truncated and reads sign-extended."""
+    """Spaces and ranges are checked as in a full node; written words are truncated and reads sign-extended."""
     node.reset()
     space = SIZES.index(size)
     base = space << 28
@@ -223,7 +223,7 @@ def test_ranges(node, size):
 
 
 def test_flags(node):
-    """Commands wait for flags, consume and set flags, and may time out; the rule is checked after the wait."""
+    """Commands wait for, consume and set flags, and can time out; the rule is checked after the wait."""
     node.reset()
     flags = register("FLAGS").address
     responses = exchange(
@@ -247,7 +247,7 @@ def test_flags(node):
 
 
 def test_link_reset(node):
-    """A link reset ends the running command at its next gradient, and discards waiting commands."""
+    """A link reset ends the running command at its next gradient and discards the waiting commands."""
     node.reset()
     gradients = np.full(352, 5)
     responses = exchange(
@@ -262,7 +262,7 @@ def test_link_reset(node):
 
 
 def test_full_queues(node):
-    """With one running command and full queues of eight commands and eight events, nothing is lost."""
+    """Nothing is lost with a command running and both queues full (eight commands, eight events)."""
     node.reset()
     flags = register("FLAGS").address
     blocked = [push(operation=0, wait=1, tag=tag) for tag in range(9)]
@@ -295,7 +295,7 @@ def test_reset_in_the_middle_of_a_packet(node, words):
 @pytest.mark.parametrize("operation", [Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY])
 @pytest.mark.parametrize("cycles", [0, 1, 40, 41, 42, 43, 44, 300])
 def test_reset_in_the_middle_of_a_command(node, operation, cycles):
-    """A reset at any point of a command leaves the node ready for the next command."""
+    """After a reset at any point of a command, the node is ready for the next command."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     settings = write_register("LEARNING_RATE", 0x8000), write_register("MASK_THRESHOLD", 900)
     node.reset()
@@ -306,7 +306,7 @@ def test_reset_in_the_middle_of_a_command(node, operation, cycles):
 
 
 def test_settings_are_those_of_the_start(node):
-    """Settings that are written while a command runs do not affect that command."""
+    """Writing settings while a command runs does not affect that command."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     case.options["length"] = sum(job.elements for job in small_jobs(np.random.default_rng(12), 6, 320))
     names = "GRADIENT_SCALE", "LEARNING_RATE", "MASK_THRESHOLD", "MASK_ALTERNATIVE"
@@ -337,7 +337,7 @@ def test_settings_are_those_of_the_start(node):
 @pytest.mark.parametrize("config", [
     BOARDS["icebreaker"].node, CONFIG.replace(memories={"gradient": 32, "weight": 32})])
 def test_whole_memories(config):
-    """Commands work on the whole memory, for the largest and the smallest memories."""
+    """Commands can span the whole memory, in nodes with the largest and the smallest memories."""
     generator = np.random.default_rng(5)
     sizes = config.memory_map.words
     model = Model(sizes)

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of block encoders and decoders, and of the words that beats complete."""
+"""Cycle-accurate golden models of block encoders and decoders, and of the words completed by beats."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _WORD = 32
 
 
 def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
-    """For packets of ``counts`` blocks, list the words that each beat completes, as (start, stop, last)."""
+    """For packets of ``counts`` blocks, list the words completed by each beat, as (start, stop, last)."""
     packets = []
     for blocks in counts:
         beats: list[tuple[int, int, bool]] = []
@@ -28,7 +28,7 @@ def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tup
 
 
 def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
-    """For packets of ``counts`` words, list an unpacker's beats, as (consumes words, lacks words, is last)."""
+    """For packets of ``counts`` words, list an unpacker's beats, as (takes words, lacks words, is last)."""
     packets = []
     for total in counts:
         beats: list[tuple[bool, bool, bool]] = []
@@ -38,7 +38,7 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
             bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
             takes = bits > taken * _WORD and taken < total
             taken += words if takes else 0
-            # The packet ends once its last words have been accepted.
+            # A packet ends once its last words have been accepted.
             ended = taken >= total
             lacks = ended and bits > total * _WORD
             beats.append((takes, lacks, final and ended and bits + _WORD > total * _WORD))
@@ -49,16 +49,16 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
 
 def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of an encoder, which consists of a quantizer and a packer with an output register."""
+    """Trace every cycle of an encoder: a quantizer, and a packer with an output register."""
     ends = np.asarray(last, np.bool_).tolist()
     feed, output = stream.Feed(len(ends), willing), stream.Output(ready)
     end, beats = output.end, model.block // lanes
     blocks = -(-np.diff(np.flatnonzero(ends) + 1, prepend=0) // beats)
-    # An incomplete packet may follow the last complete one.
+    # The last complete packet may be followed by an incomplete one.
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
-    steps = latency - 3 + beats  # steps of a beat from the input to the packer
+    steps = latency - 3 + beats  # number of steps that a beat takes from the input to the packer
     inside: list[int] = []
     taken, beat, free, now, padding = 0, 0, 0, -1, False
     while now < end:
@@ -84,7 +84,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
             if next(completes) and free < end:
                 output.load(free)
             i_ready[now + 1:free] = False
-        # No input is accepted while zeros fill up the block.
+        # No input is accepted while the block is padded with zeros.
         if padding:
             i_ready[now + 1:max(now + 1, free) + 1] = False
     return stream.Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
@@ -92,7 +92,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
 
 def trace_decoder(model: BlockFormat, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int,
                   latency: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of a decoder, which consists of an unpacker with a register and a dequantizer."""
+    """Trace every cycle of a decoder: an unpacker with a register, and a dequantizer."""
     feed, stages = stream.Feed(len(np.asarray(last)), willing), stream.Stages(latency - 1, ready)
     free, now = 0, -1
     for takes, _, _ in [beat for packet in split(model, counts, lanes, words) for beat in packet]:

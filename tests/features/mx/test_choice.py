@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Encoders and decoders with a format chosen at run time: hdl/features/mx/coding.py with ``among``."""
+"""Encoders and decoders that choose the format at run time: hdl/features/mx/coding.py with ``among``."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def unit_of(kind, lanes=LANES):
 
 
 def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True, reset=False, seed=1):
-    """Run packets through a unit; return its output packets, any incomplete output packet, and the trace."""
+    """Run packets through a unit; return its output packets, any incomplete one, and the trace."""
     words, unit = component(kind, lanes).words, unit_of(kind, lanes)
     inside, outside = (lanes, words) if kind is Encoder else (words, lanes)
     if reset:
@@ -47,7 +47,7 @@ def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True,
 
 
 def random_vectors(generator, count):
-    """Draw packets of numbers with nearby exponents, and a few random bit patterns."""
+    """Draw packets of numbers with nearby exponents and a few random bit patterns."""
     vectors = []
     for _ in range(count):
         length = int(generator.integers(1, 80))
@@ -61,7 +61,7 @@ def random_vectors(generator, count):
 
 
 def found(trace, vectors, lanes=LANES):
-    """Counts of zeros and saturations in each packet, without padding, according to the unit's flags."""
+    """Count the zeros and saturations in each packet, without padding, from the unit's flags."""
     flags = unpack(flags_layout(lanes), trace["flags"])
     when = np.flatnonzero(flags["valid"])
     totals, start = [], 0
@@ -91,7 +91,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 def test_random(source, sink):
-    """With changing formats and any stalls, words, elements and flags match the golden codecs."""
+    """With changing formats and arbitrary stalls, words, elements and flags match the golden codecs."""
     seed = STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     cycles, note = 1_500, f"{seed=}"
@@ -118,7 +118,7 @@ def test_random(source, sink):
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_exponent(choice, lanes):
-    """Blocks with exponent differences of 0 to 16 and fractions near rounding thresholds are coded correctly."""
+    """Blocks with exponent differences of 0 to 16 and near-threshold fractions are coded correctly."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
     fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """Each format has the latencies of a unit for this format only, and a throughput of one beat per cycle."""
+    """Each format has the latency of a unit for this format only, and a throughput of one beat per cycle."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

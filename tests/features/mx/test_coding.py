@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Encoding of numbers as packets of blocks, and decoding: hdl/features/mx/coding.py.
+"""Encoding of numbers into packets of blocks, and decoding: hdl/features/mx/coding.py.
 
-test_shared_exponent.py and test_microscaling.py test all cycles and values of the formats.
+All cycles and values of the formats are tested by test_shared_exponent.py and test_microscaling.py.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import packets
 from tests.refusals import refuses
 
-#: Blocks of 40 bits: an exponent of eight bits, and eight three-bit magnitudes with signs.
+#: Blocks of 40 bits: an eight-bit exponent and eight signed three-bit magnitudes.
 CODEC = SharedExponent(block=8, difference_bits=0, mantissa_bits=3)
 
 
@@ -54,7 +54,7 @@ def test_latency_of_parts(codec, lanes):
 
 
 def _run(kind, packet):
-    """Run one packet through a unit and return the output packet."""
+    """Run one packet through a unit, and return the output packet."""
     component, unit = kind(codec=CODEC, lanes=4), Unit(kind(codec=CODEC, lanes=4), name=f"Block{kind.__name__}")
     inside, outside = (4, component.words) if kind is Encoder else (component.words, 4)
     trace = unit.lockstep(sources={"i": Feed(packets.beats([packet], inside))}, sinks={"o": True}, cycles=40)
@@ -65,7 +65,7 @@ def _run(kind, packet):
 
 
 def test_known():
-    """A known block: ties are rounded to even, magnitudes saturate, and zeros keep their sign."""
+    """In a known block, ties are rounded to even, magnitudes saturate, and zeros keep their sign."""
     numbers = np.array([1, -1.5, .25, 1.9375, -.75, .125, -2.0 ** -20, 0], np.float32).view(np.uint32)
     codes = [4, 8 + 6, 1, 7, 8 + 3, 0, 8, 0]
     bits = 127 | sum(code << 8 + 4 * index for index, code in enumerate(codes))

@@ -1,4 +1,4 @@
-"""Properties of all formats with a shared exponent: hdl/features/mx/format.py."""
+"""Properties that all shared-exponent formats have: hdl/features/mx/format.py."""
 
 import pytest
 from amaranth.lib import data
@@ -70,7 +70,7 @@ def test_parameters_of_rounding():
 def test_bits(codec, code, subsets, header, block):
     assert (codec.code_bits, codec.subsets, codec.header_bits, codec.block_bits) == (code, subsets, header, block)
     assert codec.block_words == block / 32
-    # Blocks have no gaps between them, and the last word is padded.
+    # Blocks are stored without gaps, and the last word is padded.
     for count in (1, codec.block, codec.block + 1, 7 * codec.block - 1, 32 * codec.block):
         blocks = -(-count // codec.block)
         assert 32 * (codec.words(count) - 1) < blocks * block <= 32 * codec.words(count)
@@ -78,7 +78,7 @@ def test_bits(codec, code, subsets, header, block):
 
 
 def test_bits_of_the_names():
-    """The formats are named after their bits per element."""
+    """Each format is named after its number of bits per element."""
     assert [codec.block_bits / codec.block for codec in (MX9, MX6, MX4)] == [9, 6, 4]
     assert MXINT8.block_bits / MXINT8.block == 8.25
 
@@ -104,7 +104,7 @@ def test_layout():
 
 
 def test_random_state():
-    """The state consists of two splitmix64 numbers; the known values are from the author of splitmix64."""
+    """The state consists of two splitmix64 numbers; known values are from the author of splitmix64."""
     mask = (1 << STATE_BITS) - 1
     assert random_state(0) == (0x6E78_9E6A_A1B9_65F4 << 64 | 0xE220_A839_7B1D_CDAF) & mask
     assert random_state(1234567) == (3203168211198807973 << 64 | 6457827717110365317) & mask

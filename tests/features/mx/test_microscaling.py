@@ -6,7 +6,7 @@ from hdl.floating.format import BF16, FP32
 from tests.hdl.compression import blocks
 
 LANES = (1, 4, 8)
-#: One floating-point format and the integer format with each lane count; each other format with one lane count.
+#: One floating-point format and the integer format with each lane count; each other format with one.
 #: tests/hdl/compression/test_every_codec.py tests all formats with four lanes.
 CASES = [*((name, lanes) for name in ("MXINT8", "MXFP8_E4M3") for lanes in LANES), ("MXFP8_E5M2", 8),
          ("MXFP6_E2M3", 1), ("MXFP6_E3M2", 8), ("MXFP4_E2M1", 1), ("MXFP8_E4M3_UP", 4), ("MXFP4_E2M1_UP", 8)]

@@ -20,9 +20,9 @@ from tests.refusals import refuses
 
 #: Format with blocks of exactly one word.
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
-#: Format with blocks of 76 bits; with two lanes, the first beat has 28 bits.
+#: Format with 76-bit blocks; with two lanes, the first beat has 28 bits.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, and spare words.
+#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, spare words.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
 PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
@@ -56,7 +56,7 @@ def test_positions():
 
 
 def _blocks(generator, codec, count):
-    """Draw packets of blocks, each given as (exponent, differences, codes)."""
+    """Draw packets of blocks, with each block given as (exponent, differences, codes)."""
     def some(length, bits):
         return generator.integers(0, 1 << bits, length).tolist()
 
@@ -87,7 +87,7 @@ def _block_rows(codec, lanes, packets):
 
 
 def _word_rows(parts, words, generator):
-    """Payloads of beats, given as (words, last); words without ``keep`` are random."""
+    """Return the payloads of beats given as (words, last); words without ``keep`` are random."""
     elements = generator.integers(0, 1 << 32, (len(parts), words))
     for row, (part, _) in zip(elements, parts, strict=True):
         row[:len(part)] = part
@@ -100,7 +100,7 @@ def _parts(packet, words):
 
 
 def _opened(codec, lanes, packets, beats):
-    """Expected beats of an unpacker, and masks of the bits to compare; codes are ignored where words are missing."""
+    """Return an unpacker's expected beats and comparison masks; codes of missing words are ignored."""
     rows, bits, layout = [], [], block_layout(codec, lanes)
     for packet, marks in zip(packets, beats, strict=True):
         whole = sum(word << 32 * position for position, word in enumerate(packet))
@@ -132,7 +132,7 @@ def _make(kind, codec, lanes, words):
 
 
 def _fixed(case, packets, generator):
-    """Drive the given packets of blocks into a packer, or packets of words into an unpacker."""
+    """Drive the given packets of blocks into a packer, or the given packets of words into an unpacker."""
     kind, codec, lanes, _ = case
     words, counts = _make(*case).words, list(map(len, packets))
     if kind is Packer:
@@ -148,7 +148,7 @@ def _fixed(case, packets, generator):
 
 
 def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
-    """Draw packets of blocks or of words; some packets of words have a random length."""
+    """Draw packets of blocks or of words; some word packets have a random length."""
     packets = _blocks(generator, codec, count)
     if kind is Unpacker:
         packets = [generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
@@ -157,7 +157,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """Expected trace: words of a packer or beats of an unpacker, one cycle after the last input needed."""
+    """Return the expected words or beats, with each one a cycle after the last input that it needs."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1
@@ -191,7 +191,7 @@ test_reset_in_a_packet = BENCH.resets([*PACKERS, *UNPACKERS], (1, 2, 5, 6, 9), c
 
 
 def test_known():
-    """Known blocks of one word, which contain an exponent and three-bit codes, are packed and unpacked."""
+    """Known one-word blocks, with an exponent and three-bit codes, are packed and unpacked."""
     contents = [[(0x81, [], [1, 2, 3, 4, 5, 6, 7, 0])], [(0xFF, [], [0] * 8), (0, [], [7] * 8)]]
     expected = [[0x1F58_D181], [0x0000_00FF, 0xFFFF_FF00]]
     words = {"elements": [[word] for packet in expected for word in packet], "keep": [1, 1, 1], "last": [1, 0, 1]}
@@ -208,7 +208,7 @@ def test_known():
 
 @pytest.mark.parametrize("case", [*PACKERS, *UNPACKERS], ids=str)
 def test_throughput(case):
-    """Blocks are transferred at one beat per cycle, without a bubble between packets."""
+    """Blocks are transferred at one beat per cycle, with no bubble between packets."""
     run = BENCH.check(case, drive=_drive(np.random.default_rng(1), *case, count=20, cut=0))
     count = sum(map(len, run.drive.drawn[1]))
     side, latency = ("i", 0) if case[0] is Packer else ("o", Unpacker.latency)
@@ -217,7 +217,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("case", UNPACKERS, ids=str)
 def test_cut_packets(case):
-    """Truncated packets: missing elements become NaN, one error is reported, and the next packet is correct."""
+    """Truncated packets give NaNs for missing elements and one error; the next packet is correct."""
     _, codec, lanes, _ = case
     generator = np.random.default_rng(2)
     whole = _words(codec, _blocks(generator, codec, 1)[0][:4] * 2)

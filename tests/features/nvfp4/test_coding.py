@@ -47,7 +47,7 @@ def test_latency(lanes, encoder, decoder):
 
 
 class RoundTrip(wiring.Component):
-    """Encode elements as link words and decode them, as in a node."""
+    """Encode elements as link words and decode them again, as a node does."""
 
     i: In(stream.Signature(beat_layout(4)))
     o: Out(stream.Signature(beat_layout(4)))
@@ -63,7 +63,7 @@ class RoundTrip(wiring.Component):
 
 @pytest.mark.parametrize("count", [16, 256])
 def test_round_trip(count):
-    """The first decoded beat is 20 cycles after the first beat of elements, the last 21 after the last."""
+    """Decoding delays the first beat by 20 cycles and the last beat by 21."""
     elements = bits_of(np.random.default_rng(count).standard_normal(count))
     trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
         sources={"i": Feed(packets.beats([elements], 4))}, sinks={"o": True}, cycles=200)

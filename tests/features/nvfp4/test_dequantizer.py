@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Dequantizer of NVFP4 blocks: hdl/features/nvfp4/dequantizer.py."""
+"""Dequantizer for NVFP4 blocks: hdl/features/nvfp4/dequantizer.py."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tests.traces import taken
 
 @pytest.mark.parametrize(("format", "power"), [(FP32, 0), (FP32, -115), (BF16, 116)])
 def test_every_code(format, power):
-    """Every code at every scale, including NaN, is decoded correctly and with the stated latency."""
+    """Every code is decoded correctly at every scale, including NaN, with the stated latency."""
     codec, golden = NVFP4(tensor_scale=2.0 ** power), model.NVFP4(tensor_scale=2.0 ** power)
     scales, codes = np.repeat(np.arange(256), 4), np.tile(np.arange(16).reshape(4, 4), (256, 1))
     beats = pack(block_layout(codec, 4), {

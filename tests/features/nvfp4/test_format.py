@@ -1,4 +1,4 @@
-"""Parameters of NVFP4: hdl/features/nvfp4/format.py."""
+"""Parameters of the NVFP4 format: hdl/features/nvfp4/format.py."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.refusals import refused_values, refuses
 
 
 def test_sizes():
-    """A block has 16 elements of four bits and a scale of eight bits: 4.5 bits per element."""
+    """A block has 16 four-bit elements and an eight-bit scale: 4.5 bits per element."""
     codec = NVFP4()
     assert (codec.block, codec.header_bits, codec.code_bits, codec.block_bits) == (16, 8, 4, 72)
     assert (codec.block_words, codec.words(256), codec.words(17)) == (2.25, 36, 5)

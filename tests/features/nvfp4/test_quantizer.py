@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Quantizer of numbers to NVFP4 blocks: hdl/features/nvfp4/quantizer.py."""
+"""Quantizer from numbers to NVFP4 blocks: hdl/features/nvfp4/quantizer.py."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tests.traces import taken
 @pytest.mark.parametrize(("lanes", "format", "power", "latency"), [
     (4, FP32, 0, 10), (4, FP32, -115, 10), (4, FP32, 116, 10), (1, FP32, 0, 8), (8, BF16, -8, 11), (16, FP32, 0, 11)])
 def test_every_place(lanes, format, power, latency):
-    """Blocks around every change of a scale or an element are quantized correctly, at one beat per cycle."""
+    """Blocks around every scale or element transition are quantized correctly, at one beat per cycle."""
     codec, golden = NVFP4(tensor_scale=2.0 ** power), model.NVFP4(tensor_scale=2.0 ** power)
     bits = every_place(golden)
     if lanes == 1:

@@ -1,4 +1,4 @@
-"""Scale functions of NVFP4: hdl/features/nvfp4/scale.py."""
+"""NVFP4 scale functions: hdl/features/nvfp4/scale.py."""
 
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ from tests.hdl import pysim
 
 
 class Finder(wiring.Component):
-    """Unit that outputs the scale for a key two cycles later."""
+    """Unit that outputs the scale for a key after two cycles."""
 
     key: In(15)
     code: Out(7)
@@ -33,7 +33,7 @@ class Finder(wiring.Component):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_find_scale(power):
-    """Every key gives the golden codec's scale, including keys of infinities and NaNs."""
+    """Every key, including the keys of infinities and NaNs, yields the golden codec's scale."""
     unit = Unit(Finder(power), name="ScaleFinder")
     keys = np.arange(1 << 15)
     trace = unit.lockstep(sources={}, sinks={}, inputs={"key": np.concatenate([keys, [0, 0]])}, cycles=len(keys) + 2)
@@ -43,7 +43,7 @@ def test_find_scale(power):
 
 
 def test_open_scale():
-    """Every scale above zero is decoded as a significand from 1 to below 2 and a power of two."""
+    """Every nonzero scale is decoded into a significand from 1 to below 2 and a power of two."""
     m = Module()
     code = Signal(7)
     opened = open_scale(m, code)

@@ -1,9 +1,9 @@
-"""Golden model of a node's two banks of programs: their contents, accepted edits, and runs.
+"""Golden model of a node's two program banks: contents, accepted edits, and runs.
 
-Sets are passes; a run's set number is the number of passes before it. LOAD_PROGRAM writes the idle bank or, unless a
-program runs, the current bank. A load of slot 0 of queue 0 into the idle bank clears that bank and starts its digest:
-the CRC-32 of the words of all its loads, including headers. EDIT schedules the idle bank for the next set, RUN of
-that set swaps the banks, and any load into the idle bank cancels the edit.
+Sets are passes; the set number of a run is the number of passes before it. LOAD_PROGRAM writes the idle bank or, if
+no program is running, the current bank. A load of slot 0 of queue 0 into the idle bank clears that bank and starts
+its digest: the CRC-32 of the words of all its loads, including headers. EDIT schedules the idle bank for the next
+set, the RUN of that set swaps the banks, and any load into the idle bank cancels the edit.
 """
 
 import zlib
@@ -16,7 +16,7 @@ Command = tuple[int, ...]
 
 
 def digest_of(words: list[int], begun: int = 0) -> int:
-    """CRC-32 of words; ``begun`` is the CRC-32 of the words before them."""
+    """CRC-32 of words; ``begun`` is the CRC-32 of all preceding words."""
     return zlib.crc32(np.array(words, "<u4").tobytes(), begun)
 
 
@@ -36,7 +36,7 @@ class Bank:
                 for words, length in zip(self._words, self.lengths, strict=True)]
 
     def load(self, queue: int, slot: int, words: list[int]) -> None:
-        """Write words of a queue's program from a slot on; the program ends with the last complete command."""
+        """Write words of a queue's program, starting at a slot; the program ends with the last full command."""
         first = DESCRIPTOR_WORDS * slot
         self._words[queue][first:first + len(words)] = words
         self.lengths[queue] = slot + len(words) // DESCRIPTOR_WORDS

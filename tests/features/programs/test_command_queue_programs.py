@@ -35,17 +35,17 @@ def run_of(passes, **options):
 
 
 class Bench:
-    """Two command queues with engine stubs, and a record of all starts and ends."""
+    """Two command queues with engine stubs that record all starts and ends."""
 
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
         self.generator = random.Random(seed)
-        #: By queue: starts (cycle, command, completed commands), cycles when events are first offered, and accepted
-        #: events (cycle, event).
+        #: For each queue: starts (cycle, command, completed commands), cycles when events are first offered, and
+        #: accepted events (cycle, event).
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
-        #: Function of queue and command that returns the cycles from the command's start to its event.
+        #: Function of queue and command that returns the latency in cycles from the start to the event.
         self.duration = lambda queue, command: self.generator.choice([0, 1, 30, 60])
         #: Function of queue and command that returns the status of the command's event.
         self.status = lambda queue, command: EventStatus.OK
@@ -75,7 +75,7 @@ class Bench:
                 "detail": self.generator.getrandbits(32), "cycles": duration, "weight_version": 5}])
 
     async def _watch(self):
-        """Record the starts and events of every cycle, before any driver reacts to them."""
+        """Record the starts and events of every cycle before any driver reacts to them."""
         dut = self.dut
         offered, before = [False] * QUEUES, [False] * QUEUES
         while True:
@@ -101,7 +101,7 @@ class Bench:
                         offered[queue] = False
 
     def receive(self):
-        """Accept all events from now on; return the list that collects them."""
+        """Accept all events from now on, and return the list that collects them."""
         async def take():
             while True:
                 self.received.extend(await receive_events(self.events, 1))
@@ -155,7 +155,7 @@ async def begin(dut):
 
 
 def with_dependencies(generator, programs):
-    """Add random dependencies without deadlocks: commands wait only for earlier ones in a random common order."""
+    """Add random dependencies without deadlocks: commands wait only for predecessors in a common order."""
     order = [0] * len(programs[0]) + [1] * len(programs[1])
     generator.shuffle(order)
     slots = [0, 0]
@@ -194,7 +194,7 @@ async def plays_programs(dut):
         for queue in range(QUEUES):
             assert len(bench.starts[queue]) == len(expected[queue])
             for n, ((_, command, done), entry) in enumerate(zip(bench.starts[queue], expected[queue], strict=True)):
-                # This node does not pass on command words from 12 on.
+                # This node does not pass on command words from word 12 on.
                 known = {name: value for name, value in entry.command.items() if not name.startswith("reserved")
                          and command_layout()[name].offset < 32 * WORDS}
                 assert {name: command[name] for name in known} == known
@@ -212,7 +212,7 @@ async def plays_programs(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def starts_in_time(dut):
-    """Each command starts right after its predecessor and its dependency end; the trace records all start times."""
+    """Each command starts as soon as its predecessor and its dependency end; the trace shows all starts."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"])
@@ -246,13 +246,13 @@ async def starts_in_time(dut):
     kept = [(record["time"], record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
-    # Records are in order of time, except for nearly simultaneous ones.
+    # Records are in time order, except for nearly simultaneous ones.
     assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_failure_ends_the_run(dut):
-    """After a failed command, the run's remaining commands do not start and have no events; later commands work."""
+    """After a failed command, the rest of the run neither starts nor reports events; later commands work."""
     await begin(dut)
     bench = Bench(dut, 3)
     generator = random.Random(3)
@@ -275,7 +275,7 @@ async def a_failure_ends_the_run(dut):
         return programs
 
     def check(events, queue, slot, status, detail=None):
-        """Check that only this command failed, was the last command of its queue, and stopped the run."""
+        """Check that only this command failed, was its queue's last command, and stopped the run."""
         failed = [event for event in events if event[2] != EventStatus.OK]
         assert [event[:3] for event in failed] == [(queue, 10 * queue + slot, status)]
         assert detail is None or failed[0][3] == detail
@@ -288,18 +288,18 @@ async def a_failure_ends_the_run(dut):
         assert len(bench.starts[0]) + len(bench.starts[1]) == len(events) - (
             status not in (EventStatus.BAD_CRC, EventStatus.PEER_ABORT))
 
-    # An engine reports an error, for failing commands in several slots of both queues.
+    # An engine reports an error for failing commands in several slots of both queues.
     for queue, slot in ((0, 0), (0, 3), (1, 0), (1, 2)):
         bench.status = lambda engine, command, wrong=10 * queue + slot: (
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
         check(await play(good), queue, slot, EventStatus.BAD_CRC)
     bench.status = lambda queue, command: EventStatus.OK
-    # The checker rejects a command: an unknown operation, an operation of the other queue, a wrong base.
+    # The checker rejects a command: an unknown operation, an operation of the other queue, or a wrong base.
     check(await play(changed(0, 2, operation=99)), 0, 2, EventStatus.UNKNOWN_OPERATION, 99)
     check(await play(changed(1, 1, operation=Operation.MASK)), 1, 1, EventStatus.UNKNOWN_OPERATION, Operation.MASK)
     check(await play(changed(0, 0, operation=Operation.ALL_REDUCE)), 0, 0, EventStatus.UNKNOWN_OPERATION)
     check(await play(changed(1, 3, operation=Operation.ALL_GATHER, weight_base=33)), 1, 3, EventStatus.BAD_BASE, 33)
-    # A dependency is never met: it counts more commands than the other queue has, or than can be counted.
+    # A dependency is never met: it counts more commands than the other queue has or than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
     # A wait for the other queue does not time out while that queue is busy.
@@ -308,7 +308,7 @@ async def a_failure_ends_the_run(dut):
     assert [event[2] for event in events] == [EventStatus.OK] * 8
     assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
     bench.duration = paced
-    # The command waits for flags that are not set.
+    # The command waits for flags that are never set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
     # Two commands wait for each other.
     cyclic = changed(0, 1, after_0=2, lag_0=0)
@@ -331,7 +331,7 @@ async def a_failure_ends_the_run(dut):
         assert 1 <= statuses.count(EventStatus.LINK_RESET) <= QUEUES
         assert set(statuses) <= {EventStatus.OK, EventStatus.LINK_RESET}
         assert bench.state["stopped"] == 1
-    # The node remains usable: pushed commands and a program run.
+    # The node remains usable for pushed commands and programs.
     received.clear()
     pushed = [random_command(generator, 77, operation=Operation.QUIESCE), *random_program(generator, 0, 2, tag=78)]
     await bench.commands.send(descriptors(pushed))
@@ -345,7 +345,7 @@ async def a_failure_ends_the_run(dut):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def pushed_commands_keep_their_place(dut):
-    """In each queue, commands pushed before a run precede the program, and commands pushed later follow it."""
+    """In each queue, commands pushed before a run precede the program; later commands follow it."""
     await begin(dut)
     bench = Bench(dut, 5)
     generator = random.Random(5)
@@ -365,7 +365,7 @@ async def pushed_commands_keep_their_place(dut):
     order = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
     assert order == [[60, 61, 62, *[0, 1, 2] * 2, 80, 81, 82], [50, *[10, 11, 12] * 2, 70]]
     assert bench.state["running"] == 0
-    # A run without passes or without commands ends immediately.
+    # A run without passes or commands ends immediately.
     for program, passes in ((programs, 0), ([[], []], 5)):
         await bench.load(program)
         await bench.run.send([run_of(passes)])
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run, whenever it is accepted, starts as soon as the pending pushed commands have ended."""
+    """A run starts as soon as the pending pushed commands have ended, whenever it is accepted."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2
@@ -401,7 +401,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
     pushed = [random_command(generator, 50, operation=Operation.QUIESCE),
               *[{**command, "operation": Operation.MASK, "tag": 60 + n, "state_base": 0}
                 for n, command in enumerate(random_program(generator, 0, 2))]]
-    left = set()  # number of pushed commands that started before the run, by queue
+    left = set()  # number of pushed commands that started before the run, keyed by queue
     for delay in range(64):
         bench.forget()
         await bench.commands.send(descriptors(pushed))

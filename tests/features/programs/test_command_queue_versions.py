@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Weight versions in the command queues of a node: versions of program commands, and rejected commands."""
+"""Weight versions in a node's command queues: versions of program commands, and rejected commands."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.hdl.control.programs import random_program
 
 
 def layers_behind(generator, **changes):
-    """Programs of two layers: forward and backward commands, and updates; the first layer has two weight copies."""
+    """Return programs for two layers, with forward, backward and update commands; layer 1 has two weight copies."""
     def command(tag, operation, region, **fields):
         (made,) = random_program(generator, int(operation == Operation.FUSED_UPDATE), 1, tag=tag)
         return {**made, "operation": operation, "region": region, "apart": int(region == 1),
@@ -29,7 +29,7 @@ def layers_behind(generator, **changes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def weights_have_versions(dut):
-    """Commands of two layers get the weight version that their pass needs; a wrong version ends the run."""
+    """Commands of two layers get the weight version their pass needs; a wrong version ends the run."""
     await begin(dut)
     bench = Bench(dut, 8)
     generator = random.Random(8)
@@ -58,18 +58,18 @@ async def weights_have_versions(dut):
         bench.duration = lambda queue, command, long=long: generator.choice([0, 5, 60]) + queue * long
         for first, passes in ((0, 7), (7, 1), (8, 4), (0, 2), (2, 3), (0, 1), (1, 1), (2, 2)):
             assert await play(passes, first=first) == (right(passes, first), [])
-    # An error: the second layer does not wait for its update of the previous pass.
+    # Error: the second layer does not wait for its update from the previous pass.
     bench.duration = lambda queue, command: 20 + 2000 * queue
     early = {"tag_1": {"after_0": 0}}
     assert (await play(3, first=0, **early))[1] == [(1, EventStatus.STALE, 0 | 1 << 16)]
-    # A wait for the previous update of the first layer is valid, but this layer needs two separate weight copies.
+    # Waiting for the first layer's previous update is valid, but then the layer needs two weight copies.
     assert (await play(3, first=0, tag_0={"after_0": 2, "lag_0": 1}))[1] == []
     assert (await play(3, first=0, tag_0={"apart": 0}))[1] == [(0, EventStatus.STALE, 0 | 1 << 16)]
-    # Runs must start at the pass that the weight versions have reached.
+    # A run must start at the pass that the weight versions have reached.
     assert await play(2, first=0) == (right(2, 0), [])
     assert (await play(2, first=3))[1] == [(1, EventStatus.STALE, 2 | 3 << 16)]
     assert (await play(2, first=1))[1] == [(0, EventStatus.STALE, 2 | 0 << 16)]
-    # A failed update is not counted, and region 0 stands for no region.
+    # A failed update is not counted, and region 0 means no region.
     bench.status = lambda queue, command: EventStatus.BAD_CRC if command["tag"] == 10 else EventStatus.OK
     assert [failed[:2] for failed in (await play(1, first=0))[1]] == [(10, EventStatus.BAD_CRC)]
     bench.status = lambda queue, command: EventStatus.OK

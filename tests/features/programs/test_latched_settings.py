@@ -1,4 +1,4 @@
-"""Settings that LATCH copies, and one-cycle commands, compared with cycle-accurate models."""
+"""Settings copied by LATCH, and one-cycle commands, compared with cycle-accurate models."""
 
 import random
 
@@ -16,7 +16,7 @@ from sim.streams import cycles, start
 
 
 class Model:
-    """Model of LATCH: a command takes one cycle, and its event is then offered until it is accepted."""
+    """Model of LATCH: a command takes one cycle; its event is then offered until it is accepted."""
 
     def __init__(self):
         self.tag = None  # tag of the offered event
@@ -90,7 +90,7 @@ def test_immediate_runner():
 
 
 def test_what_is_latched():
-    """LATCH copies exactly the settings that updates use."""
+    """LATCH copies exactly the settings that weight updates use."""
     assert [name for name in LATCHED if register(name).port not in settings_layout().members] == []
     first, last = register("GRADIENT_SCALE").address, register("EPSILON").address
     assert [register(name).address for name in LATCHED] == list(range(first, last + 1))

@@ -33,12 +33,12 @@ CONFIG = NodeConfig(
     lanes=2, memories=Memories(gradient=320, weight=64, state=32),
     programs=Programs(depth=DEPTH, banks=2, move_queue=True))
 IDLE = 1 << 23
-#: Cycles from the first word of an EDIT to the last word of its response, as in docs/program.md.
+#: Latency in cycles from the first word of an EDIT to the last word of its response; see docs/program.md.
 EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
-    """Host port and command queue; commands end when ``hold`` is low, with an error if ``fail`` is high."""
+    """Host port with a command queue; commands end while ``hold`` is low, with an error if ``fail`` is high."""
 
     i: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
@@ -82,7 +82,7 @@ class Banked(wiring.Component):
 
 
 class Bench:
-    """Host that sends each request to the node and to the model."""
+    """Host that sends every request to both the node and the model."""
 
     def __init__(self, dut, seed, source, sink):
         self.dut, self.generator = dut, random.Random(seed)
@@ -95,7 +95,7 @@ class Bench:
         cocotb.start_soon(self._watch())
 
     async def _watch(self):
-        """Check that banks never change while a program runs."""
+        """Check that the bank never changes while a program runs."""
         before = None
         while True:
             await FallingEdge(self.dut.clk)
@@ -112,7 +112,7 @@ class Bench:
         return words[1], words[2:]
 
     async def compare(self, opcode, count, body):
-        """Send a request, and compare status and state with the model."""
+        """Send a request; compare its status and the resulting state with the model."""
         model = self.model
         running = model.running
         expected = model.answer(opcode, count, body)
@@ -132,7 +132,7 @@ class Bench:
         return [bits >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
 
     async def load(self, *, idle):
-        """Load a random program into most queues; some loads are malformed or too long."""
+        """Load a random program into most queues; a few loads are malformed or too long."""
         generator = self.generator
         self.name = generator.randrange(256)
         self.body = [] if idle else self.body
@@ -179,7 +179,7 @@ class Bench:
         self.dut.hold.value = model.running
 
     async def finish(self, *, fail):
-        """End the run, with an error if ``fail``, and compare the executed commands."""
+        """End the run, with an error if ``fail``, and compare the executed commands with the model."""
         wanted = [[command[7] & 0xFFFF for command in queue] * self.passes for queue in self.model.current.programs]
         tags = [[] for _ in range(QUEUES)]
         self.dut.fail.value = fail
@@ -236,7 +236,7 @@ async def changes_banks_at_sets(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reset_at_any_word_of_an_edit(dut):
-    """A reset of the node during an EDIT selects the first bank, and discards the edit and the digest."""
+    """Resetting the node during an EDIT selects the first bank and discards the edit and the digest."""
     await start(dut)
     request = [Opcode.EDIT << 24 | 2, 1, 0]
     for length in range(1, len(request) + 1):

@@ -1,4 +1,4 @@
-"""Known answers of the golden model of program banks."""
+"""The golden model of program banks gives the expected (hand-checked) results."""
 
 import pytest
 

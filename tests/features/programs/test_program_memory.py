@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Program memory, compared with a model for loads that are complete, truncated, too long or for no queue."""
+"""Test program memory against a model, for complete, truncated and excess loads and loads for no queue."""
 
 import random
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Region versions, compared with a model that counts updates, and a proof that commands get the right version."""
+"""Compare region versions with a model, and prove that commands get the right version."""
 
 import random
 
@@ -20,7 +20,7 @@ REGIONS = 5
 
 
 class Model:
-    """Model of the version of each weight copy; it also counts for how long its inputs have been unchanged."""
+    """Model of each weight copy's version; also counts for how long its inputs have been stable."""
 
     def __init__(self):
         self.versions = {}
@@ -65,7 +65,7 @@ class Model:
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_updates(dut):
-    """Updates of all regions are counted in even and odd passes, while queue heads change."""
+    """Updates of all regions are counted in even and odd passes while queue heads change."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -98,7 +98,7 @@ async def counts_updates(dut):
                 "number": state["number"], "update": to_int(region_layout(), updated), "_": updated}
 
     class Packed:
-        """Adapter between the model and ports that are packed into integers."""
+        """Connects the model to ports that are packed into integers."""
 
         @staticmethod
         def outputs(inputs):
@@ -118,7 +118,7 @@ async def counts_updates(dut):
 
 
 class Known(wiring.Component):
-    """Specification: the version of any region equals its number of updates."""
+    """Specification: the version of any region equals the number of its updates."""
 
     region: In(range(REGIONS_MAX + 1))
     odd: In(1)
@@ -157,7 +157,7 @@ class Known(wiring.Component):
 
 
 def test_known():
-    """Proof, starting from reset, that a region's version is the number of updates of this region."""
+    """Prove, starting from reset, that a region's version is the number of its updates."""
     formal.prove(Known(), depth=18, mode="bmc")
 
 

@@ -1,4 +1,4 @@
-"""Program state as a register source: hdl/features/programs/sources.py."""
+"""Registers that show the state of programs: hdl/features/programs/sources.py."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The engine of INFER commands, connected to memories: hdl/features/quantization/engine.py."""
+"""Tests of the INFER engine, connected to memories: hdl/features/quantization/engine.py."""
 
 import functools
 import itertools
@@ -36,14 +36,14 @@ run = functools.partial(engines.run, counts=counts_layout())
 
 
 def layers_of(shapes, seed):
-    """Draw layers with shapes given as (outputs, inputs)."""
+    """Draw random layers with the given (outputs, inputs) shapes."""
     generator = np.random.default_rng(seed)
     result, signed = [], bool(generator.random() < 0.3)
     for number, (outputs, inputs) in enumerate(shapes):
         bits = int(generator.choice([4, 8]))
         subtract, relu = generator.random(2) < 0.5
         offsets = generator.integers(0, 1 << bits, outputs)
-        # This shift brings typical sums of random weights into range.
+        # This shift brings typical sums of random weights into the output range.
         shift = int(np.log2(40 * (1 << bits) * np.sqrt(inputs))) + 9
         result.append(Layer(
             codes=generator.integers(0, 1 << bits, (outputs, inputs)), offsets=offsets if subtract else -offsets,
@@ -56,7 +56,7 @@ def layers_of(shapes, seed):
 
 
 class Case:
-    """Memories, an INFER command, and its expected results."""
+    """Memory contents, an INFER command and its expected results."""
 
     def __init__(self, lanes, layers, samples, seed):
         generator = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ class Case:
         self.weights[:len(self.program.weights)] = self.program.weights
         self.gradients[:len(self.program.parameters)] = self.program.parameters
         inputs = pack_inputs(self.program, self.x)
-        # Bytes after the last input of a sample are ignored; they are random here.
+        # Bytes after a sample's last input are ignored, so fill them with random values.
         padded = inputs.view(np.uint8).reshape(samples, -1)
         padded[:, layers[0].inputs:] = generator.integers(0, 256, (samples, padded.shape[1] - layers[0].inputs))
         self.gradients[self.program.source:self.program.source + len(inputs)] = inputs
@@ -79,7 +79,7 @@ class Case:
                           "rank": 200, "size": 0, "port": 3, "gradient_base": 77} | options)
 
     def field(self, number, name, value=None):
-        """Read a field of a layer in the list, or replace it by ``value``."""
+        """Return a field of a layer's list entry, or overwrite it with ``value``."""
         offset, width = FIELDS[name]
         word = LAYER_WORDS * number + offset // 32
         mask = (1 << width) - 1 << offset % 32
@@ -88,7 +88,7 @@ class Case:
         return (int(self.weights[word]) & mask) >> offset % 32
 
     def expected(self, count=None):
-        """Expected gradient memory after the first ``count`` layers, by default after all layers."""
+        """Return the expected gradient memory after the first ``count`` layers (default: all)."""
         memory, values = self.gradients.copy(), self.x
         bytes_per_row = 4 * self.lanes
         for number, layer in enumerate(self.layers[:count]):
@@ -110,7 +110,7 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, count=None):
-        """Check the results of the first ``count`` layers, and that no other memory contents have changed."""
+        """Check the results of the first ``count`` layers and that the rest of memory is unchanged."""
         memory = content(bench, 0, len(self.gradients))
         np.testing.assert_array_equal(memory, self.expected(count))
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
@@ -130,7 +130,7 @@ def test_constructor_errors():
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("seed", range(6))
 def test_infer(lanes, seed):
-    """Random networks of all widths, variants, input kinds, sizes and sample counts give the golden results."""
+    """Random networks of various widths, sizes, layer variants and sample counts give the golden results."""
     generator = np.random.default_rng(seed)
     layers = layers_of(random_shapes(generator, 1 + seed % 4), seed)
     samples = (1, 2, 3, 7, 12, 5)[seed]
@@ -173,7 +173,7 @@ def _network(shapes, bits):
     (1, [(64, 64), (32, 64)], 8),
 ])
 def test_no_bubble(lanes, shapes, samples, bits):
-    """One beat per cycle, across outputs, samples and layers, except at the beginning and end of a command."""
+    """Throughput is one beat per cycle across outputs, samples and layers, except at a command's start and end."""
     case = Case(lanes, _network(shapes, bits), samples, 9)
     bench = unit(lanes)
     case.fill(bench)
@@ -190,7 +190,7 @@ def test_no_bubble(lanes, shapes, samples, bits):
 @pytest.mark.parametrize("reading", [0, 1])
 @pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
 def test_stalls(lanes, reading, pattern):
-    """Commands work while the host reads from a memory, and while commands and events stall."""
+    """Results are correct while the host reads a memory and while command and event streams stall."""
     layers = layers_of([(20, 40), (9, 20)], 20 + lanes)
     case = Case(lanes, layers, 5, 7)
     bench = unit(lanes)
@@ -205,7 +205,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, **options):
-    """Check that a wrong layer ends the command after all earlier layers, and that the next command works."""
+    """Check that an invalid layer ends the command after all earlier layers and that the next command succeeds."""
     bench = unit(case.lanes)
     case.fill(bench)
     good = Case(case.lanes, layers_of([(3, 5)], 1), 2, 1)
@@ -235,7 +235,7 @@ def test_a_wrong_field(wrong, number):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", ["codes", "source", "parameters", "target"])
 def test_the_last_place_that_fits(lanes, name):
-    """Codes, inputs, parameters and results may end at the last row of their memory, but not one row later."""
+    """Each kind of data may end at the last row of its memory but not one row later."""
     layers = layers_of([(9, 20)], 5)
     rows = {"codes": 9 * -(-20 * layers[0].bits // (32 * lanes)), "source": 3 * -(-20 // (4 * lanes)),
             "parameters": -(-18 // lanes), "target": 3 * -(-9 // lanes)}
@@ -263,7 +263,7 @@ def test_too_many_samples(samples):
 
 
 def test_a_list_without_an_end():
-    """A list that extends beyond the end of memory ends with an error at the first layer that is missing."""
+    """A list that runs past the end of memory fails at the first missing layer."""
     case = Case(4, layers_of([(9, 20), (7, 9)], 7), 3, 7)
     case.field(1, "final", 0)
     bench = unit(4)
@@ -277,7 +277,7 @@ def test_a_list_without_an_end():
 
 
 def test_one_after_the_other():
-    """Alternating valid and invalid commands do not affect each other."""
+    """Alternating valid and invalid commands do not influence each other."""
     case = Case(4, layers_of([(9, 20), (7, 9)], 8), 3, 8)
     bench = unit(4)
     case.fill(bench)
@@ -286,5 +286,5 @@ def test_one_after_the_other():
                    cycles=9_000)
     assert [each["status"] for each in ended] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
     assert ended[0] == ended[2] == ended[5]
-    # Later commands would have different inputs if the second layer's results overwrote the inputs.
+    # If the second layer overwrote the inputs, later commands would read different ones.
     assert ended[0]["detail"] == case.program.beats * 3

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The baseline unit, which exists for comparisons of cost, computes plain asymmetric quantisation."""
+"""The baseline unit, which exists for cost comparisons, computes plain asymmetric quantisation."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.refusals import refused_values
 
 
 def _outputs(lanes, bits, seed, count=400):
-    """Draw random outputs of several beats each; the parameters of an output are the same in all its beats."""
+    """Draw random outputs of several beats each; the parameters of an output are repeated in all its beats."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 6, count)
     numbers = np.arange(count).repeat(lengths)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Reader of layer lists: hdl/features/quantization/layer_reader.py."""
+"""Test the reader of layer lists: hdl/features/quantization/layer_reader.py."""
 
 import functools
 
@@ -18,7 +18,7 @@ from tests.hdl.compression import packets
 
 LANES = (1, 8)
 MEMORIES = Memories(gradient=4096, weight=8192)
-#: A valid layer of two outputs, each with one row of inputs and at most one row of codes.
+#: A valid layer with two outputs, each with one row of inputs and at most one row of codes.
 SOUND = {"wide": 1, "subtract": 0, "signed": 0, "relu": 1, "raw": 0, "final": 0, "reserved": 0, "outputs": 2,
          "inputs": 3, "reserved_inputs": 0, "codes": 0, "source": 0, "parameters": 0, "target": 0, "reserved_end": 0}
 
@@ -34,7 +34,7 @@ def _unit(lanes):
 
 
 def _parts(layer, samples, lanes):
-    """For each part of a layer, the number of rows it occupies and the size in rows of its memory."""
+    """Number of rows that each part of a layer occupies, and number of rows in its memory."""
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
@@ -44,7 +44,7 @@ def _parts(layer, samples, lanes):
 
 
 def _checked(layer, samples, lanes):
-    """Expected output payload for a layer, or None if the layer is wrong."""
+    """Expected output for a layer, or None if the layer is invalid."""
     parts = _parts(layer, samples, lanes)
     rows = -(-layer["inputs"] // (4 * lanes))
     if not (layer["inputs"] and layer["outputs"] and rows <= INPUT_ROWS and samples < 1 << 16):
@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Draw a layer with data anywhere in memory, often at the end and sometimes one row beyond it."""
+    """Draw a layer with its data anywhere in memory, often at the end and sometimes one row beyond it."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -90,7 +90,7 @@ def _words(layer):
 
 
 def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="none", seed=1, cycles=None):
-    """Read a list, check every cycle, and return the number of valid layers and whether the list had an error."""
+    """Read a list and check every cycle; return the number of valid layers, and if there was an error."""
     cycles = cycles or start + 60 + 4 * (LAYER_WORDS + 24) * len(layers)
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
@@ -146,7 +146,7 @@ def test_latency():
 
 
 def test_known():
-    """Known layer: ten inputs in three rows, and 4-bit codes, with one row of codes per two rows of inputs."""
+    """Known answer for ten inputs in three rows and 4-bit codes, with one code row per two input rows."""
     layer = {**SOUND, "wide": 0, "signed": 1, "final": 1, "inputs": 10, "outputs": 3, "codes": 100, "source": 7,
              "parameters": 20, "target": 4095 - 1}
     assert _checked(layer, 2, 1) == {
@@ -163,7 +163,7 @@ def test_known():
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 @pytest.mark.parametrize("lanes", LANES)
 def test_lockstep(lanes, source, sink):
-    """Lists of all kinds of layers match the model, including wrong layers and lists without a final layer."""
+    """Lists with all kinds of layers match the model, including invalid layers and a missing final layer."""
     right = wrong = 0
     for seed in range(25):
         generator = np.random.default_rng(1_000 * lanes + 100 * STALLS.index(source) + seed)
@@ -188,9 +188,9 @@ def test_lockstep(lanes, source, sink):
     {"inputs": 0xFFFF}, {"outputs": 0xFFFF}, {"inputs": 0xFFFF, "outputs": 0xFFFF},
 ], ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()))
 def test_wrong(lanes, change):
-    """A wrong layer after a valid one ends the list.
+    """An invalid layer after a valid one ends the list.
 
-    An address of -1 stands for the last row that an address can select; the next row would wrap to the first.
+    An address of -1 stands for the last addressable row; the next row would wrap around to the first.
     """
     wrong = {**SOUND, **{name: value % ((1 << 32) // lanes) * lanes if value < 0 else value
                          for name, value in change.items()}}
@@ -200,7 +200,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """The most inputs, and parts up to the end of their memory, are valid; one more input or row is not."""
+    """The maximum number of inputs, and parts that end with their memory, are valid; one more is not."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)
@@ -212,7 +212,7 @@ def test_limits(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_lists(lanes):
-    """Lists that are empty or lack a final layer are wrong; layers after the final one are not read."""
+    """Empty lists and lists without a final layer are invalid; layers after the final one are not read."""
     assert _run([SOUND], 1, lanes, empty=True) == (0, True)
     assert _run([SOUND] * 3, 1, lanes) == (3, True)
     assert _run([SOUND, {**SOUND, "final": 1}, SOUND], 1, lanes) == (2, False)
@@ -226,7 +226,7 @@ def test_too_many_samples(samples):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_reset_in_a_list(lanes):
-    """After a reset at any point of a list, the next list is read from its beginning."""
+    """After a reset at any point in a list, the next list is read from its start."""
     words = np.array(_words(SOUND) * 3, np.uint32)
     for beats in (1, 2, 5, 12, 30):
         unit = _unit(lanes)

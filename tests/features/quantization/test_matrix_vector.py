@@ -19,7 +19,7 @@ FORMS = tuple(Form)
 
 
 class _Outputs:
-    """Outputs of random lengths, offsets and biases, with their beats and sums."""
+    """Draw outputs with random lengths, offsets and biases, and their beats and sums."""
 
     def __init__(self, lanes, bits, *, count, generator, longest=5):
         self.lengths = generator.integers(1, longest + 1, count)
@@ -31,7 +31,7 @@ class _Outputs:
         self.inputs[generator.random(beats) < 0.2] = 255
         self.codes[generator.random(beats) < 0.2] = top
         self.signed, self.subtract = generator.random(count) < 0.5, generator.random(count) < 0.5
-        # Offsets are limited so that weights have at most one bit more than codes.
+        # Offsets are limited so that weights have at most one more bit than codes.
         offsets = generator.integers(0, top + 2, count)
         self.offsets = np.where(self.subtract, np.minimum(offsets, top), -offsets)
         self.bias = generator.integers(-1 << 23, 1 << 23, count)
@@ -51,7 +51,7 @@ class _Outputs:
 
 
 def _given(lanes, bits, codes, inputs, sums, *, last, **fields):
-    """Beats to drive, with fields given per beat or as a common value, and the expected sums."""
+    """Return the beats to drive, with each field given per beat or as a common value, and expected sums."""
     masks = {"signed": 1, "subtract": 1, "offset": (2 << bits) - 1, "bias": 0xFFFF_FFFF}
     rows = pack(operand_layout(lanes, bits, bits + 1), {
         "codes": codes, "inputs": inputs & 255, "last": last,
@@ -113,7 +113,7 @@ def test_matrix_of_64_by_64(form):
     (0, 1, 255, 255, -1 << 23), (-256, 0, 0, -128, (1 << 23) - 1), (255, 1, 0, -128, -1 << 23),
 ])
 def test_longest_sum(form, offset, subtract, code, value, bias):
-    """32-bit sums do not overflow for the largest numbers over the maximum length."""
+    """32-bit sums do not overflow for the largest numbers at the maximum length."""
     length = arithmetic.LENGTH_MAX
     beats = length // 16
     weight = offset - code if subtract else offset + code
@@ -125,7 +125,7 @@ def test_longest_sum(form, offset, subtract, code, value, bias):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_products(form):
-    """Products of every code and every input, signed and unsigned, are correct."""
+    """Products of every code with every input, signed and unsigned, are correct."""
     codes, values = (grid.ravel() for grid in np.meshgrid(np.arange(256), np.arange(256)))
     for signed, subtract, offset in ((0, 0, -256), (1, 0, -100), (0, 1, 255), (1, 1, 0)):
         weights = offset - codes if subtract else offset + codes

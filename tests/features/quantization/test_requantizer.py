@@ -10,7 +10,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 
 
 def _random(count, generator):
-    """Draw sums of all sizes, and shifts that bring most of them near the limits."""
+    """Draw sums of all sizes, and shifts that bring most results near the limits."""
     sums = generator.integers(-1 << 31, 1 << 31, count) >> generator.integers(0, 31, count)
     sums[generator.random(count) < 0.05] = -1 << 31
     sums[generator.random(count) < 0.05] = (1 << 31) - 1
@@ -75,7 +75,7 @@ def test_every_result_at_its_edges(shift, relu):
     """Products at and next to each rounding threshold, up to and beyond the limits, are rounded correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Choose sums that, times the multiplier, give these products or come as close as possible.
+    # Choose sums that give these products, or the closest possible ones, when multiplied.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:

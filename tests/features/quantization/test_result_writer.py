@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Writer of results to memory rows: hdl/features/quantization/result_writer.py."""
+"""Writer that packs results into memory rows: hdl/features/quantization/result_writer.py."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_parameters():
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Draw a layer that fits into the memory: first row, whether final, whether raw, and results by sample."""
+    """Draw a layer that fits the memory: first row, final flag, raw flag, and results by sample."""
     raw = bool(generator.random() < 0.4)
     per_row = lanes if raw else 4 * lanes
     outputs = int(generator.integers(1, 1 + min(40, ROWS // samples * per_row)))
@@ -39,7 +39,7 @@ def _layer(generator, samples, lanes, *, final):
 
 
 def _rows(layer, lanes):
-    """Expected rows of a layer: row number, bytes, and whether the row ends a sample, the layer and the command."""
+    """Expected rows of a layer: row number, bytes, and whether the row ends a sample, layer or command."""
     rows = []
     for number, sample in enumerate(layer["results"]):
         width = 4 if layer["raw"] else 1
@@ -53,7 +53,7 @@ def _rows(layer, lanes):
 
 
 def _results(layers, lanes):
-    """Results of each layer; each result with flags for the end of a row, of its sample and of the layer."""
+    """Return each layer's results, with flags for the end of a row, of its sample and of the layer."""
     for layer in layers:
         per_row = lanes if layer["raw"] else 4 * lanes
         yield [(value, last or (index + 1) % per_row == 0, last, last and sample is layer["results"][-1])
@@ -120,7 +120,7 @@ test_reset_in_a_sample = BENCH.resets(CASES, (2, 3, 5, 9, 17), count=1_000)
 
 
 def test_known():
-    """Known layers: two samples of five results, packed four per element, and two samples of one raw result."""
+    """Known layers: two samples of five results, packed four per element, and two of one raw result."""
     layers = [{"row": 9, "final": 0, "raw": False, "results": [[1, -1, 127, 256, 5], [6, 7, 8, 9, -128]]},
               {"row": 3, "final": 1, "raw": True, "results": [[-2], [0x1234_5678]]}]
     trace = BENCH.check((1, 2), drive=_given(layers, 1, cycles=20)).trace
@@ -128,7 +128,7 @@ def test_known():
     got = list(zip(trace["port__row"][when].tolist(), trace["port__elements"][when].tolist(), strict=True))
     assert got == [(9, 0x00_7F_FF_01), (10, 0x05), (11, 0x09_08_07_06), (12, 0x80),
                    (3, 0xFFFF_FFFE), (4, 0x1234_5678)]
-    # The layer is accepted in the first cycle, and then one result per cycle.
+    # The layer is accepted in the first cycle, then one result per cycle.
     assert np.flatnonzero(trace["i__valid"] & trace["i__ready"]).tolist() == list(range(1, 13))
     assert when.tolist() == [cycle + ResultWriter.latency for cycle in (4, 5, 9, 10, 11, 12)]
     assert [np.flatnonzero(trace[name]).tolist() for name in ("written", "ended", "done")] == [
@@ -138,7 +138,7 @@ def test_known():
 
 @lanes_
 def test_throughput(lanes):
-    """One result is accepted per cycle, without bubbles between samples or layers."""
+    """One result is accepted per cycle, with no bubbles between samples or layers."""
     generator = np.random.default_rng(lanes)
     layers = [_layer(generator, 3, lanes, final=0) for _ in range(20)]
     count = sum(len(sample) for layer in layers for sample in layer["results"])

@@ -27,7 +27,7 @@ TIMEOUT = 500
 
 
 class Bench(wiring.Component):
-    """The APPLY_LATE engine, and a memory with additional ports for the test."""
+    """The APPLY_LATE engine with a memory that has extra ports for the test."""
 
     def __init__(self):
         self.apply_late = ApplyLate(config=CONFIG)
@@ -44,7 +44,6 @@ class Bench(wiring.Component):
         return m
 
     async def fill(self, ctx, words):
-        """Write words to the memory, starting at its first row."""
         for row, elements in enumerate(words.reshape(-1, LANES).tolist()):
             ctx.set(self.write.row, row)
             ctx.set(self.write.elements, elements)
@@ -68,7 +67,7 @@ class Bench(wiring.Component):
         return np.array(words, np.uint32)
 
     async def command(self, ctx, generator, *, length, number):
-        """Issue an APPLY_LATE command with random values in unused fields."""
+        """Issue an APPLY_LATE command with random values in its unused fields."""
         port = self.apply_late.command
         ctx.set(port.payload, {
             "operation": Operation.APPLY_LATE, "gradient_base": BASE, "length": length, "number": number, "round": 1,
@@ -81,7 +80,7 @@ class Bench(wiring.Component):
         ctx.set(port.valid, 0)
 
     async def event(self, ctx, *, most):
-        """Wait at most ``most`` cycles for the event, and return it."""
+        """Wait for the event for at most ``most`` cycles, and return it."""
         port = self.apply_late.event
         for _ in range(most):
             if ctx.get(port.valid):
@@ -105,13 +104,13 @@ def simulate(run):
 
 
 def numbers(generator, count):
-    """Draw numbers, including zeros, subnormals, infinities and NaNs."""
+    """Draw random numbers, including zeros, subnormals, infinities and NaNs."""
     words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     return np.where(generator.random(count) < 0.2, words & 0x8000_0000 | np.uint32(0x7F80_0000), words)
 
 
 def test_folds():
-    """Late gradients are applied correctly for random lengths, slots and weights, also during host reads."""
+    """Late gradients are applied correctly for random lengths, slots and weights, even during host reads."""
     random_bits, generator = random.Random(3), np.random.default_rng(3)
     lengths = [0, 1, LANES, LANES + 1, 3 * LANES - 1, 24 * LANES] + [random_bits.randrange(1, 90) for _ in range(18)]
 
@@ -159,7 +158,7 @@ def test_folds():
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_time_out(alive):
-    """If a round is not closed, the command ends TIMEOUT cycles after the last sign of activity."""
+    """If a round is never closed, the command ends TIMEOUT cycles after the last activity."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=77)
         late = 3 * TIMEOUT // 4 if alive else 0

@@ -9,7 +9,7 @@ from hdl.features.quorum.layouts import SLOTS
 from sim.golden.features.quorum.rounds import ONE, Closer, stale_weights
 from tests.hdl import pysim
 
-#: Cycles from the start of ``waits`` to the offer of CLOSE: one lap to inspect all nodes and one lap to clear them.
+#: Latency in cycles from ``waits`` to CLOSE: one lap inspects all nodes, and another clears them.
 LATENCY = 2 * QuorumCloser.lap
 
 
@@ -21,7 +21,7 @@ async def hear(ctx, closer, node, slot, tag):
 
 
 async def closes(ctx, closer, *, most):
-    """Wait for CLOSE and accept it; return the cycles until its offer, and its fields or None."""
+    """Wait for CLOSE and accept it; return the cycles until it was offered, and its fields or None."""
     for cycle in range(most):
         if ctx.get(closer.close.valid):
             fields = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
@@ -46,13 +46,13 @@ def simulate(bench):
 
 @pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
-    """Rounds with random gradients, some too old to have any weight, close as in the golden model."""
+    """Rounds of random gradients, some too old to have a weight, close as in the golden model."""
     generator = random.Random(str(weights))
 
     async def bench(ctx, closer):
         golden = Closer(nodes=NODES, quorum=1, weights=weights)
         ctx.set(closer.weights, weights)
-        slots = {}  # by node and slot: tag of a gradient that the golden model still holds
+        slots = {}  # tag of a gradient still held by the golden model, keyed by node and slot
         first = 65520  # close to the wrap of 16-bit tags
         kinds = set()
         for number in range(40):
@@ -87,7 +87,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_quorum_and_deadline():
-    """Below the quorum a round closes at the deadline, which counts from the end of the first lap with a gradient."""
+    """Without a quorum, a round closes at the deadline, counted from the end of the first lap with a gradient."""
     async def bench(ctx, closer):
         ctx.set(closer.quorum, 3)
         ctx.set(closer.waits, 1)
@@ -99,7 +99,7 @@ def test_quorum_and_deadline():
         cycles, fields = await closes(ctx, closer, most=2000)
         assert 1000 + QuorumCloser.lap <= cycles <= 1000 + 4 * QuorumCloser.lap
         assert fields == {"tag": 4, "on_time": 1 << 2 | 1 << 9, "late": 0, "index": 2 * ONE}
-        # The third gradient of the next round closes it before its deadline.
+        # The third gradient of the next round closes it before the deadline.
         ctx.set(closer.tag, 5)
         ctx.set(closer.waits, 1)
         for node in (0, 1, 15):

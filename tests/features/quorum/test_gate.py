@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Gates of the compute queue and the update queue, driven from both sides: hdl/features/quorum/gate.py."""
+"""Gates of the compute queue and the update queue: hdl/features/quorum/gate.py."""
 
 import random
 
@@ -11,18 +11,18 @@ from hdl.memory import READ_LATENCY
 from tests.hdl import pysim
 
 ELEMENTS, STRIDE, BASE = 8192, 512, 1024
-#: Maximum number of cycles until a gate must offer a command.
+#: Maximum number of cycles after which a gate must offer a command.
 PATIENCE = 50
 
 
 class Player:
-    """Driver that acts as the command queue before a gate and as the engines after the gate."""
+    """Driver that plays both the command queue before a gate and the engines after it."""
 
     def __init__(self, ctx, unit, generator):
         self.ctx, self.unit, self.gate, self.generator = ctx, unit, unit.gate, generator
 
     def give(self, operation, **fields):
-        """Offer a command to the gate, with random values in unspecified fields; return all fields."""
+        """Offer a command to the gate with random values in unspecified fields, and return all fields."""
         word = command_layout().from_bits(self.generator.getrandbits(command_layout().size))
         command = {name: word[name] for name, _ in command_layout()}
         command |= {"operation": operation, "gradient_base": BASE, **fields}
@@ -31,7 +31,7 @@ class Player:
         return command
 
     async def offered(self):
-        """Wait until the gate offers the command; return the number of cycles."""
+        """Wait until the gate offers the command, and return the number of cycles."""
         for cycle in range(PATIENCE):
             if self.ctx.get(self.gate.o.valid):
                 return cycle
@@ -40,7 +40,7 @@ class Player:
         raise AssertionError(f"No command in {PATIENCE} cycles")
 
     async def take(self, **watched):
-        """Check for some cycles that the offered command does not change, accept it, and return its fields."""
+        """Check that the offered command is stable for some cycles, accept it, and return its fields."""
         first = self.fields()
         for _ in range(self.generator.randrange(4)):
             await self.ctx.tick()
@@ -56,7 +56,7 @@ class Player:
         return first
 
     async def end(self, *, good=1, **watched):
-        """Signal the end of the command, and check the ``watched`` outputs."""
+        """Signal the end of the command, and check all ``watched`` outputs."""
         await self.ctx.tick().repeat(1 + self.generator.randrange(3))
         self.ctx.set(self.gate.ended, 1)
         self.ctx.set(self.gate.good, good)
@@ -80,7 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A COMPUTE of a round waits for a slot, or has no effect if the round is over; other commands pass."""
+    """A round's COMPUTE waits for a slot, or does nothing if the round is over; other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -108,7 +108,7 @@ def test_compute(seed):
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # Later changes of the slot or of the round have no effect.
+            # Later changes to the slot or the round have no effect.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
             actual = await player.take(begun=not skips, into=slot)
@@ -124,7 +124,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """A FUSED_UPDATE with a round waits for its scale and consumes the node's gradients; other commands pass."""
+    """A round's FUSED_UPDATE waits for its scale and uses up the node's gradients; other commands pass."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""READY and CLOSE messages around a ring of relays: hdl/features/quorum/quorum_relay.py."""
+"""READY and CLOSE messages on a ring of relays: hdl/features/quorum/quorum_relay.py."""
 
 import random
 
@@ -13,12 +13,12 @@ from hdl.features.quorum.quorum_relay import CLOSE_WORDS, QuorumRelay
 from hdl.features.replay.control_word import ControlType, control_layout, ready_layout
 from tests.hdl import pysim
 
-#: The test fails if no word arrives for this number of cycles.
+#: Number of cycles without a word before the test fails.
 PATIENCE = 400
 
 
 class Relays(wiring.Component):
-    """Relays in a ring; bit n of ``stall`` stalls the link from node n to its successor."""
+    """Ring of relays; bit n of ``stall`` stalls the link from node n to its successor."""
 
     def __init__(self, count):
         self.units = [QuorumRelay() for _ in range(count)]
@@ -37,13 +37,13 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send READY and receive CLOSE. ``busy`` is the fraction of cycles when a link or rank 0 stalls."""
+    """Nodes that send READY and receive CLOSE; links and rank 0 stall for a fraction ``busy`` of cycles."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
         self.generator = random.Random(seed)
         count = len(relays.units)
-        self.ready = [[] for _ in range(count)]  # READY messages to be sent, as (slot, tag)
+        self.ready = [[] for _ in range(count)]  # READY messages still to send, as (slot, tag)
         self.close = []
         self.heard = []
         self.closed = [[] for _ in range(count)]  # CLOSE messages by node, as (cycle, fields)
@@ -96,7 +96,7 @@ def simulate(run, *, count, seed=1, busy=0.0):
 
 @pytest.mark.parametrize(("count", "busy"), [(2, 0.0), (5, 0.5), (16, 0.2)])
 def test_words_of_all_nodes(count, busy):
-    """Rank 0 receives each READY once, in order for each node, and each CLOSE reaches all nodes in order."""
+    """Rank 0 gets each node's READYs once and in order, and every node gets each CLOSE in order."""
     async def run(bench):
         generator = bench.generator
         sent = [[(generator.getrandbits(1), generator.getrandbits(16)) for _ in range(20)] for _ in range(count)]
@@ -106,7 +106,7 @@ def test_words_of_all_nodes(count, busy):
             sets.extend(words)
         due = list(closes)
         while len(bench.heard) < 20 * count or len(bench.closed[0]) < len(closes):
-            # As at rank 0, each CLOSE waits until the previous one has returned.
+            # Like rank 0, send each CLOSE only after the previous one has returned.
             if due and len(bench.closed[0]) == len(closes) - len(due) and not bench.close and (
                     generator.random() < 0.05):
                 bench.close.append(due.pop(0))
@@ -120,7 +120,7 @@ def test_words_of_all_nodes(count, busy):
 
 
 def test_latency():
-    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is reported after its last word."""
+    """A word passes a node in :attr:`QuorumRelay.latency` cycles; CLOSE is reported after its last word."""
     async def run(bench):
         bench.close.append({"tag": 5, "on_time": 3, "late": 8, "index": 40})
         for _ in range(30):
@@ -140,14 +140,14 @@ def test_latency():
 
 
 def test_damaged_words():
-    """A relay drops words of other types and words without a position; a reset drops a partial message."""
+    """A relay drops words of other types or without a position, and a reset drops a partial message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})
 
     async def run(ctx):
         async def offer(data, *, first=1, last=1):
-            """Offer a word; return the word at output ``o`` afterwards, or None."""
+            """Offer a word; return the word that output ``o`` then offers, or None."""
             ctx.set(relay.i.payload, {"data": data, "first": first, "last": last})
             ctx.set(relay.i.valid, 1)
             await ctx.tick().until(relay.i.ready)

@@ -1,4 +1,4 @@
-"""State of a node's gradients in quorum rounds, compared with the golden model: hdl/features/quorum/state.py."""
+"""Tests of a node's gradient state in quorum updates, against the golden model: hdl/features/quorum/state.py."""
 
 import random
 
@@ -14,10 +14,10 @@ RANK = 5
 
 
 class Bench:
-    """A state unit that goes through random computations and rounds, and a golden model of a single node.
+    """Run a state unit through random computations and rounds, next to a golden model of one node.
 
-    A computation may end in any cycle around a CLOSE. Its gradient then enters the golden model, after all rounds
-    that have been closed before.
+    A computation may end in any cycle around a CLOSE. Its gradient enters the golden model after all rounds closed
+    before it.
     """
 
     def __init__(self, ctx, keeper, weights, generator):
@@ -32,7 +32,7 @@ class Bench:
         ctx.set(keeper.weights, weights)
 
     async def cycle(self, **inputs):
-        """Run one cycle with the given inputs; unspecified inputs are 0."""
+        """Run one cycle with the given inputs; all other inputs are 0."""
         ctx, keeper = self.ctx, self.keeper
         for name in ("closed", "begun", "ended", "good", "taken", "finished"):
             ctx.set(getattr(keeper, name), inputs.get(name, 0))
@@ -44,7 +44,7 @@ class Bench:
         await ctx.tick()
 
     def end(self):
-        """End the computation in the golden model, and return the inputs of the cycle in which it ends."""
+        """End the computation in the golden model; return the unit's inputs for the cycle when it ends."""
         good = self.generator.random() < 0.9
         if good:
             self.rounds.ready(0, self.computing, np.full(1, self.computing + 1, np.uint32))
@@ -52,7 +52,7 @@ class Bench:
         return {"ended": 1, "good": good}
 
     async def compute(self):
-        """End the current computation, or begin one if there is room."""
+        """End the current computation, or start one if there is room."""
         if self.computing is not None:
             await self.cycle(**self.end())
         else:
@@ -68,7 +68,7 @@ class Bench:
                 self.number += 1
 
     async def close(self):
-        """Close and complete a round; the current computation may end in the meantime."""
+        """Close and complete a round; the current computation may end meanwhile."""
         number, keeper = self.ended, self.keeper
         on_time = number in self.rounds.pending(0)
         old = self.rounds.late_tag(0, number)
@@ -92,7 +92,7 @@ class Bench:
         self.ended += 1
 
     async def compare(self):
-        """Compare counts and pending gradients once the unit has settled."""
+        """Let the unit settle, then compare counts and pending gradients."""
         for _ in range(self.keeper.latency + 1):
             await self.cycle()
         assert self.counts == self.rounds.ledgers[0].counts
@@ -122,7 +122,7 @@ def test_follows_the_golden_model(weights):
         assert counts["applied"] > 10
         assert (counts["applied_late"] > 10) == any(weights)
         assert (counts["dropped"] > 0) == (not all(weights))
-        # Each gradient is reported to rank 0 at most once, and exactly once if a round has used it.
+        # A gradient is reported to rank 0 at most once, and exactly once if it was used in a round.
         assert len(bench.told) == len(set(bench.told))
         assert len(bench.told) >= counts["applied"] + counts["applied_late"]
         assert set(counts_layout().members) == {f"gradients_{status}" for status in bench.counts}

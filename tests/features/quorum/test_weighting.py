@@ -20,7 +20,7 @@ def unit():
 
 
 def check(values):
-    """Check the product of every value and every weight, one pair per cycle."""
+    """Multiply every value by every weight, one pair per cycle, and check the products."""
     a, weight = (grid.ravel() for grid in np.meshgrid(values, WEIGHTS))
     factor = (weight / np.float32(ONE)).astype(np.float32).view(np.uint32)
     got = unit().run({"a": a, "weight": weight}, drain=Weighting.latency)["o"][Weighting.latency:]
@@ -33,7 +33,7 @@ def test_corners():
 
 @pytest.mark.parametrize("most", [1 << 32, 1 << 27])
 def test_random(most):
-    """Random numbers of all magnitudes, and around the smallest normal number, are weighted correctly."""
+    """Random numbers over all magnitudes and around the smallest normal number are weighted correctly."""
     generator = np.random.default_rng(most)
     values = generator.integers(0, most, 1 << 16, dtype=np.uint32)
     check(values | generator.integers(0, 2, len(values), dtype=np.uint32) << np.uint32(31))

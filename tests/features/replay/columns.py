@@ -1,4 +1,4 @@
-"""Expected values of a unit's ports in every cycle, and their comparison with the Verilated unit."""
+"""Expected port values of a unit in every cycle, and their comparison with the Verilated unit."""
 
 import collections
 
@@ -8,17 +8,17 @@ from sim.golden.features.replay.control_words import Message
 
 
 def packet(words):
-    """Words of a packet, each as (word, last)."""
+    """Return the words of a packet, each as (word, last)."""
     return [(int(word), int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 def whole(words):
-    """Words of a complete message, each with its first and last flags."""
+    """Return the words of a complete message, each with its first and last flags."""
     return [Message(word, int(not n), last) for n, (word, last) in enumerate(packet(words))]
 
 
 def payload(beat):
-    """Encode a beat, which is a (word, last) pair, a word of a message, or a number; None gives 0."""
+    """Encode a beat: a (word, last) pair, a word of a message, or a number; None is encoded as 0."""
     match beat:
         case Message(data, first, last):
             return data | first << 32 | last << 33
@@ -28,7 +28,7 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a unit on its inputs in ``rows``; compare payloads while valid, and all other outputs unless ``free``."""
+    """Run a unit on the inputs in ``rows``; compare valid payloads, and other outputs unless ``free``."""
     unit.reset()
     outputs = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert outputs.keys() <= rows.keys()
@@ -46,15 +46,14 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # for each output and row, whether a test accepts any value
+        self._any = collections.defaultdict(list)  # for each output and row, whether any value is accepted
 
     def note(self, **values):
-        """Append the values of ports in a cycle."""
         for name, value in values.items():
             self._rows[name].append(int(value))
 
     def value(self, name, value):
-        """Append the value of an output in a cycle; None means that any value is allowed."""
+        """Append the value of an output in a cycle; None means that any value is accepted."""
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 
@@ -66,5 +65,5 @@ class Columns:
         return self._rows[name]
 
     def compare(self, unit):
-        """Run a Verilated unit on the recorded inputs, and compare its outputs."""
+        """Run a Verilated unit on the recorded inputs and compare its outputs."""
         compare(unit, {name: np.array(values, np.uint64) for name, values in self._rows.items()}, self._any)

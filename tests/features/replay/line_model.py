@@ -4,7 +4,7 @@ import dataclasses
 
 from tests.features.replay.check_model import crc8
 
-#: Number of bits of a message, and of the gap before the first message.
+#: Number of bits in a message, and in the gap before the first message.
 MESSAGE = 30
 #: Position of the bit that reports whether the receiver waits for a restart.
 _RECOVER = 21
@@ -23,14 +23,14 @@ class Message:
         return [value >> n & 1 for n in range(21)]
 
     def bits(self) -> list[int]:
-        """All bits of the message in order of transmission."""
+        """All bits of the message in transmission order."""
         bits = [1, *self.fields()]
         check = crc8(bits)
         return bits + [check >> n & 1 for n in range(7, -1, -1)]
 
     @classmethod
     def parse(cls, bits: list[int]) -> "Message | None":
-        """Decode the 30 bits of a message, or return None if it is damaged."""
+        """Decode the 30 bits of a message; return None if it is damaged."""
         value = sum(bit << n for n, bit in enumerate(bits[1:22]))
         count = value >> 10 & 15
         if not bits[0] or crc8(bits) or value >> 14 & 15 != count ^ 15:
@@ -39,7 +39,7 @@ class Message:
 
 
 class Speaker:
-    """The receiver's end: it is silent until started, and then sends a gap and an endless series of messages."""
+    """Receiver's end: silent until started, then sends a gap and endless messages."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """Advance one cycle. A message contains the state at its beginning, but a later ``recover``."""
+        """Advance one cycle; a message has the state from its start, except for a later ``recover``."""
         if self._bits is None:
             self.line = 0
         elif self._bits:
@@ -70,18 +70,18 @@ class Speaker:
 
 
 class Listener:
-    """The transmitter's end: it aligns to the first message after a gap, and keeps that alignment."""
+    """Transmitter's end: aligns to the first message after a gap and stays aligned."""
 
     def __init__(self) -> None:
         self.complete: list[int] | None = None
         self.marked = False
         self._zeros = 0
-        self._bits: list[int] | None = None  # bits of the current message, or None while not aligned
-        self._whole = True  # whether all bits of the current message arrived on this line
+        self._bits: list[int] | None = None  # bits of the current message, or None while unaligned
+        self._whole = True  # whether this line carried all bits of the current message
         self._other: int | None = None  # position in the message on the other line
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """Advance one cycle; ``lost``: the completed message was misaligned; ``swap``: change to the other line."""
+        """Advance one cycle; ``lost`` reports a misaligned message, and ``swap`` changes to the other line."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

@@ -1,6 +1,6 @@
-"""Cycle-accurate golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md.
+"""Cycle-accurate golden model of both ends of a link with retransmission, as in docs/ring/link.md.
 
-The attributes of an end are its outputs in a cycle; ``step`` applies the inputs of the cycle and advances.
+The attributes of an end are its outputs in the current cycle; ``step`` applies the cycle's inputs and advances.
 """
 
 import collections
@@ -26,17 +26,17 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """The word RESTART or START, which is internal to the link and has no number of its own."""
+    """RESTART or START word, which is internal to the link and has no number of its own."""
     data = (_START if start else _RESTART) | number << 4 | id << 14
     return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
 
 class Transmitter:
-    #: Cycles from the first START to the first bit of its answer, if wires have no delay.
+    #: Latency in cycles from the first START to the first bit of the answer, over wires without delay.
     ENDS = 35
-    #: A restart is sent after this number of cycles without progress, plus the round trip of the wires.
+    #: Number of cycles without progress before a restart is sent, in excess of the round trip of the wires.
     PATIENCE = 4 * MESSAGE + 5
-    #: Number of cycles, in addition to ENDS, until the first START, or a later START, is repeated.
+    #: Number of cycles beyond ENDS before the first START is repeated, and before a later one is.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -45,29 +45,29 @@ class Transmitter:
         self.reset()
 
     def reset(self) -> None:
-        """Clear everything except the numbers of the latest restarts, as a link reset does."""
+        """Clear everything except the numbers of the latest restarts, like a link reset."""
         self._spent = 0  # number of packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
         self.kept: dict[int, Word] = {}  # stored words by row
         self._announced = 0  # field `expect` of the last message
-        self._open = True  # the window had room for two words one cycle ago
+        self._open = True  # the window had room for two words in the previous cycle
         self._first = True
         self._given = 0  # number of packets known to have left the receiver
         self._confirmed = False  # the receiver has confirmed the latest restart
-        self._holds = False  # words wait until the receiver confirms an unrequested restart
+        self._holds = False  # words wait until the receiver confirms a restart that it did not request
         self.started = False
-        # The first restart is a START. It is sent immediately or, with two ports, when a word waits.
+        # The first restart is a START. It is sent immediately or, with two ports, once a word is waiting.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
-        self._at_rest = False  # one cycle ago nothing was in flight, and the other port was selected
+        self._at_rest = False  # in the previous cycle, nothing was in flight and the other port was selected
         self._round = 0
-        self._base = 0  # number that the link transmits for the window's word 0
-        self._other = (0, 0, False, 0)  # base, given, started and round of the link that is not selected
+        self._base = 0  # number with which the link transmits word 0 of the window
+        self._other = (0, 0, False, 0)  # base, given, started and round of the other port's link
         self._listener = Listener()
-        # The previous cycle's message if it was plausible, and whether its number is at least the last message's.
+        # The previous cycle's message, if plausible, and whether its number is at least that of the message before.
         self._heard: tuple[Message, bool] | None = None
         # The word fetched in the previous cycle, with its flags (fresh, repeated, restarted).
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None
@@ -84,7 +84,7 @@ class Transmitter:
 
     @property
     def home(self) -> int:
-        """Whether all words have arrived and all credits have returned."""
+        """Whether all words have arrived and all credits have been returned."""
         return int(self.settled() and self.credits == self.segments)
 
     @property
@@ -93,7 +93,7 @@ class Transmitter:
         return (self.highest - self.acknowledged) % NUMBERS
 
     def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
-        """Whether a packet word and a control word are accepted, given whether a control word is offered."""
+        """Whether a packet word and a control word would be accepted; ``control``: a control word is offered."""
         room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
@@ -103,7 +103,7 @@ class Transmitter:
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
              reset_link: int = 0, port: int = 0) -> None:
-        """Advance one cycle, given the offered word and control word, the bit on the line, and the selected port."""
+        """Advance one cycle, given the offered words, the bit on the line and the selected port."""
         if reset_link:
             self.reset()
             return
@@ -129,7 +129,7 @@ class Transmitter:
         restarting = self._restart_due
         self._open = self.flying < self.window - 1
 
-        # If the link has started, a message takes effect one cycle after its check.
+        # Once the link has started, a message takes effect one cycle after its check.
         demanded, news, target = False, False, self.acknowledged
         if heard is not None and self.started:
             said, forward = heard
@@ -142,7 +142,7 @@ class Transmitter:
             self._given = said.given
             if demanded:
                 target = said.expect
-            # Words are released after two consecutive messages have reported their arrival.
+            # Words are released when two consecutive messages have reported their arrival.
             if forward:
                 self.acknowledged = self._announced
             self._announced = said.expect
@@ -172,7 +172,7 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
-            # Consecutive restarts share an id, so that one in flight is not mistaken for a later one.
+            # Consecutive restarts have the same id, so one in flight is not mistaken for a later one.
             self.id = (self.id + int(demanded or not self._holds)) % 4
             self._holds = not demanded
             self.send = target
@@ -197,7 +197,7 @@ class Transmitter:
         self.write = (self.write + 1) % NUMBERS
 
     def _fetch(self) -> tuple[int, int]:
-        """Move words to the output through two registers; return the numbers of fetched words and of new words."""
+        """Move words to the output through two registers; return the numbers of fetched and of new words."""
         self.fresh = self.repeated = self.restarted = 0
         self.word = dataclasses.replace(self.word, valid=0)
         if self._fetched is not None:
@@ -219,7 +219,7 @@ class Transmitter:
 
 
 class Receiver:
-    #: Cycles from a word's entry into the queue to its offer.
+    #: Latency in cycles from a word's entry into the queue to its offer.
     QUEUE = 3
 
     def __init__(self, *, segments: int, packet_words: int) -> None:
@@ -227,7 +227,6 @@ class Receiver:
         self.reset()
 
     def reset(self) -> None:
-        """Return to the state after a link reset."""
         self.held: collections.deque[tuple[int, int, int]] = collections.deque()  # data, last, cycle of the offer
         self._cycle = 0
         self.control: int | None = None
@@ -246,11 +245,11 @@ class Receiver:
 
     @property
     def o(self) -> tuple[int, int] | None:
-        """The offered packet word as (data, last), or None."""
+        """Offered packet word as (data, last), or None."""
         return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
 
     def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
-        """Advance one cycle, given the word on the wires and the readiness of the sinks."""
+        """Advance one cycle, given the word on the wires and whether the sinks are ready."""
         if reset_link:
             self.reset()
             return
@@ -287,7 +286,7 @@ class Receiver:
         self._cycle += 1
 
     def _restart(self, word: Word) -> tuple[int, int, bool] | None:
-        """Decode a RESTART or START as (number, id, start); return None for any other or implausible word."""
+        """Decode a RESTART or START as (number, id, start); return None if the word is neither or is implausible."""
         start = word.data & 15 == _START
         number, id = word.data >> 4 & 1023, word.data >> 14 & 3
         if word != restart_word(number, id, start):
@@ -296,7 +295,7 @@ class Receiver:
         return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
-        """Whether the word is intact, has the expected number, and can be stored."""
+        """Whether the word is intact, has the expected number and can be stored."""
         if word.check != word_check(word.data, word.last, word.kind, self.number):
             return False
         if word.kind and word.last:

@@ -1,4 +1,4 @@
-"""Golden models of both ends of a link, connected by wires that may be damaged, with a record of every port."""
+"""Golden models of both ends of a link, joined by wires with optional faults; every port is recorded."""
 
 import collections
 import dataclasses
@@ -14,7 +14,7 @@ WIRES = {"valid": 1, "data": 32, "last": 1, "kind": 1, "check": 8, "line": 1}
 
 
 def flip(wire, bit=0):
-    """Return the damage that inverts one bit of a wire in a cycle."""
+    """Return a fault that inverts one bit of a wire in one cycle."""
     def damage(word, line):
         if wire == "line":
             return word, line ^ 1
@@ -23,12 +23,12 @@ def flip(wire, bit=0):
 
 
 def cut(word, line):
-    """Damage due to cut wires: the word and the backward bit are lost."""
+    """Fault of cut wires: the word and the backward bit are lost."""
     return dataclasses.replace(word, valid=0), 0
 
 
 def any_flip(generator):
-    """Return the damage that inverts a random bit of the wires; all bits are equally likely."""
+    """Return a fault that inverts one bit of the wires, chosen uniformly."""
     bit = generator.randrange(sum(WIRES.values()))
     for wire, width in WIRES.items():
         if bit < width:
@@ -38,7 +38,7 @@ def any_flip(generator):
 
 
 def random_play(seed, **options):
-    """A link with random stalls on all sides, control words, and random faults in up to 3 % of all cycles."""
+    """Play a link with random stalls on all sides, control words, and faults in up to 3 % of all cycles."""
     generator = random.Random(seed)
     rate = generator.choice([0, .001, .01, .03])
     cut_at, length = generator.randrange(300, 900), generator.randrange(1, 200)
@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """For each cycle in ``moments``, yield a random play of ``cycles`` cycles with a link reset in that cycle."""
+    """For each cycle in ``moments``, yield a random play of ``cycles`` cycles with a link reset there."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):
@@ -66,7 +66,7 @@ def reset_plays(moments, cycles, make=random_play, **options):
 
 
 class SlowWires:
-    """Wires that accept one word per ``pace`` cycles; words that are sent faster wait for their predecessors."""
+    """Wires that accept one word every ``pace`` cycles; words sent faster than that are queued."""
 
     def __init__(self, *, latency, pace):
         self._latency, self._pace = latency, pace
@@ -89,7 +89,7 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    #: Packet words as (data, last) and, in ``controls``, control words, which use port 0.
+    #: Packet words as (data, last); ``controls`` holds control words, which use port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -98,13 +98,13 @@ class Play:
     window: int = 255
     latency: int = 1
     back: int | None = None
-    faults: Callable = lambda cycle: None  # function that damages the wires in a cycle, or None
+    faults: Callable = lambda cycle: None  # function that corrupts the wires in a given cycle, or None
     willing: Callable = lambda: True  # whether to offer the next word
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
-    route: list | None = None  # port (0 or 1) of each packet, or None for a single port
+    route: list | None = None  # port (0 or 1) of each packet; None if there is only one port
     pace: int = 1  # cycles per word on the wires; must be 1 with two ports
 
     def __post_init__(self):
@@ -119,7 +119,7 @@ class Play:
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
         self.by_port = [[] for _ in range(ports)]  # received words by port
-        self.packet = 0  # number of the packet that contains the next word
+        self.packet = 0  # number of the packet that the next word belongs to
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
         self._word = self._control = 0  # indices of the next word and control word to offer
@@ -215,7 +215,7 @@ class Play:
         assert self.heard == self.controls
 
     def columns(self, end):
-        """Recorded port values of one end by name; ``end`` is "t_" for the transmitter or "r_" for the receiver."""
+        """Recorded port values of one end, keyed by name; ``end`` is "t_" (transmitter) or "r_" (receiver)."""
         return {name.removeprefix(end): np.array(rows, np.uint64) for name, rows in self.trace.items()
                 if name.startswith(end)}
 
@@ -230,10 +230,9 @@ def packets(generator, count, longest=70):
 
 
 def geometric(generator, chance):
-    """Make a function that returns True with probability ``chance``."""
     return lambda: generator.random() < chance
 
 
 def assert_lockstep(unit, play, end):
-    """Run the Verilated end "t_" or "r_" on its model's inputs, and compare every port in every cycle."""
+    """Run the Verilated end "t_" or "r_" with its model's inputs, comparing every port in every cycle."""
     compare(unit, play.columns(end))

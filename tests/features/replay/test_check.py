@@ -1,4 +1,4 @@
-"""Word check: hdl/features/replay/check.py compared with its golden model, and the check's Hamming distance."""
+"""Tests of the word check hdl/features/replay/check.py: golden model and Hamming distance."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.features.replay.check_model import crc8, word_check
 
 
 class Checks(Component):
-    """The check of a complete word, and the check register after one more bit."""
+    """The check of a complete word, and the check register after another bit."""
 
     word: In(34)
     check: Out(8)
@@ -39,7 +39,7 @@ def test_check():
 
 
 def test_golden_check():
-    # The check value in CRC catalogues, for a variant that takes bit 7 of bytes first and inverts the result.
+    # The check value listed in CRC catalogues, for the variant that takes bytes MSB first and inverts the result.
     text = [byte >> n & 1 for byte in b"123456789" for n in range(7, -1, -1)]
     assert crc8(text) ^ 0xFF == 0xDF
     for word in (0, 0x2_DEADBEEF, 0x3_FFFFFFFF):
@@ -51,7 +51,7 @@ def test_golden_check():
 
 
 def test_distance():
-    """Up to three wrong bits in a word and its check are detected, whatever the word."""
+    """Up to three wrong bits in a word and its check are detected, for any word."""
     changes = [word_check(1 << n & 0xffffffff, n == 32, n == 33, 0) ^ word_check(0, 0, 0, 0) for n in range(34)]
     changes += [1 << n for n in range(8)]
     for count in (1, 2, 3):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Dispatch of control words, in lockstep with its model: hdl/features/replay/control_hub.py."""
+"""Control word dispatch in lockstep with its model: hdl/features/replay/control_hub.py."""
 
 import random
 
@@ -31,7 +31,7 @@ def first_word(type, words, tag=0x1234):
 
 
 def messages(generator, count):
-    """Draw messages, as lists of words, of all types, including unknown types and damaged messages."""
+    """Draw messages (lists of words) of all types, including unknown types and damaged messages."""
     drawn = []
     for _ in range(count):
         type = generator.choice([*ControlType, 9, 15])
@@ -52,7 +52,7 @@ def messages(generator, count):
 
 
 class Bench:
-    """The model with a record of its ports, of the words handed to each unit, and of the words sent to the link."""
+    """The model, with a record of its ports, the words handed to each unit and the words sent to the link."""
 
     def __init__(self, tenant=None):
         self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES],
@@ -92,7 +92,7 @@ class Bench:
 
 
 def test_types(unit):
-    """Messages go to the unit of their type; unknown messages are skipped, and malformed messages word by word."""
+    """Messages are passed to the unit for their type; unknown ones are skipped, malformed ones word by word."""
     bench = Bench()
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
@@ -108,7 +108,7 @@ def test_types(unit):
 
 
 def test_messages_are_not_mixed(unit):
-    """Messages of several units are sent one after another without mixing their words, with the stated latency."""
+    """Messages of several units are sent one at a time, without mixing words and with the stated latency."""
     bench = Bench()
     bench.gives = [whole([10]), whole([20, 21, 22]), whole([30, 31])]
     for cycle in range(20):
@@ -137,7 +137,7 @@ def test_lockstep(unit, seed):
 
 
 def test_marks_by_hand():
-    """Known tenant marks: in the type of a SIGNAL, the zeros of a READY, and the reserved bits of other messages."""
+    """Hand-checked tenant marks in a SIGNAL's type, a READY's zeros and the reserved bits of other messages."""
     signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
     assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
     assert marked(ready, 2) == ready | 2 << 9
@@ -150,7 +150,7 @@ def test_marks_by_hand():
 
 @pytest.mark.parametrize("tenant", range(3))
 def test_tenants(shared, tenant):
-    """Only messages of the node's own tenant reach units; sent messages are marked in their first word."""
+    """Only messages of the node's tenant reach the units; sent messages carry the mark in their first word."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
              [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
@@ -166,7 +166,7 @@ def test_tenants(shared, tenant):
 
 
 def test_lockstep_of_tenants(shared):
-    """The hub matches its model for words of all tenants, while its node's tenant changes at link resets."""
+    """The hub matches its model on words of all tenants while link resets change the node's tenant."""
     generator = random.Random(2)
     bench = Bench(0)
     bench.words = [word for message in messages(generator, 600)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Transmitter of control words, in lockstep with the link's model: hdl/features/replay/control_transmitter.py."""
+"""Transmitter of control words, and its link model: hdl/features/replay/control_transmitter.py."""
 
 import random
 
@@ -21,7 +21,7 @@ def unit():
 
 
 def words(seed, **options):
-    """Return the random stimuli of a link, without packet words and with 600 control words."""
+    """Return random stimuli for a link, with 600 control words and no packet words."""
     play = random_play(seed, rows=WINDOW + 1, window=WINDOW, **options)
     generator = random.Random(seed)
     play.sent, play.controls = [], [generator.getrandbits(32) for _ in range(600)]
@@ -50,13 +50,13 @@ def test_lockstep(unit, seed):
 
 
 def test_reset(unit):
-    """The unit matches the model if links are reset at any time, also with damaged wires."""
+    """The unit matches the model if links are reset at any time, even with damaged wires."""
     for play in reset_plays(range(1, 300, 23), 900, words):
         assert_lockstep(unit, play)
 
 
 def test_no_end(unit):
-    """The unit matches the model if the wires are cut permanently, after or before the link starts."""
+    """The unit matches the model if the wires are cut for good, before or after the link starts."""
     for since in (0, 400):
         play = words(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):
@@ -66,7 +66,7 @@ def test_no_end(unit):
 
 
 def test_hush_and_enable(unit):
-    """All wires are 0 in the cycle after ``hush``, without other effects; without ``enable`` no word is sent."""
+    """All wires are 0 in the cycle after ``hush``, with no other effects; no word without ``enable``."""
     play = words(7).run(60_000)
     columns = play.columns("t_")
     rows = {name: values for name, values in columns.items()

@@ -1,4 +1,4 @@
-"""Formats of control words: hdl/features/replay/control_word.py."""
+"""Control word formats: hdl/features/replay/control_word.py."""
 
 from hdl.features.replay.control_word import (
     ControlType,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control words of nodes on a ring of links that repeat words: hdl/features/replay/control_words.py."""
+"""Tests of control words on a ring of links with replay: hdl/features/replay/control_words.py."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -23,13 +23,13 @@ from tests.refusals import refuses
 CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
-#: Cycles that a control word takes from one node to the next over one-cycle wires: it is forwarded, sent, and
-#: received like a packet word, but bypasses the receiver's packet queue.
+#: Latency in cycles of a control word from node to node over one-cycle wires: it is forwarded, sent and received like
+#: a packet word, but bypasses the receiver's packet queue.
 HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency - 2 + 1
 
 
 class Ring(wiring.Component):
-    """Control word units and links of nodes in a ring; ``damage`` flips a wire from node 0 to node 1."""
+    """The control word units and links of a ring's nodes; ``damage`` flips a wire from node 0 to node 1."""
 
     def __init__(self):
         self.words = [ControlWords(config=CONFIG) for _ in range(NODES)]
@@ -63,7 +63,7 @@ def simulate(bench):
 
 
 async def told(ctx, ring, count, *, damage=()):
-    """For each node except node 0, cycles until it knows that node 0 has completed ``count`` commands of queue 1."""
+    """For each node except node 0, count cycles until it knows that queue 1 of node 0 has run ``count`` commands."""
     known = {}
     for cycle in range(400):
         ctx.set(ring.damage, cycle in damage)
@@ -77,11 +77,11 @@ async def told(ctx, ring, count, *, damage=()):
 
 
 def test_counts():
-    """Counts take one hop per node, damaged words are repeated, and a link reset clears all counts."""
+    """Counts advance one hop per node, damaged words are repeated, and a link reset clears all counts."""
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)
-        await ctx.tick().repeat(4 * NODES * HOP)  # all nodes report the start of the run
+        await ctx.tick().repeat(4 * NODES * HOP)  # let all nodes report the start of the run
         ctx.set(ring.words[0].signals.done, [0, 1])
         first, second = await told(ctx, ring, 1)
         assert second - first == HOP
@@ -113,7 +113,7 @@ def test_counts():
 
 
 def test_alive():
-    """Each node gets one KEEPALIVE per period of a working node, and the working node itself gets it last."""
+    """Each period of a working node, every node gets one KEEPALIVE, the working node itself last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
         heard = [[], [], []]
@@ -122,7 +122,7 @@ def test_alive():
                 if ctx.get(words.signals.alive):
                     heard[rank].append(cycle)
             await ctx.tick()
-        # A KEEPALIVE takes as long as a SIGNAL, since it passes through a register of its unit and one of the hub.
+        # A KEEPALIVE takes as long as a SIGNAL because it passes through a register in its unit and one in the hub.
         (second,), (third,), (first,) = heard
         assert KeepAlive.period < first < KeepAlive.period + HOP + 2
         assert second - first == third - second == KeepAlive.latency + ControlHub.latency + HOP - ControlWords.latency
@@ -131,7 +131,7 @@ def test_alive():
 
 
 def test_units():
-    """Each control word type belongs to one unit, and a unit requires links that support its types."""
+    """Each type of control word belongs to one unit, and a unit requires links that support its types."""
     names = {link: [unit.name for unit in units(CONFIG.replace(link=link, stub=ComputeStub(quorum=quorum)))]
              for link, quorum in ((Replay(), True), (Slots(messages=True), False), (JobSlots(), False))}
     assert names == {Replay(): ["relay", "keepalive", "rounds"], JobSlots(): ["rooms", "clock"],

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Unit that sends and forwards KEEPALIVE words: hdl/features/replay/keepalive.py."""
+"""Test the unit that sends and forwards KEEPALIVE words: hdl/features/replay/keepalive.py."""
 
 import random
 
@@ -19,14 +19,14 @@ def unit():
 
 
 class Node:
-    """Model of a node's KEEPALIVE unit that also records the values of its ports."""
+    """Model of a node's KEEPALIVE unit that also records its port values."""
 
     def __init__(self, size):
         self.model, self.columns = control_words.KeepAlive(), Columns()
         self.size = size
 
     def step(self, *, word=None, ready=True, at_work=False):
-        """Run one cycle; return the word that is sent, or None."""
+        """Advance one cycle; return the word sent, or None."""
         sent = self.model.o if ready else None
         self.columns.stream("i", word, 1)
         self.columns.stream("o", self.model.o, ready)
@@ -36,7 +36,7 @@ class Node:
 
 
 def test_period(unit):
-    """One KEEPALIVE is sent per 1,024 working cycles, even after a stall; the count restarts when work ends."""
+    """One KEEPALIVE is sent per 1,024 cycles of work, stalled or not; the count restarts when work ends."""
     node = Node(4)
     sent = [cycle for cycle in range(8000) if node.step(at_work=cycle != 3000, ready=not 5100 <= cycle < 5200)]
     assert sent == [1025, 2049, 4026, 5050, 6074, 7098]
@@ -47,7 +47,7 @@ def test_period(unit):
 
 
 def test_hand_on(unit):
-    """Words have the stated latency and end after their hops; of two waiting words, the one with more stays."""
+    """Words have the specified latency and end after their hops; of two, the one with more hops stays."""
     node = Node(0)
     words = {0: keepalive_word(3), 10: keepalive_word(0), 20: keepalive_word(5), 21: keepalive_word(9),
              22: keepalive_word(2), 40: keepalive_word(4) ^ 1, 42: keepalive_word(4) | 1 << 4,
@@ -77,7 +77,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("nodes", [2, 3, 16])
 def test_ring(nodes):
-    """Each node receives one word per period of a working node, and no word circulates forever."""
+    """Each node receives one word per period from every working node, and no word circulates forever."""
     generator = random.Random(nodes)
     ring = [Node(nodes) for _ in range(nodes)]
     wires = [[] for _ in ring]

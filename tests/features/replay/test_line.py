@@ -11,7 +11,7 @@ from tests.features.replay.line_model import Message
 
 
 def random_line(generator, cycles):
-    """Draw message fields and starts; return them with the resulting bits on the line."""
+    """Draw random message fields and start cycles; return them with the bits that they put on the line."""
     speaker = replay_line.Speaker()
     rows = []
     fields = Message()
@@ -34,7 +34,7 @@ def test_speaker():
 
 
 def test_listener():
-    """The listener matches its model for messages, gaps, wrong bits, and lost alignment."""
+    """The listener matches its model for messages, gaps, bit errors and loss of alignment."""
     generator = random.Random(2)
     line = [bit ^ (generator.random() < .002) for _, _, bit in random_line(generator, 20_000)]
     model = replay_line.Listener()

@@ -1,4 +1,4 @@
-"""Tests of the golden model of a link that repeats words: link_model.py and line_model.py."""
+"""Test the golden model of a link that repeats words: link_model.py and line_model.py."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_message():
 
 
 def test_cut_messages():
-    """A message with a run of bits replaced by zeros is never accepted with a wrong credit count."""
+    """A message with a run of bits zeroed is never accepted with a wrong credit count."""
     for count in range(16):
         bits = Message(expect=0x155, given=count).bits()
         for first in range(1, 19):
@@ -42,7 +42,7 @@ def test_cut_messages():
 
 
 def test_first_messages():
-    """Shifted first messages, with or without a wrong bit, are rejected, so that the listener aligns reliably."""
+    """Shifted first messages are rejected, even with a wrong bit, so the listener aligns reliably."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -61,14 +61,14 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # The message's number is sampled in its first cycle, and `recover` 21 cycles later.
+    # The message number is sampled in the first cycle of a message, and `recover` 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
 
 @pytest.mark.parametrize("latency", [0, 1, 16, 64, 200])
 def test_clean(latency):
-    """A clean link measures its latency exactly, and carries one word per cycle if the window is large enough."""
+    """A clean link measures its latency exactly, and carries one word per cycle if the window permits."""
     play = Play(stream(800), segments=12, latency=latency).run(4000)
     play.assert_mended()
     assert (play.restarts, play.repeated, play.failed) == (0, 0, 0)
@@ -79,7 +79,7 @@ def test_clean(latency):
 
 
 def test_one_flipped_bit():
-    """Known answer: with wires of 16 cycles, a flipped bit of word 5 costs one restart and at most 80 cycles."""
+    """Known answer: with 16-cycle wires, a flipped bit in word 5 costs one restart and at most 80 cycles."""
     clean = Play(stream(700), segments=12, latency=16).run(3000)
     at = clean.moments[5] - 4
     link = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
@@ -92,7 +92,7 @@ def test_one_flipped_bit():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_moment(wire):
-    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if it is on the return line."""
+    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if on the return line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
         link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
@@ -103,7 +103,7 @@ def test_every_moment(wire):
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
 def test_start(wire):
-    """A link starts in spite of a wrong bit at any time, even if a START is repeated before the answer arrives."""
+    """A link starts despite a wrong bit at any time, even if a START is repeated before it is answered."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
             link = Play(stream(70), segments=12, latency=latency)
@@ -114,7 +114,7 @@ def test_start(wire):
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, STARTs and messages from before a reset that arrive after it affect neither data nor latency."""
+    """Words, STARTs and messages from before a reset that arrive later affect neither data nor latency."""
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -131,7 +131,7 @@ def test_reset_shorter_than_the_wires(latency):
 
 @pytest.mark.parametrize("latency", [250, 480])
 def test_long_wires(latency):
-    """A link measures the right latency if the answer to its second START arrives before the third START."""
+    """A link measures the correct latency if its second START is answered before the third START is sent."""
     play = Play(stream(600), segments=12, latency=latency).run(9000)
     play.assert_mended()
     assert play.transmitter.delay == latency
@@ -139,7 +139,7 @@ def test_long_wires(latency):
 
 @pytest.mark.parametrize("wire", ["valid", "data", "line"])
 def test_two_ports(wire):
-    """A wrong bit at any time is repaired while two links start and packets alternate between them."""
+    """A bit error at any time is repaired while two links start and packets alternate between them."""
     for at in range(0, 900, 17):
         play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
         play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
@@ -148,14 +148,14 @@ def test_two_ports(wire):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random(seed):
-    """All words arrive in order despite faults on any wire, cuts, control words, and stalls on all sides."""
+    """All words arrive in order despite faults on any wire, cuts, control words, and stalls anywhere."""
     play = random_play(seed).run(60_000)
     play.assert_mended()
     assert play.receiver.overrun == 0
 
 
 class AgainstThePointer(Transmitter):
-    """Wrong transmitter: it accepts acknowledgements only up to the next word to send."""
+    """Faulty transmitter that accepts acknowledgements only up to the next word to send."""
 
     @property
     def flying(self):
@@ -163,7 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """A link recovers from an outage of the line; it would not if valid numbers ended at the next word to send."""
+    """A link recovers from an outage of the line, unless it rejects numbers past the next word to send."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -177,14 +177,14 @@ def test_no_livelock():
 
 
 class Impatient(Transmitter):
-    """Wrong transmitter: after an unrequested restart it sends words without waiting for a confirmation."""
+    """Faulty transmitter that sends words after an unrequested restart without waiting for confirmation."""
 
     _holds = property(lambda self: False, lambda self, value: None)
 
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """On slow wires a damaged word costs at most four windows; impatient restarts would fill up the wires."""
+    """On slow wires, a damaged word costs at most four windows; impatient restarts would fill the wires."""
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0
@@ -208,7 +208,7 @@ def test_slow_wires(pace):
 
 
 def test_no_end():
-    """If the wires are cut permanently, no word is received, and restarts continue."""
+    """If the wires are cut for good, no words are received, and restarts continue."""
     play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)
     with pytest.raises(AssertionError, match=r"words in 2000 cycles$"):
         play.run(2000)

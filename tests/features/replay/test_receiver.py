@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The receiver of a link that repeats words, in lockstep with its model: hdl/features/replay/receiver.py."""
+"""Receiver of a replay link, in lockstep with its model: hdl/features/replay/receiver.py."""
 
 import random
 
@@ -36,7 +36,7 @@ def test_reset(unit):
 
 
 def test_any_words(unit):
-    """The receiver matches its model for arbitrary words and RESTARTs, and for packets without credit or too long."""
+    """The receiver matches its model for arbitrary words, RESTARTs, and packets without credit or too long."""
     generator = random.Random(7)
     play = Play([], faults=lambda cycle: lambda word, line: (any_word(), line),
                 takes=lambda: generator.random() < .5, control_takes=lambda: generator.random() < .5)

@@ -1,4 +1,4 @@
-"""Proof that the receiver delivers each word once and in order, under any fault that its check detects."""
+"""Proof that the receiver delivers each word once and in order, under any fault the check detects."""
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -14,11 +14,11 @@ NEAR = 3
 
 
 class OnceAndInOrder(wiring.Component):
-    """In each cycle the solver chooses the contents of the wires: nothing; one of the last or next few words, so that
-    words are lost, duplicated and swapped; RESTART with the number of a recent word; or any word with a check that
-    does not match the expected word. The first RESTART is START.
+    """Each cycle the solver drives the wires with nothing; one of the last or next few words, so that words get lost,
+    duplicated and swapped; RESTART with the number of a recent word; or a word with a check that does not match the
+    expected word. The first RESTART is START.
 
-    Wrong words have 10 free bits in addition to their check, more than the check can distinguish.
+    Wrong words have 10 free bits plus their check, more than the check can distinguish.
 
     Word j has the data j, ends a packet if j is 3 modulo 4, and is a control word if j is 5 modulo 8.
 
@@ -46,7 +46,7 @@ class OnceAndInOrder(wiring.Component):
         m = Module()
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
-        due, reached = Signal(10), Signal(10)  # number expected on the wires; number of the first word not received
+        due, reached = Signal(10), Signal(10)  # next number expected on the wires; number of the first missing word
         waits = Signal(init=1)  # whether the receiver waits for a RESTART
         begun = Signal()  # whether START has arrived
 
@@ -105,5 +105,5 @@ def test_once_and_in_order():
 
 
 def test_unseen_faults():
-    """The proof needs its assumption: without it, a wrong word with a matching check is delivered."""
+    """Without the assumption that checks detect wrong words, the proof fails."""
     refuted(OnceAndInOrder(seen=False), depth=8)

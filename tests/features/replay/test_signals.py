@@ -22,7 +22,7 @@ def unit():
 
 
 class Relay:
-    """Model of a relay with a record of its ports; ``queue`` holds the words on the wires to the relay."""
+    """Model of a relay that records its ports; ``queue`` holds the words on the wires to the relay."""
 
     def __init__(self, rank, size):
         self.model = control_words.SignalRelay(queues=QUEUES)
@@ -50,7 +50,7 @@ class Relay:
 
 
 def settle(relays, cycles, generator=None, after=lambda cycle: None):
-    """Run a ring of relays for some cycles, with random stalls and queries if there is a generator."""
+    """Run a ring of relays for some cycles, with random stalls and queries if a generator is given."""
     for cycle in range(cycles):
         after(cycle)
         asked = {"of_node": generator.randrange(len(relays)), "of_queue": generator.randrange(QUEUES)} if (
@@ -65,7 +65,7 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """In staggered runs, no node ever reads a count that is too high, and final counts reach all nodes."""
+    """While runs start at different times, no node reads too high a count, and final counts reach all nodes."""
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
     totals = {}  # completed commands by node and run
@@ -125,7 +125,7 @@ def test_lockstep(unit, seed):
 
 
 def test_model_by_hand():
-    """Known cases: stated latency, one word of its own at a time, dropped words, and changes of the run."""
+    """The model has the documented latency, has one own word in flight, drops words, and handles new runs."""
     relay = Relay(3, 8)
     settle([relay], SOURCES)
 
@@ -143,14 +143,14 @@ def test_model_by_hand():
     sent = play(*foreign)
     assert sent.index(foreign[0]) == SignalRelay.latency
     assert [value for value in sent if value is not None] == foreign
-    # Dropped words: from a node outside the ring, for a missing queue, without a run, or of another type.
+    # Words that are dropped: from a node outside the ring, for a missing queue, without a run, of another type.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
-    # The counts of a run are reported one by one; the next word leaves when the previous one has returned.
+    # A run's counts are reported one by one; the next word leaves once the previous one has returned.
     relay.run, relay.done = 1, [0, 6]
     own = [value for value in play() if value is not None]
     assert own in ([word(3, 0, 1, 0)], [word(3, 1, 1, 6)])
     assert word(3, 1, 1, 6) in (own[0], *play(own[0]))
-    # The first word of a new run clears both counts of the previous run.
+    # The first word of a new run clears both counts of the old run.
     relay.run, relay.done = 2, [0, 0]
     play(word(6, 0, 2, 4), word(6, 1, 2, 5))
     relay.step(of_node=6, of_queue=1)
@@ -164,7 +164,7 @@ def test_model_by_hand():
 
 
 def test_alone():
-    """A node without a position forwards all words and sends none of its own; a single node sends nothing."""
+    """A node without a position only forwards words; a single node sends nothing."""
     for size, run in ((0, 5), (1, 5), (8, 0)):
         relay = Relay(0, size)
         relay.run, relay.done = run, [3, 4]

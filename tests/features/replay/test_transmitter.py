@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The transmitter of a link that repeats words, in lockstep with its model: hdl/features/replay/transmitter.py."""
+"""Transmitter of a replay link, in lockstep with its model: hdl/features/replay/transmitter.py."""
 
 import random
 
@@ -28,7 +28,7 @@ def two():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_links(two, seed):
-    """Packets leave through two ports in random order; each port has its own wires."""
+    """Packets leave through two ports in random order, each with its own wires."""
     generator = random.Random(seed)
     play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
     play.assert_mended()
@@ -36,7 +36,7 @@ def test_two_links(two, seed):
 
 
 def test_two_links_reset(two):
-    """Both links start again after a reset at any time."""
+    """Both links restart after a reset at any time."""
     for play in reset_plays(range(40, 700, 61), 1500, route=[0, 1] * 15):
         assert_lockstep(two, play, "t_")
 
@@ -51,20 +51,20 @@ def test_latency(unit):
 
 
 def test_reset(unit):
-    """After a reset at any time, also with damaged wires, all words are dropped and the link starts again."""
+    """After a reset at any time, even with faulty wires, all words are dropped and the link restarts."""
     for play in reset_plays(range(1, 300, 23), 900):
         assert_lockstep(unit, play, "t_")
 
 
 def test_small():
-    """A small transmitter with a window of three words and eight rows, which are mostly full, matches the model."""
+    """A small transmitter that is mostly full (window of three words, eight rows) matches the model."""
     play = random_play(1, rows=8, window=3, latency=5).run(60_000)
     play.assert_mended()
     assert_lockstep(Unit(ReplayTransmitter(segments=3, egress_words=8, window=3)), play, "t_")
 
 
 def test_no_end(unit):
-    """The unit matches the model if the wires are cut permanently, after or before the link starts."""
+    """The unit matches the model if the wires are cut for good, before or after the link starts."""
     for since in (0, 400):
         play = random_play(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):

@@ -1,6 +1,6 @@
-"""Window of a transmitter's word numbers: hdl/features/replay/window.py.
+"""A transmitter's window of word numbers: hdl/features/replay/window.py.
 
-The transmitter's lockstep tests compare its cycles with a model; here its safety is proven.
+The transmitter's lockstep tests compare its cycles with a model; this file proves that it is safe.
 """
 
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -15,9 +15,9 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """Words are kept until they have arrived, if at least one of any two consecutive messages is true.
+    """Words are kept until they arrive, if of any two consecutive messages at least one is true.
 
-    ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the words that were sent. A
+    ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the number of words sent. A
     true message has a number that was expected at some time since the last true one; a wrong message has any number.
     """
 
@@ -82,5 +82,5 @@ def test_nothing_is_given_up_too_early():
 
 
 def test_two_wrong_messages_are_too_many():
-    """The assumption is needed: after two consecutive wrong messages the property fails."""
+    """The assumption is necessary: after two consecutive wrong messages, the property fails."""
     refuted(KeepsWhatHasNotArrived(two_wrong=True), depth=14)

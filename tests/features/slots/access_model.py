@@ -1,17 +1,17 @@
-"""Golden models of hdl/features/slots/access.py and place.py, by the protocol of docs/ring/slots.md."""
+"""Golden models of hdl/features/slots/access.py and place.py, based on docs/ring/slots.md."""
 
 import dataclasses
 
 _ONCE, _WORDS = (6, 7, 9, 10), 8
 _PLACE, _PERIOD = 13, 1024
 
-#: A packet word, and whether it is the last of its packet.
+#: A packet word, and whether it is the last word of its packet.
 Beat = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs in a cycle: words for the port and of the answer; whether request and port words are taken."""
+    """Outputs in a cycle: words to the port and of the answer; whether words from both sides are taken."""
 
     port: Beat | None
     answer: Beat | None
@@ -20,20 +20,20 @@ class Answered:
 
 
 class AnswerCache:
-    """Keep the answer to the latest request, in case the request is repeated.
+    """Keep the answer to the most recent request, in case the request is repeated.
 
-    ``kept`` is that answer, and ``latest`` the opcode and tag of its request. ``phase`` is "request" for one cycle
-    when a request is examined, and then "words" or "answer". ``drops`` is set for a repeated request.
+    ``kept`` is that answer, and ``latest`` is the opcode and tag of its request. ``phase`` is "request" for one cycle
+    while a request is examined, and then "words" or "answer". ``drops`` is set for a repeated request.
     """
 
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # words of the answer so far, if the answer must be kept
+        self.answer: list[Beat] | None = None  # words of the answer so far, if it must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
-        """Outputs in a cycle with the given inputs."""
+        """Outputs in a cycle with these inputs."""
         passes, plays = self.phase == "words", self.drops and self.phase == "answer"
         answer = None if self.drops else port
         if plays:
@@ -69,7 +69,7 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Model of the relay for node positions, which rank 0 sends first; ``o`` is the offered word."""
+    """Model of the relay for node positions, which start at rank 0; ``o`` is the offered word."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)
@@ -80,7 +80,7 @@ class PositionRelay:
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Rank and size that apply at the node: given as arguments, or received from rank 0."""
+        """Rank and size that apply to the node: as given, or as received from rank 0."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:

@@ -1,6 +1,6 @@
-"""Cycle-accurate golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/slots.md.
+"""Cycle-accurate golden model of :mod:`hdl.features.slots.clock` and the messages of docs/ring/slots.md.
 
-The attributes of :class:`Clock` are the unit's outputs in a cycle; ``step`` applies its inputs and advances.
+The attributes of :class:`Clock` are the unit's outputs in the current cycle; ``step`` applies inputs and advances.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ def sync_word(number: int) -> int:
 
 
 def follow_words(number: int, time: int, rounds: int) -> list[int]:
-    """Words of the FOLLOW message that reports the time when the SYNC with this number left."""
+    """Words of the FOLLOW message with the departure time of SYNC ``number``."""
     return [_SYNC | 2 << 4 | (number | _FOLLOWS) << 12, time % _TIMES, rounds]
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """State of a node's link to its successor in one cycle."""
+    """State of the link to the successor in one cycle."""
 
-    departed: int = 0  # a SYNC is on the wires for the first time
-    repaired: int = 0  # a word is repeated or a RESTART sent
+    departed: int = 0  # a SYNC first appears on the wires
+    repaired: int = 0  # a word is repeated, or a RESTART is sent
     settled: int = 1  # all words have been acknowledged
     round: int = 0  # round-trip time of the wires
 
@@ -55,11 +55,11 @@ class Departures:
 
 
 class Clock:
-    """TIME of a node, and the node's part in the laps of SYNCs."""
+    """Model of a node's TIME and of its part in passing SYNCs around the ring."""
 
     def __init__(self, *, period: int, arrival: int) -> None:
         self._period, self._arrival = period, arrival
-        # TIME is the cycle count plus the offset of the last FOLLOW and later shifts, two cycles delayed.
+        # TIME is the cycle count plus the offset from the last FOLLOW and later shifts, with a delay of two cycles.
         self.time, self._both = 0, 1
         self._cycles, self._offset, self._moved = -arrival, 0, arrival + 2
         self._drifted = self._step = 0
@@ -70,21 +70,21 @@ class Clock:
         self.o: Message | None = None
         self.valid = self.way = self.error = self.looped = 0
         self._count = self._number = 0
-        # State of the node's own SYNC: about to be offered, offered but not sent, sent, disturbed by a repetition;
+        # State of the node's own SYNC: to be offered, offered but not sent, sent, or disturbed by a repetition;
         # then the number of cycles since it left.
         self._pending = self._handed = self._gone = self._spoiled = False
         self._waited, self._patient = 0, False
-        # Whether a FOLLOW is expected, a period has ended since, it has arrived, and the own FOLLOW was offered.
+        # Whether a FOLLOW is expected, a period has passed since, it has arrived, and the node offered one.
         self._awaited = self._old = self._heard = False
         self._followed = True
         self._capture: int | None = None  # cycles until `left` is captured
-        self._leaving = 0  # words of a FOLLOW that have not been offered
-        self._due = 0  # words of a FOLLOW still to be received
+        self._leaving = 0  # FOLLOW words still to be offered
+        self._due = 0  # FOLLOW words still to be received
         self._sets = self._loads = self._valids = False
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              link: Link = Link(), drift: int = 0, shift: int | None = None, reset_link: int = 0) -> None:
-        """Advance one cycle, given the received word, the readiness of the sink, and the state of the link."""
+        """Advance one cycle, given the received word, the sink's readiness and the link state."""
         master, busy = rank == 0, self._pending or self._handed
         taking, followed, heard = self._leaving == 0, self._followed, self._heard
         departs, cycles = bool(link.departed) and self._handed, self._cycles
@@ -129,7 +129,7 @@ class Clock:
             self._restart()
 
     def _count_time(self, master: bool, set_to: int, drift: int, shift: int | None) -> None:
-        """Compute TIME for the next cycle; rank 0 only counts cycles."""
+        """Compute TIME for the next cycle; on rank 0 it is just the cycle count."""
         self.time = (self._both + self._offset) % _TIMES
         self._both = self._cycles + self._moved
         self._moved = self._arrival + 2 if master or self._sets else self._moved + self._step
@@ -138,7 +138,7 @@ class Clock:
         self._drifted = (self._drifted + drift) % _FRACTION
 
     def _send(self, heard: bool, overdue: bool, link: Link) -> None:
-        """Offer a message in the next cycle, if there is one."""
+        """Offer the next message, if any, in the next cycle."""
         sure = self._gone and not self._spoiled and self._capture is None and (link.settled or overdue)
         words = follow_words(self._number, self._base + self._left, (self._rounds + link.round) % (1 << 16))
         self.o = None

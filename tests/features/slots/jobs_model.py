@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of hdl/features/slots/job_*.py, by the protocol of docs/ring/slots.md."""
+"""Cycle-accurate golden models of hdl/features/slots/job_*.py, based on docs/ring/slots.md."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """Superframe length: the smallest power of two with room for 256 control cycles and seven slots per job."""
+        """Superframe length: the smallest power of two that fits 256 control cycles and seven slots per job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -35,18 +35,18 @@ class Frame:
 
     @property
     def window(self) -> int:
-        """Cycles for control words before the first slot."""
+        """Number of cycles for control words before the first slot."""
         return self.cycles - 2 * self.pairs * self.slot
 
     @property
     def kept(self) -> int:
-        """Slot pairs that rank 0 stores, since a packet needs at least 240 cycles to pass around the ring."""
+        """Number of slot pairs that rank 0 stores: a packet needs at least 240 cycles around the ring."""
         return 2 if 2 * self.slot >= 240 else 4
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotState:
-    """Slot state of a node in a cycle."""
+    """State of a node's slot in one cycle."""
 
     soon: int = 0  # a slot begins in the next cycle
     starts: int = 0  # a slot begins in this cycle
@@ -63,7 +63,7 @@ _NO_SLOT = SlotState()
 
 
 class JobTable:
-    """The slots of a node, derived from its TIME."""
+    """Slots of a node, derived from its TIME."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -86,7 +86,7 @@ class JobTable:
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
     def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
-        """Advance one cycle at ``time``; this node's slots begin ``shift`` cycles after rank 0's."""
+        """Advance one cycle at ``time``; this node's slots start ``shift`` cycles after rank 0's slots."""
         frame, position, known = self._frame, self._place, self._known
         inside = position < frame.window
         self._starts = self.slot.soon
@@ -119,7 +119,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """Advance one cycle, given the received word, the readiness of the sink, and the state of the window."""
+        """Advance one cycle, given the received word, the sink's readiness, and the state of the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -142,13 +142,13 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """Message with each job's free room; for ``job``, at most the room in this node."""
+        """Message with the room left for each job; for ``job``, at most the room in this node."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
 
 class JobPath:
-    """Path of packets through a node, which sends, receives and passes on packets."""
+    """Model of the packet path through a node, which sends, receives and forwards packets."""
 
     def __init__(self, *, depth: int, frame: Frame) -> None:
         self._depth, self._frame = depth, frame
@@ -170,13 +170,13 @@ class JobPath:
 
     @property
     def left(self) -> int:
-        """Whether this node begins to send a packet of its own in this cycle."""
+        """Whether this node starts to send a packet of its own in this cycle."""
         return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """Advance one cycle, given the wires, the line, both slots, and a word of its own packet to store."""
+        """Advance one cycle, given the wires, the line, both slots, and a word of the node's packet to store."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1
@@ -193,7 +193,7 @@ class JobPath:
         else:
             self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
 
-        # Passing packets are stored until the slot for sending them.
+        # Passing packets are stored until their slot for sending.
         if coming.of == 1 - job:
             pair = coming.pair % self._frame.kept
             self._kept[pair, self._into] = packet

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of the cache that answers repeated requests."""
+"""Cache that answers repeated requests."""
 
 import random
 
@@ -18,7 +18,7 @@ def keeper():
 
 
 class Port:
-    """Model of an answer cache with a record of its ports, and of a host port that numbers its answer words."""
+    """Model of an answer cache that records its ports, with a host port that numbers its answer words."""
 
     def __init__(self, generator=None):
         self.model, self.columns, self.generator = golden.AnswerCache(), Columns(), generator
@@ -28,7 +28,7 @@ class Port:
         return self.generator is None or self.generator.random() < rate
 
     def ask(self, words, *, answer=2, direct=0, rate=1.0):
-        """Send a request and wait for its answer; return the answer and the number of requests at the port."""
+        """Send a request and wait for the answer; return the answer and the number of requests at the port."""
         asked, self.answers, came = packet(words), [], []
         served, offered = len(self.requests), None
         while not came or not came[-1][1]:
@@ -61,7 +61,7 @@ def request(opcode, tag, *words):
 
 
 def test_twice(keeper):
-    """A repeated command gets the same answer again; commands with a new tag, and repeated reads, are executed."""
+    """A repeated command gets the same answer; commands with a new tag, and repeated reads, are executed."""
     port = Port()
     first, served = port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16)))
     assert served == 1

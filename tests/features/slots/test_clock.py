@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIME and SYNCs of a node, compared with the golden model: hdl/features/slots/clock.py."""
+"""Tests of a node's TIME and SYNC words against the golden model: hdl/features/slots/clock.py."""
 
 import random
 
@@ -23,14 +23,14 @@ def unit():
 
 
 class Node:
-    """Model of a node's clock that also records the values of its ports."""
+    """Model of a node's clock that also records port values."""
 
     def __init__(self, rank, size):
         self.model, self.columns = golden.Clock(period=PERIOD, arrival=ARRIVAL), Columns()
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, link=Link(), drift=0, shift=None, reset_link=0):  # noqa: B008
-        """Run one cycle; return the word that is sent, or None."""
+        """Run one cycle; return the sent word, or None."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
         columns.stream("i", word, 1)
@@ -63,8 +63,8 @@ def test_words():
 
 
 def test_by_hand(unit):
-    """Known answer: a SYNC leaves its sender at TIME 1,000 and has passed links with a round-trip time of 33 cycles,
-    so that it arrives at TIME 1,016. Odd cycles are not lost, since round-trip times are added before halving."""
+    """Known answer: a SYNC that left its sender at TIME 1,000 and passed links with a total round trip of 33 cycles
+    arrives at TIME 1,016. Odd cycles are not lost, because round trips are added before halving."""
     node = Node(3, 8)
     words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -75,7 +75,7 @@ def test_by_hand(unit):
                          link=Link(departed=cycle == 170, settled=cycle >= 230, round=33))
         if word is not None:
             sent[cycle] = word.data
-    # The SYNC was on this node's wires in cycle 98, so that TIME is 1,016 in that cycle.
+    # The SYNC was on this node's wires in cycle 98, which is therefore TIME 1,016.
     assert times[205] == (205, 0)
     assert times[206] == (1000 + 16 + 206 - 98, 1)
     assert times[299] == (1000 + 16 + 299 - 98, 1)
@@ -94,7 +94,7 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """No FOLLOW is sent if the link has repeated words since the SYNC, and a mismatched FOLLOW does not set TIME."""
+    """A link that has repeated words since the SYNC sends no FOLLOW, and a mismatched FOLLOW is ignored."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -141,7 +141,7 @@ def test_drift(unit, drift):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port matches in every cycle, even for words that no node sends."""
+    """All ports match in every cycle, even for words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 2, 4)
     words, number = [], 0
@@ -168,7 +168,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_departures(seed):
-    """Every SYNC on the wires is detected, and no other word is mistaken for a SYNC."""
+    """Every SYNC on the wires is detected; no other word is mistaken for one."""
     generator = random.Random(seed)
     model, columns = golden.Departures(), Columns()
     for _ in range(10_000):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring, with all slot units: the arrival cycles of words do not depend on the other job."""
+"""Two jobs share a ring that has all slot units: one job never affects when the other's words arrive."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ FRAME = JobFrame(longest=37)
 
 
 class Node(wiring.Component):
-    """All slot units of a node, with a source and a sink of packets."""
+    """All slot units of one node, connected to a packet source and a packet sink."""
 
     def __init__(self, rank):
         self._rank = rank
@@ -58,7 +58,7 @@ class Node(wiring.Component):
 
 
 def harm(jobs, sends):
-    """Damage packet words of the given jobs in one data bit and ``last``; bit 4 of a word identifies its job."""
+    """Corrupt a data bit and ``last`` in packet words of the given jobs; bit 4 identifies a word's job."""
     wrong = jobs.bit_select(sends.data[4], 1) & ~sends.kind
     return Cat(0, Const(0, 8), wrong, Const(0, 23), wrong)
 
@@ -92,25 +92,25 @@ WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77])
 
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
 def test_packets(unit, forward, back, drifts):
-    """If both jobs use all slots, all packets arrive in order, for any wire latencies and drifts."""
+    """When both jobs use all slots, all packets arrive in order for any wire latency and clock drift."""
     trace = play(unit, forward=forward, back=back, drifts=drifts)
     assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     grants = {int(trace[f"granted_{n}"].sum()) for n in range(NODES)}
     counts = [in_order(trace, n, PACKET) for n in range(NODES)]
     assert grants == {17}
-    # Packets of the last superframe may be in flight: the packets stored at rank 0, and a few more.
+    # Packets of the last superframe may still be in flight: those stored at rank 0, plus a few more.
     assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
     assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
 
 
 def bursts(generator, share):
-    """Random level that changes at most every 100 cycles."""
+    """Return a random level that changes at most once every 100 cycles."""
     level = np.repeat(generator.random(CYCLES // 100) < share, 100)
     return level.astype(np.uint64)
 
 
 def behaviours(job, generator):
-    """Inputs of a ring, by name, for different behaviours of the nodes of this job."""
+    """Return the ring's inputs, keyed by name, for different behaviours of this job's nodes."""
     first, second = job, job + JOBS
     damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
     late = (np.arange(CYCLES) < 9000).astype(np.uint64)
@@ -130,7 +130,7 @@ def behaviours(job, generator):
 @pytest.mark.parametrize("job", range(JOBS))
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES[1:])
 def test_apart(unit, job, forward, back, drifts):
-    """All words of the other job arrive in the same cycles for every behaviour of this job's nodes."""
+    """Words of the other job arrive in the same cycles however the nodes of this job behave."""
     generator = np.random.default_rng(job)
     rest, seen = range(1 - job, NODES, JOBS), None
     moved = set()

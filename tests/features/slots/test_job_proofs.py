@@ -1,4 +1,4 @@
-"""Proofs about two jobs on one ring: neither influences the other, and slot boundaries cut no packet."""
+"""Proofs that two jobs on one ring do not influence each other and no packet crosses a slot boundary."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -18,11 +18,11 @@ FRAME = JobFrame(longest=LONGEST)
 
 
 class RoomsApart(wiring.Component):
-    """Two nodes at the same position that differ only in the rooms of the unobserved job.
+    """Two nodes at the same position that may differ only in the room advertised by the unobserved job.
 
-    They receive the same words, except for these rooms; their own rooms may differ if they belong to this job.
-    Claims: both accept, offer and grant in the same cycles, offer equal rooms of the observed job, and have the same
-    allowance if they belong to it. ``wrong`` also claims that the rooms of the unobserved job are equal.
+    They receive the same words, except for that room; their own room may differ if they belong to that job. Claims:
+    both accept, offer and grant in the same cycles, offer equal room for the observed job, and have the same
+    allowance if they belong to it. ``wrong`` also makes the false claim that the unobserved job's room is equal.
     """
 
     word: In(message_layout())
@@ -81,13 +81,13 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of path specifications; the solver chooses slots with room for at least a packet and one more word."""
+    """Base of path specifications; the solver chooses slots longer than a packet by at least a word."""
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether paths drive it."""
+        """Drive the slot inputs of paths; return whether in a slot, its cycle, and whether paths drive it."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -116,11 +116,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes with the same slots, each up to ``less`` cycles too short.
+    """Two nodes with the same slots, up to ``less`` cycles too short.
 
-    In slots of the observed job both receive the same words and, if it is their own job, send the same packets; other
-    packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same words leave and
-    arrive, and a passing word never collides with an own word.
+    In slots of the observed job, both receive the same words and, if it is their own job, send the same packets;
+    other packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same words
+    leave and arrive, and a passing word never collides with one of the node's own words.
     """
 
     own: In(1)
@@ -169,11 +169,11 @@ class PathsApart(Slots):
 
 
 class WholePackets(Slots):
-    """A node that sends packets and receives packets of the previous node in the same slot, which begin up to
-    ``slack`` cycles (1 to 3) early or late.
+    """A node that sends and receives packets in the same slot.
 
-    In slots of the other job each incoming word leaves one cycle later; in slots of the own job it arrives. An own
-    packet leaves without a pause, before a packet of the next slot can begin.
+    Received packets begin up to ``slack`` cycles (1 to 3) early or late. In slots of the other job, each incoming
+    word is forwarded one cycle later; in slots of its own job it is received. A packet of the node is sent without a
+    pause and ends before a packet of the next slot can begin.
     """
 
     comes: In(1)
@@ -214,9 +214,9 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes with TIMEs that advance by 1 per cycle, but by 0 to 2 in one cycle of each slot.
+    """Two nodes with TIMEs that advance by 1 per cycle, except by 0 to 2 in one cycle of each slot.
 
-    Both nodes have slots of the same jobs in the same order; a slot is at most ``less`` cycles short.
+    Both nodes have slots of the same jobs in the same order; a slot may be up to ``less`` cycles short.
     """
 
     advance: In(data.ArrayLayout(2, 2))
@@ -253,7 +253,7 @@ class SteadyTables(wiring.Component):
 
 
 def test_rooms_apart():
-    """Equal words lead to equal behaviour at all times, as proven by induction."""
+    """Prove by induction that equal words always lead to equal behaviour."""
     prove(RoomsApart(), depth=2)
     refuted(RoomsApart(wrong=True), depth=4)
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Slot table of two jobs, compared with its golden model."""
+"""Compare the slot table of two jobs with its golden model."""
 
 import random
 
@@ -24,7 +24,7 @@ def test_parameters():
 
 @pytest.mark.parametrize("longest", [*FRAMES, 2, 70, 136, 540, 1000])
 def test_frames(longest):
-    """Known superframes are right, and all dimensions of superframes match the golden model."""
+    """Superframes match hand-computed values, and all their dimensions match the golden model."""
     frame, model = JobFrame(longest=longest), golden.Frame(longest)
     shape = (frame.slot, frame.cycles, frame.pairs, frame.window, frame.kept)
     assert shape == (model.slot, model.cycles, model.pairs, model.window, model.kept)
@@ -40,7 +40,7 @@ def test_frame_of():
 
 
 def times(generator, cycles, frame):
-    """Draw TIMEs that advance by 0 to 2 cycles per cycle, jump, and wrap."""
+    """Draw TIMEs that advance by 0 to 2 per cycle, jump, and wrap around."""
     time = generator.getrandbits(32)
     for cycle in range(cycles):
         yield time
@@ -53,7 +53,7 @@ def times(generator, cycles, frame):
 @pytest.mark.parametrize("longest", FRAMES)
 @pytest.mark.parametrize("job", range(2))
 def test_table(longest, job):
-    """Every port matches in every cycle, even if TIME jumps or becomes invalid."""
+    """Every port matches the model in every cycle, even if TIME jumps or becomes invalid."""
     unit = Unit(JobTable(frame=JobFrame(longest=longest)), name=f"JobTable{longest}")
     generator = random.Random(longest + job)
     model, columns, slots = golden.JobTable(golden.Frame(longest)), Columns(), set()

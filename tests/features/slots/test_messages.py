@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Message gate of slots, host and host port, compared with its golden model: hdl/features/slots/messages.py."""
+"""Message gate compared with its golden model: hdl/features/slots/messages.py."""
 
 import random
 
@@ -20,14 +20,13 @@ def unit():
 
 
 class Node:
-    """Model of a message gate with a record of its ports."""
+    """Model of a message gate that records its ports."""
 
     def __init__(self, rank):
         self.gate, self.columns, self.rank, self.offered = Gate(), Columns(), rank, {}
         self.wild = False  # whether the port sends unrequested answers
 
     def step(self, **inputs):
-        """Run one cycle; return the outputs."""
         at = Inputs(rank=self.rank, **inputs)
         out, columns = self.gate.look(at), self.columns
         columns.note(rank=self.rank, reset_link=at.reset_link, heard=at.heard is not None,
@@ -37,7 +36,7 @@ class Node:
                                   ("message_o", out.message, at.message_ready)):
             columns.stream(name, beat, ready)
         self.gate.step(at)
-        # An offer remains until it is accepted, but a link reset withdraws an offered message.
+        # An offer remains until it is accepted, except that a link reset withdraws an offered message.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
                                   ("message", out.message, at.message_ready)):
             before = self.offered.get(name)
@@ -47,7 +46,7 @@ class Node:
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):
-    """Run a node with received words by cycle, packets of the host and of the port, and the port's ``answers`` to
+    """Run a node on received words (by cycle), packets from the host and the port, and the port's ``answers`` to
     requests; return all outgoing words with their cycles."""
     coming, waiting, answers = dict(heard), {"host": list(host), "port": list(port)}, list(answers)
     sent = {"host": [], "port": [], "message": []}
@@ -83,7 +82,7 @@ def test_header():
 
 
 def test_check():
-    """Two wrong bits, or any wrong bits of one word, are detected: their check values are independent."""
+    """Two wrong bits, or any number of wrong bits in one word, are detected."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0
@@ -99,7 +98,7 @@ def test_check():
 
 
 def test_request(unit):
-    """A request of one message is at the port 4 cycles after its last word, and its answer becomes a message."""
+    """A one-message request reaches the port 4 cycles after its end; its answer becomes a message."""
     node, words = Node(3), [11, 12, 13]
     sent = message(Header(3, count=3, begin=1, end=1), words)
     out = play(node, 60, heard=at(5, sent), port=[])
@@ -112,7 +111,7 @@ def test_request(unit):
 
 
 def test_long_request_and_answer(unit):
-    """A request of three messages, the first two acknowledged, gets an answer of three messages."""
+    """A three-message request gets a three-message answer after two acknowledgements."""
     node, words = Node(2), list(range(150))
     parts = [words[:64], words[64:128], words[128:]]
     empty = made(Header(source=2, response=1))
@@ -133,7 +132,7 @@ def test_long_request_and_answer(unit):
 
 
 def test_rank_0(unit):
-    """Rank 0 forwards the host's messages, passes the host's requests to its port, and drops excess words."""
+    """Rank 0 forwards the host's messages, passes requests to its own port, and drops excess words."""
     node = Node(0)
     header, long = Header(5, count=2, begin=1, end=1).word, Header(6, count=64).word
     host = [*packet([header, 1, 2]), *packet([0x01000001, 7]), *packet([long, *range(80)]), *packet([0x02000001])]
@@ -149,7 +148,7 @@ def test_rank_0(unit):
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "long", "lost", "again"])
 def test_malformed(unit, damage):
-    """A damaged message has no effect; an incomplete request ends when the next request begins."""
+    """A corrupted message has no effect; an incomplete request ends when the next request begins."""
     node = Node(1)
     first = message(Header(1, count=64, begin=1), range(64))
     second = message(Header(1, count=64, number=1), range(64, 128))
@@ -168,7 +167,7 @@ def test_malformed(unit, damage):
     assert words_of(out["port"]) == [(word, 0) for word in range(64)]
     assert words_of(out["message"]) == made(Header(source=1, response=1))
     out = play(node, 200, heard=at(0, message(Header(1, count=2, begin=1, end=1), [5, 6])))
-    # The incomplete request has ended, and the next one waits for its response.
+    # The incomplete request has been dropped, and the next one is waiting for its response.
     assert {last for _, last in words_of(out["port"])} == {1}
     out = play(node, 200, port=packet([31, 32]))
     assert words_of(out["message"]) == made(Header(source=1, begin=1, response=1), [31, 32])
@@ -178,7 +177,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Ports match the model in every cycle: requests, stalls, resets, any messages, unrequested answers."""
+    """Ports match the model with requests, stalls, resets, random messages and unrequested answers."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

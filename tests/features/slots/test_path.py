@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Packet path of a node in slots, compared with its golden model: hdl/features/slots/path.py."""
+"""Path of slot packets through a node, compared with its golden model: hdl/features/slots/path.py."""
 
 import random
 
@@ -27,7 +27,7 @@ def packet(generator, words):
 
 
 def test_check():
-    """A message's check covers only the message's words, whatever control words or packets preceded them."""
+    """A message's check covers only its own words, regardless of preceding control words or packets."""
     generator = random.Random(1)
     for length in (1, 2, 9):
         model, sent, hush = Path(depth=DEPTH, message_depth=20), [], 0
@@ -46,7 +46,7 @@ def test_check():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(seed):
-    """Every port matches in every cycle, for arbitrary modes and words of all kinds."""
+    """All ports match in every cycle, for arbitrary modes and words of all kinds."""
     unit = Unit(SlotPath(depth=DEPTH, message_depth=20))
     generator = random.Random(seed)
     model, columns = Path(depth=DEPTH, message_depth=20), Columns()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Packets and messages in slots on rings with inexact TIMEs and wires of any latency: hdl/features/slots."""
+"""Slot packets and messages on rings with inexact TIMEs and wires of any latency: hdl/features/slots."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ NODES, LONGEST, MESSAGE = 8, packet_words(256), 65
 
 
 class Ring(wiring.Component):
-    """Eight nodes with given TIMEs and targets or, if ``direct``, with given slots."""
+    """Ring of eight nodes with TIMEs and targets as inputs or, if ``direct``, with slots as inputs."""
 
     def __init__(self):
         each = {}
@@ -51,7 +51,7 @@ class Ring(wiring.Component):
             shown = {"valid": ingress.o.valid, "data": ingress.o.payload.data, "last": ingress.o.payload.last,
                      "heard": path.heard, "word": path.word, "lost": path.lost, "overrun": ingress.overrun}
             m.d.comb += [
-                # After an empty superframe, a single superframe follows.
+                # The first superframe is empty, and only one more follows.
                 table.now.eq(inputs["now"]), table.target.eq(inputs["target"] - 100), table.gap.eq(100),
                 table.sets.eq(inputs["granted"]), table.granted.eq(table.over & ~granted),
                 table.slots.eq(self.slots), table.rank.eq(n),
@@ -81,7 +81,7 @@ def pulse(cycles, at):
 
 @pytest.mark.parametrize("hops", range(1, NODES))
 def test_hops(unit, hops):
-    """A packet of 268 words takes 3 cycles to the wires, 16 per hop, 1 per passed node, and 3 in the receiver."""
+    """A packet of 268 words takes 3 cycles to the wires, 16 per hop, 1 per node, and 3 to be received."""
     assert LONGEST == 268
     cycles, start = 1200, 400
     rows = {"direct": 1, "on_0": pulse(cycles, 3), "starts_0": pulse(cycles, start), "mode_0": 1,
@@ -101,14 +101,14 @@ def test_hops(unit, hops):
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """Full slots lose no word, even with a TIME error of ``lean`` per link, and messages end at the planned times."""
+    """Full slots lose no words, even if TIME is off by ``lean`` per link; messages end as planned."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])
     start = 2000
     rows = {"slots": table.bits, "to": NODES - 1}
     for n in range(NODES):
-        # TIME is off by up to one cycle, and the error varies.
+        # TIME has a varying error of up to one cycle.
         jitter = np.repeat(generator.integers(-1, 2, 1 + cycles // 700), 700)[:cycles] if n else 0
         now = np.arange(cycles, dtype=np.int64) + jitter + lean * n
         rows |= {f"now_{n}": now.astype(np.uint64) & 0xFFFFFFFF, f"target_{n}": start + int(ways[n]) + lean * n,
@@ -133,7 +133,7 @@ def test_superframes(unit, wire, slots, lean):
 
 
 def test_answers(unit):
-    """A node's messages reach rank 0 through the nodes after it, in slots that alternate with rank 0's own."""
+    """A node's messages reach rank 0 through its successors, in slots that alternate with rank 0's slots."""
     cycles, start, table = 8_000, 2000, Table(8, LONGEST, 3, 1)
     ways = 17 * np.arange(NODES)
     rows = {"slots": table.bits, "to": 0, "message_on_3": 1}

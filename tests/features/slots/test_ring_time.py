@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIME at all nodes of a ring of replay links with wires of any latency: hdl/features/slots/clock.py"""
+"""TIME on all nodes of a ring of replay links with any wire latency: hdl/features/slots/clock.py"""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ from tests.features.slots.wires import FORWARD, Wires
 
 NODES = 8
 PACKET = 36
-#: Initial TIMEs and drifts relative to rank 0: up to 1,000 cycles, and up to 105 / 2^20, which is 100 ppm.
+#: Initial TIMEs and clock drifts relative to rank 0: up to 1,000 cycles and 105 / 2^20 (100 ppm).
 SHIFTS = (0, 1000, -1000, 999, -1, 517, -700, 1000)
 DRIFTS = (0, 105, -105, 105, -105, 100, -3, -105)
 
 
 class Node(wiring.Component):
-    """A clock, a KEEPALIVE unit, and the ends of both links."""
+    """Node with a clock, a KEEPALIVE unit and the ends of both links."""
 
     def __init__(self):
         self.clock, self.alive = Clock(arrival=ReplayReceiver.latency - 2), KeepAlive()
@@ -65,7 +65,7 @@ class Node(wiring.Component):
 
 
 class Ring(wiring.Component):
-    """A ring of up to eight nodes; further nodes are unused."""
+    """Ring of up to eight nodes; the remaining nodes are unused."""
 
     def __init__(self):
         each = {}
@@ -109,7 +109,7 @@ def unit():
 
 
 def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more):
-    """Run a ring; return TIMEs relative to rank 0 and their validity, by node and cycle, and the whole trace."""
+    """Run a ring; return TIME relative to rank 0 and its validity, both by node and cycle, and the trace."""
     rows = {"size": size, "traffic": traffic}
     for n in range(NODES):
         shift, shifts = np.zeros(cycles, np.uint64), np.zeros(cycles, np.uint64)
@@ -127,7 +127,7 @@ def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more)
 @pytest.mark.parametrize(("size", "wires"), [(2, [1]), (3, [16, 7, 33]), (5, [16]), (8, [16]),
                                              (8, [1, 16, 5, 40, 2, 63, 3, 8])])
 def test_offset(unit, size, wires, traffic):
-    """Each valid TIME is within one cycle of rank 0's, with or without packets, and ``error`` is 0."""
+    """Valid TIMEs are within one cycle of rank 0's, with or without traffic, and ``error`` is 0."""
     offsets, valid, trace = play(unit, size=size, cycles=30_000, forward=wires, back=wires, traffic=traffic)
     first = [int(np.argmax(row)) for row in valid]
     assert all(valid[n, first[n]:].all() for n in range(size))
@@ -141,7 +141,7 @@ def test_offset(unit, size, wires, traffic):
     assert len(looped) in (6, 7)
     assert abs(trace["error"].astype(np.int16)).max() == 0
     ways = np.cumsum([wires[n % len(wires)] for n in range(size)])
-    ways = np.roll(ways, 1)  # rank 0 uses the latency of the whole ring
+    ways = np.roll(ways, 1)  # rank 0 uses the latency of the entire ring
     assert [int(trace[f"way_{n}"][-1]) for n in range(size)] == ways.tolist()
     print(f"{size} nodes, wires {wires}, traffic {traffic}: TIMEs valid {[f - 4096 for f in first]} cycles behind "
           f"the period, offsets at most {worst}")
@@ -149,7 +149,7 @@ def test_offset(unit, size, wires, traffic):
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
 def test_unequal(unit, forward, back):
-    """With unequal latencies, TIME is off by half of the summed differences; rank 0 measures the total error."""
+    """With unequal latencies, TIME is off by half the accumulated difference; rank 0 measures the total error."""
     size = 8
     offsets, _, trace = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
     differences = np.array([back[n % len(back)] - forward[n % len(forward)] for n in range(size)])
@@ -162,7 +162,7 @@ def test_unequal(unit, forward, back):
 
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_damage(unit, link):
-    """A SYNC that is damaged or delayed by a repetition does not set TIME, so that no node gets a wrong TIME."""
+    """A SYNC that is damaged or delayed by a repetition does not set TIME, so no node gets a wrong TIME."""
     size, cycles, set_by_first = 4, 9_000, set()
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)
@@ -172,12 +172,12 @@ def test_damage(unit, link):
         assert not offsets[valid].any(), at
         assert valid[:, -1].all(), at
         set_by_first.add(tuple(valid[:, 7000].tolist()))
-    # Either all nodes have a TIME, or only the nodes up to the damaged link.
+    # Either all nodes have a TIME, or only those up to the damaged link.
     assert set_by_first == {(True,) * size, tuple(rank <= link for rank in range(size))}
 
 
 def test_reset(unit):
-    """After a link reset TIME keeps counting, but it is invalid until the next SYNC."""
+    """After a link reset, TIME keeps counting but is invalid until the next SYNC."""
     size, cycles = 4, 14_000
     reset = np.zeros(cycles, np.uint64)
     reset[6000:6100] = 1

@@ -1,4 +1,4 @@
-"""Proofs about slots: no passing word collides with a node's own words, and slot boundaries cut no packet."""
+"""Slot proofs: passing words do not collide with own words, and slot boundaries do not cut packets."""
 
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -16,12 +16,12 @@ LONGEST = 2
 class Undisturbed(wiring.Component):
     """A node in slots with modes chosen by the solver, each at least ``LONGEST`` + 4 cycles long.
 
-    The node's packets have up to ``LONGEST`` words, which enter with any pauses. Passing packets began at the
-    previous node in the same slot, and arrive up to ``slack`` cycles (1 to 3) early or late. Control words come and
-    go in any cycle.
+    The node's packets have up to ``LONGEST`` words, which arrive with arbitrary pauses. Passing packets began at the
+    previous node in the same slot and arrive up to ``slack`` cycles (1 to 3) early or late. Control words may come
+    and go in any cycle.
 
-    All words that must pass do so. An own packet leaves without pauses or words in between, and ends before a packet
-    of the next slot can begin.
+    Every word that must pass does pass. The node's own packets leave without pauses or other words in between, and
+    end before a packet of the next slot can begin.
     """
 
     starts: In(1)
@@ -49,7 +49,7 @@ class Undisturbed(wiring.Component):
             Assume(~self.starts | ~begun | (in_slot >= length - 1)),
             path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
             Assume(~(self.mode.drives & self.mode.passes)),
-            # Data of the node's own packets: a mark, 1 in the first word and 2 in all later words.
+            # Data of the node's own packets: a marker, 1 in the first word and 2 in all later words.
             path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
             path.i.payload.data.eq(Mux(index == 0, 0x11, 0x21)),
             Assume(~self.ends | (index != 0)), Assume(self.ends | (index != LONGEST - 1)),
@@ -96,11 +96,11 @@ class Undisturbed(wiring.Component):
 
 
 class SteadySlots(wiring.Component):
-    """Two nodes with the same table of slots and with TIMEs that differ by at most one cycle.
+    """Two nodes with the same slot table and with TIMEs that differ by at most one cycle.
 
 
-    TIME advances by 1 in each cycle, but by 0 to 2 in one cycle per slot. Each slot for packets lacks at most
-    ``less`` of its cycles, and both nodes have slots of the same kinds in the same order.
+    TIME advances by 1 in each cycle, but by 0 to 2 in one cycle per slot. Each packet slot is at most ``less`` cycles
+    short, and both nodes have the same kinds of slots in the same order.
     """
 
     slots: In(table_layout())
@@ -157,7 +157,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """The bound of two cycles is tight: the claim that slots lack at most one cycle is refuted."""
+    """The bound of two cycles is tight: the claim that slots are at most one cycle short is refuted."""
     refuted(SteadySlots(less=1), depth=16)
 
 

@@ -12,13 +12,13 @@ from tests.proofs import held, refuted
 
 
 class FoldedRecords(wiring.Component):
-    """A node in a lap of given records, which arrive with pauses and between arbitrary words. The resulting table
-    depends only on the records and the lap's parity, so that nodes with the same records get the same table.
+    """A node in a lap of given records, which arrive with pauses and among arbitrary words. The resulting table
+    depends only on the records and the parity of the lap, so nodes with the same records get the same table.
 
-    The solver chooses ring size, rank and records. It also chooses the results over all records, which are constant:
-    the maximum number of packets, the minimum room, and the longest packet, each with a rank where it occurs, and the
-    lowest rank other than 0 that wants to send a message. The rank of the latest record determines which results the
-    table contains so far.
+    The solver chooses ring size, rank and records, and also the constant results over all records: the maximum number
+    of packets, the minimum room and the longest packet, each with a rank where it occurs, and the lowest rank other
+    than 0 that has a message to send. The rank of the latest record determines which results the table contains so
+    far.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Received words are records of the tracked lap, or arbitrary words.
+        # Received words are either records of the tracked lap or arbitrary words.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):
@@ -85,7 +85,7 @@ class FoldedRecords(wiring.Component):
             return Mux(rank > self.rank, self.size, 0) + self.rank - rank
 
         def folded(rank):
-            """Whether the table already includes the record of a rank."""
+            """Whether the table already includes the record of ``rank``."""
             return dut.sent & (place(rank)[:5] <= place(dut.turn)[:5]) & ~(dut.folds & (rank == dut.turn))
 
         came, said = (data.View(layout, dut.o.payload.data) for layout in (record_word_layout(), lap_layout()))
@@ -118,10 +118,10 @@ class FoldedRecords(wiring.Component):
 
 
 def test_equal_tables():
-    """Equal records always give equal tables in rings of 2 to 15 nodes."""
+    """In rings of 2 to 15 nodes, equal records always give equal tables."""
     prove(FoldedRecords(), depth=2)
 
 
 def test_unequal_tables():
-    """The specification with a wrong rule for the longest packet is refuted."""
+    """A specification with a wrong rule for the longest packet is refuted."""
     refuted(FoldedRecords(most=3, wrong=True), depth=9)

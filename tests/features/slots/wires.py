@@ -1,4 +1,4 @@
-"""Link wires with adjustable latency, and sources of packets."""
+"""Link wires with adjustable latency, and packet sources."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ PACKET = 1
 
 
 class Wires(wiring.Component):
-    """Delay line of 1 to 63 cycles; ``delay`` is the number of cycles."""
+    """Delay line with an adjustable delay of 1 to 63 cycles."""
 
     def __init__(self, width):
         super().__init__({"i": In(width), "o": Out(width), "delay": In(6)})
@@ -34,7 +34,7 @@ class Wires(wiring.Component):
 
 
 class Source(wiring.Component):
-    """Source of packets; a word consists of a type, a destination and a consecutive number."""
+    """Packet source; each word consists of a type, a destination and a serial number."""
 
     def __init__(self, *, type):
         self._type = type
@@ -55,11 +55,11 @@ class Source(wiring.Component):
 
 
 class WiredRing(wiring.Component):
-    """Nodes in a ring of wires with forward and return latencies given by inputs.
+    """A ring of nodes and wires, with forward and return latencies set by inputs.
 
-    ``inputs`` and ``outputs`` map names to a shape and a function of a node that returns the signal; port names have
-    the node's number appended. ``ends`` returns the outgoing and the incoming wires of a node. ``damage`` is the
-    shape of an input, and a function that returns the bits of outgoing words to invert.
+    ``inputs`` and ``outputs`` map names to a shape and a function that returns a node's signal; port names are
+    suffixed with the node number. ``ends`` returns a node's outgoing and incoming wires. ``damage`` is an input's
+    shape and a function that returns the bits to invert in outgoing words.
     """
 
     def __init__(self, nodes, make, ends, inputs, outputs, damage):
@@ -93,7 +93,7 @@ class WiredRing(wiring.Component):
 
 
 def note_wires(columns, generator, model, came, own, line):
-    """Record a node's wires in a cycle: incoming and outgoing words, transmitter words, and return lines."""
+    """Record a node's wires for one cycle: incoming and outgoing words, transmitter words and return lines."""
     back = generator.getrandbits(1)
     heard = dataclasses.replace(came, valid=came.valid & came.kind)
     for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
@@ -102,7 +102,7 @@ def note_wires(columns, generator, model, came, own, line):
 
 
 def in_order(trace, to, type):
-    """Check that words of packets or messages arrive at a node in order; return their number, without check words."""
+    """Check that packet or message words arrive in order; return their number, excluding check words."""
     prefix, words = ("valid", "data") if type == PACKET else ("heard", "word")
     data = trace[f"{words}_{to}"][trace[f"{prefix}_{to}"] != 0]
     data = data[data >> np.uint64(32) == 0] if type != PACKET else data

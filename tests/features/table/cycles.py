@@ -10,10 +10,10 @@ from sim.golden import planes, stream
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.hdl.compression import plane_cycles
 
-#: Number of cycles after a reset while an encoder clears its record of seen exponents.
+#: Number of cycles that an encoder takes after a reset to clear its record of seen exponents.
 _CLEARING = 16
 
-#: Registers of the encoder between the input register and the codes, without centroids.
+#: Number of encoder registers between the input register and the codes, without centroids.
 _STAGES = 2
 
 
@@ -32,7 +32,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # first cycle after the previous packet; cycle when the last bytes of that packet were accepted
+    idle = taken = 0  # first cycle after the previous packet; cycle when its last bytes were accepted
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
@@ -71,7 +71,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
 
 def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder that receives valid packets."""
+    """Trace all cycles of a decoder that receives valid packets."""
     words = planes.word_count(lanes, table.width)
     decoding = plane_cycles.Decoding(words, packets, willing, ready)
     for packet in packets:

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tables of every kind, and benches of their units, for tests of the encoder and the decoder."""
+"""Lookup tables of every kind, and test benches for their units, shared by encoder and decoder tests."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SMALL = LookupTable(mantissas=16, exponents=16)
 
 LOADED = LookupTable(centroids=True, loaded=True)
 
-#: Tables and lane counts that cover every kind of table and every lane count.
+#: Tables and lane counts; together they cover every kind of table and every lane count.
 UNITS = [(PLAIN, 1), (PLAIN, 4), (PLAIN, 8), (CENTROIDS, 2), (CENTROIDS, 8), (HALF, 4), (LOSSLESS, 8), (SMALL, 1)]
 
 def name_of(value):
@@ -38,13 +38,13 @@ units = pytest.mark.parametrize(("table", "lanes"), UNITS, ids=name_of)
 
 
 def gateware(table):
-    """Gateware parameters that correspond to the parameters of a golden model."""
+    """Convert a golden model's parameters to gateware parameters."""
     format = {each.width: each for each in (FP32, BF16)}[table.format.width]
     return hardware.LookupTable(**{**vars(table), "format": format})
 
 
 def random_vectors(generator, table, total):
-    """Draw vectors of varying lengths: weights, random bits, and numbers with few exponents."""
+    """Draw vectors of random length with random weights, random bits or few different exponents."""
     vectors = []
     while sum(map(len, vectors)) < total:
         count = int(generator.integers(1, 200))
@@ -67,7 +67,7 @@ def random_centroids(generator, table):
 
 
 def loaded_unit(kind, table, lanes, centroids):
-    """Unit that is loaded with centroids after each reset, if its table requires it."""
+    """Create a unit; if its table has a codebook, the unit is loaded with ``centroids`` after each reset."""
     unit = BENCH.unit(kind, table, lanes)
     unit.load = None
     if centroids is not None and kind is Encoder:

@@ -14,7 +14,7 @@ _SYMBOLS, _LONGEST = 16, 6
 
 
 def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
-    """For each element and the end: the code length, and whether the code is the escape."""
+    """Return the code length of each element and of the end symbol, and whether the code is the escape."""
     of = dict(zip(code.exponents, code.lengths, strict=False))
     exponents = (np.asarray(elements, np.uint32) >> 7 & 0xFF).tolist()
     escape = code.lengths[-1]
@@ -23,7 +23,7 @@ def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
 
 def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder; the trace's ``scan`` holds the handshakes of the table stream."""
+    """Trace an encoder cycle by cycle; the trace's ``scan`` holds the handshakes of the table stream."""
     tables = stream.Feed(6 * len(packets), table_willing)
     feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
     output, registers = stream.Output(ready), plane_cycles.Registers(feed, 3)
@@ -57,7 +57,7 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
 
 def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder that receives valid packets."""
+    """Trace a decoder cycle by cycle while it receives valid packets."""
     lengths = [_lengths(packet, code) for packet, code in zip(packets, codes, strict=True)]
     code_format = PrefixCode()
     words = [code_format.words([length + 8 * escape for length, escape in packet]) for packet in lengths]
@@ -74,7 +74,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     upper = final = pending = present = False
     out = -1
     fill = state = step = packet = 0
-    # States 0 to 5 receive table words; states for 16 symbols, elements and escapes follow.
+    # States 0 to 5 receive table words; they are followed by one state for each of 16 symbols, elements and escapes.
     elements, escapes = 6 + _SYMBOLS, 7 + _SYMBOLS
     for cycle in range(end):
         offering = offering or (feed[cycle] and taken < total)
@@ -99,7 +99,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
             consumed, forward, after = 8, True, elements
             ending = step == len(lengths[packet]) - 1
             step += 1
-        # Update the registers from the last to the first.
+        # Update the registers in order from output to input.
         if output_free:
             out = sent if present else -1
             sent += present

@@ -24,7 +24,7 @@ tables = pytest.mark.parametrize("table", [SENT, LOADED], ids=["sent", "loaded"]
 
 
 class _Store(wiring.Component):
-    """The unit with ``final`` renamed to ``ends``, since ``final`` is not a valid member name in C++."""
+    """The unit with ``final`` renamed to ``ends``, since ``final`` cannot be a member name in C++."""
 
     def __init__(self, *, table):
         self._store = CentroidStore(table=table)
@@ -61,7 +61,7 @@ def _level(number, bits):
 
 
 def _check(table, trace, note):
-    """Check all outputs in all cycles against the accepted words and the executed steps."""
+    """Check all outputs in all cycles, given the accepted words and the executed steps."""
     bounds, length = table.mantissas - 1, table.load_length
     words = [None] * (length - bounds)
     loaded = index = 0
@@ -102,7 +102,7 @@ def _check(table, trace, note):
 @pytest.mark.parametrize("source", STALLS)
 @tables
 def test_lockstep(table, source):
-    """Outputs match for loads of the right length, too few or too many words, and for steps between loads."""
+    """Outputs match for loads with too few, enough or too many words, and for steps between loads."""
     cycles, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     lengths = np.where(generator.random(120) < 0.5, table.load_length,
@@ -120,7 +120,7 @@ def test_lockstep(table, source):
 
 
 def _load(table, words, *, cycles=None):
-    """Trace of one load at a word per cycle, and then of steps that output the centroids repeatedly."""
+    """Trace of one load at one word per cycle, followed by steps that output the centroids repeatedly."""
     cycles = cycles or 3 * table.load_length
     opened = np.arange(cycles) < len(words)
     return _unit(table).lockstep(
@@ -130,7 +130,7 @@ def _load(table, words, *, cycles=None):
 
 @tables
 def test_known(table):
-    """Known load: one bound per cycle is written to its level of the tree, and centroids are output repeatedly."""
+    """In a known load, one bound per cycle is written to its tree level; centroids repeat."""
     _unit(table).reset()
     words = np.arange(table.load_length, dtype=np.uint64) + np.uint64(100)
     trace = _load(table, words)
@@ -148,7 +148,7 @@ def test_known(table):
 
 @tables
 def test_reset_in_a_load(table):
-    """After a reset during a load, loads and the output of the centroids start from the beginning."""
+    """After a reset during a load, loads and centroid output start from the beginning."""
     unit = _unit(table)
     words = np.arange(table.load_length, dtype=np.uint64)
     for cut in (1, table.mantissas, table.load_length + 2):

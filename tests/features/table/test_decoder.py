@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Decoder of packets that contain tables and codes: hdl/features/table/decoder.py."""
+"""Tests of the decoder for packets with a table and codes: hdl/features/table/decoder.py."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.hdl.compression import packets
 
 @pytest.mark.parametrize("length", [1, 31, 33, 64])
 def test_wrong_loads_of_a_decoder(length):
-    """A centroid table with too few or too many words is reported; the next table is accepted."""
+    """A centroid table of the wrong length is reported, and the next table is accepted."""
     centroids = np.arange(32, dtype=np.uint32) << 18
     unit = loaded_unit(Decoder, LOADED, 4, centroids[::-1])
     unit.reset()
@@ -37,7 +37,7 @@ def test_wrong_loads_of_a_decoder(length):
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_decoder_latency(lanes):
-    """A packet of one group with one exponent is decoded with the stated latency after its first codes."""
+    """A packet of one group with one exponent is decoded with the documented latency after its first codes."""
     decoder = Decoder(table=gateware(PLAIN), lanes=lanes)
     words = PLAIN.encode(np.full(32, 0x3F80_0000, np.uint32))
     trace = run_decoder(PLAIN, lanes, [words], cycles=200)
@@ -45,13 +45,13 @@ def test_decoder_latency(lanes):
     if decoder.words > 1:
         assert when[0] == 3 + -(-6 // (4 * decoder.words)) - 1 + decoder.latency
     else:
-        # One word arrives per cycle, and the third word completes the first codes.
+        # One word arrives per cycle; the third word completes the first codes.
         assert when[0] == 2 + 2 + decoder.latency
 
 
 @units
 def test_decoder_short_packets(table, lanes):
-    """A packet truncated within its table or a group of codes is reported; the next one is decoded correctly."""
+    """A packet that ends within its table or a group is reported, and the next one is decoded correctly."""
     generator = np.random.default_rng(1)
     vector = (generator.standard_normal(70) * 0.02).astype(np.float32).view(np.uint32)
     vector = vector >> np.uint32(32 - table.format.width)
@@ -78,7 +78,7 @@ def test_decoder_short_packets(table, lanes):
 
 @units
 def test_decoder_bad_packets(table, lanes):
-    """Unordered exponents, and indices beyond the table, are reported."""
+    """Unordered exponents and out-of-range indices are reported."""
     shift = np.uint32(32 - table.format.width)
     vector = np.array([1, 2, 4], np.float32).view(np.uint32) >> shift
     centroids = random_centroids(np.random.default_rng(1), table)

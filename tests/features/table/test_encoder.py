@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Encoder of packets that contain tables and codes: hdl/features/table/encoder.py."""
+"""Encoder of packets with tables and codes: hdl/features/table/encoder.py."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from tests.hdl.compression import packets
 
 @units
 def test_scans_overlap(table, lanes):
-    """The next packet is scanned while a packet is encoded: four packets take little longer than five passes."""
+    """A packet is scanned while the previous one is encoded: four packets take little longer than five passes."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(2048) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 4
@@ -34,7 +34,7 @@ def test_scans_overlap(table, lanes):
 
 @units
 def test_encoder_latency(table, lanes):
-    """The latency from the last beat of eight elements to the word that their codes complete is exact."""
+    """The latency from the last beat of eight elements to the word completed by their codes is exact."""
     encoder = Encoder(table=gateware(table), lanes=lanes)
     generator = np.random.default_rng(1)
     vector = (generator.standard_normal(1024) * 0.02).astype(np.float32).view(np.uint32)
@@ -47,7 +47,7 @@ def test_encoder_latency(table, lanes):
     width, size = table.code_width(exponents), 4 * encoder.words
     preamble = 4 * (len(words) - 32 * width)
     checked = 0
-    for eight in range(32, 128):  # later groups of eight are not delayed by the table
+    for eight in range(32, 128):  # the table does not delay later groups of eight
         first = preamble + eight * width
         beat = first // size
         if (first + min(width, size)) // size > beat:
@@ -58,7 +58,7 @@ def test_encoder_latency(table, lanes):
 
 @units
 def test_unknown_exponents(table, lanes):
-    """An exponent that the scan has not seen is reported, and the next packet is encoded correctly."""
+    """Exponents missing from the scan are reported, and the next packet is encoded correctly."""
     shift = np.uint32(32 - table.format.width)
     vector = np.full(40, 0x3F80_0000, np.uint32) >> shift
     other = vector.copy()
@@ -73,7 +73,7 @@ def test_unknown_exponents(table, lanes):
 
 @pytest.mark.parametrize("lanes", [1])
 def test_too_many_exponents(lanes):
-    """Encoder and decoder both report a packet with too many exponents; the decoder outputs none of it."""
+    """Encoder and decoder report a packet with too many exponents, and the decoder outputs none of it."""
     sound = np.full(5, 0x3F80_0000, np.uint32)
     vectors = [sound, np.arange(17, dtype=np.uint32) << 23, sound]
     trace = run_encoder(SMALL, lanes, vectors)
@@ -89,7 +89,7 @@ def test_too_many_exponents(lanes):
 
 @pytest.mark.parametrize("length", [1, 30, 53, 55, 70])
 def test_wrong_loads(length):
-    """A centroid load with too few or too many words is reported; the next load is accepted."""
+    """Loading too few or too many centroid words is reported; the next load is accepted."""
     unit = loaded_unit(Encoder, CENTROIDS, 8, None)
     unit.reset()
     load = CENTROIDS.load_words(np.arange(32) << 18)

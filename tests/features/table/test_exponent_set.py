@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Set of the exponents in a packet: hdl/features/table/exponent_set.py."""
+"""Tests of the set of exponents in a packet: hdl/features/table/exponent_set.py."""
 
 import functools
 
@@ -54,10 +54,10 @@ def _rows(exponents):
 
 
 def _scenario(generator, vectors, lanes, format, willing):
-    """Draw accesses to the exponent set after each packet; return inputs and expected outputs per cycle.
+    """Draw accesses to the exponent set after each packet; return inputs and expected outputs by cycle.
 
-    Rows are read in random order, each for one or more cycles, and cleared in the last of these cycles. A few rows
-    are not cleared, so that their exponents are also in the set of the next packet.
+    Rows are read in random order, each for one or more cycles, and cleared in the last of them. A few rows are not
+    cleared, so that their exponents remain in the set for the next packet.
     """
     beats = [-(-len(vector) // lanes) for vector in vectors]
     feed = stream.Feed(sum(beats), willing)
@@ -80,7 +80,7 @@ def _scenario(generator, vectors, lanes, format, willing):
             if not kept:
                 clear[cycle - 1:cycle] = 1
                 present -= set(range(ROW * index, ROW * (index + 1)))
-        # The last row may be cleared in the cycle of ``done``.
+        # The last row may be cleared in the same cycle as ``done``.
         if generator.random() < 0.5:
             now = slice(cycle, cycle + 1)
             bits[now] = _rows(present)[0]
@@ -112,7 +112,7 @@ def test_lockstep(lanes, format, source):
 
 
 def _given(unit, vector, lanes, format):
-    """Read and clear the rows of a packet; return them, the cycles when ``full`` is high, and the trace."""
+    """Read and clear a packet's rows; return them, the cycles when ``full`` is high, and the trace."""
     beats = -(-len(vector) // lanes)
     ready = ROWS + beats + ExponentSet.latency
     cycles = ready + ROWS + 1
@@ -127,7 +127,7 @@ def _given(unit, vector, lanes, format):
 
 @units
 def test_known(lanes, format):
-    """Exponents of zeros, ones, NaN and infinity are collected at one beat per cycle, with the stated latency."""
+    """Exponents of zeros, ones, NaNs and infinities are collected, one beat per cycle."""
     unit = _unit(lanes, format)
     unit.reset()
     words = np.array([0, 0x8000_0000, 0x3F80_0000, 0xBFC0_0000, 0x7FC0_0000, 0xFF80_0000], np.uint32)
@@ -141,7 +141,7 @@ def test_known(lanes, format):
 
 @units
 def test_reset_in_a_packet(lanes, format):
-    """A reset at any point of a packet clears the set, and a second reset may interrupt the clearing."""
+    """A reset at any point in a packet clears the set, and a second reset may interrupt the clearing."""
     vector = np.arange(256, dtype=np.uint32) << np.uint32(format.fraction_bits)
     beats = packets.beats([vector], lanes, width=format.width)
     unit = _unit(lanes, format)

@@ -21,7 +21,7 @@ test_parameters = refused(LookupTable, {}, [
 @pytest.mark.parametrize("loaded", [False, True])
 @pytest.mark.parametrize("mantissas", [8, 32, 128])
 def test_agrees_with_the_model(format, golden, loaded, mantissas):
-    """Gateware and model, written independently, agree on bits and words for all counts of elements and exponents."""
+    """Gateware and model, written independently, agree on bits and words for all counts."""
     for centroids in {True, loaded}:
         table = LookupTable(format=format, mantissas=mantissas, centroids=centroids, loaded=loaded)
         other = model.LookupTable(format=golden, mantissas=mantissas, centroids=centroids, loaded=loaded)

@@ -48,7 +48,7 @@ def test_loading():
 
 @units
 def test_corners(table, lanes):
-    """Zeros, infinities, NaNs, subnormal and extreme numbers are encoded and decoded as in the model."""
+    """Zeros, infinities, NaNs, subnormals and extreme numbers are encoded and decoded as in the model."""
     corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                         0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
     corners = np.concatenate([corners, corners | 0x8000_0000]) >> np.uint32(32 - table.format.width)
@@ -66,7 +66,7 @@ def test_corners(table, lanes):
 
 @units
 def test_throughput(table, lanes):
-    """Within a packet, encoder and decoder transfer one beat per cycle; the number of words matches the formula."""
+    """Within a packet, encoder and decoder transfer a beat per cycle; the word count matches the formula."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 2
@@ -75,7 +75,7 @@ def test_throughput(table, lanes):
     trace = run_encoder(table, lanes, vectors, centroids=centroids, cycles=3 * beats + 300)
     for name in ("scan", "i"):
         when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-        # The first beats may be accepted while centroids are still being sent.
+        # The first beats may be accepted while the centroids are still being sent.
         first = 16 if name == "i" and table.centroids else 0
         assert when[beats - 1] - when[first] == when[-1] - when[beats + first] == beats - 1 - first
     words = Encoder(table=gateware(table), lanes=lanes).words
@@ -89,7 +89,7 @@ def test_throughput(table, lanes):
 
 @units
 def test_never_hangs(table, lanes):
-    """Packets of random words and lengths are all accepted, and the next valid packet is decoded correctly."""
+    """Packets of random words and lengths are accepted, and the next valid packet is decoded correctly."""
     vector = np.full(32, 0x3F80_0000, np.uint32) >> np.uint32(32 - table.format.width)
     centroids = random_centroids(np.random.default_rng(1), table)
     words = table.encode(vector, centroids)

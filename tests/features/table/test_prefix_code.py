@@ -26,7 +26,7 @@ def _weights(generator, count):
 
 
 def _packets(generator, total):
-    """Draw vectors of weights or random bits, each with a code, which may be fitted to different weights."""
+    """Draw vectors of weights or random bits, each with a code that may be fitted to different weights."""
     vectors, codes = [], []
     while sum(map(len, vectors)) < total:
         count = int(generator.integers(1, 200))
@@ -85,7 +85,7 @@ test_cocotb = BENCH.cocotb(UNITS[1:], cut=40, name="PrefixDecoder", drive=functo
 
 
 def test_throughput():
-    """Without escapes, both units transfer one element per cycle; the number of words matches the formula."""
+    """Without escapes, throughput is one element per cycle in both units; word counts match the formula."""
     weights = np.clip(np.abs(_weights(np.random.default_rng(1), 4096)), 0x3800, 0x3E00).astype(np.uint32)
     code = Code.fitted(weights)
     unit = BENCH.unit(Encoder)
@@ -103,7 +103,7 @@ def test_throughput():
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(packets.words([words]))}, sinks={"o": True}, cycles=4_200)
     _, _, when = packets.taken(trace, 1, width=16)
-    # The last element waits until the end is decoded, which takes two cycles.
+    # The last element waits for the end symbol, which takes two more cycles to decode.
     assert when[-1] - when[0] == 4096
     assert (np.diff(when[:-1]) == 1).all()
 
@@ -113,7 +113,7 @@ def test_throughput():
 
 @pytest.mark.parametrize("length", range(1, len(SOUND)))
 def test_short_packets(length):
-    """Truncated packets are reported; complete packets before and after them are decoded correctly."""
+    """A truncated packet is reported, and complete packets before and after it are decoded correctly."""
     got, errors = _decode([SOUND, SOUND[:length], SOUND])
     assert errors == 1
     assert got[0] == got[-1] == [0x3F80, 0xBFC0]
@@ -135,7 +135,7 @@ def test_empty_packets():
     [0x4444_4444, 0x3444_4444], [0x4444_4444, 0x5444_4444], [0x4444_4445, 0x4444_4444], [0x4444_4440, 0x4444_4444],
     [0x9999_9999, 0x9999_9999], [0x2222_2222, 0x2222_2222], [0x2222_1111, 0x8888_8888]])
 def test_bad_tables(lengths):
-    """Code lengths that descend, are out of range, or do not form a complete code are reported."""
+    """Code lengths that descend, are out of range or do not form a complete code are reported."""
     got, errors = _decode([[*SOUND[:4], *lengths, *SOUND[6:]], SOUND])
     assert got == [[0x3F80, 0xBFC0]]
     assert errors == 1
@@ -149,7 +149,7 @@ def test_bad_tables(lengths):
 
 
 def test_never_hangs():
-    """Packets of random words and lengths are accepted, and the next valid packet is decoded correctly."""
+    """Random packets are consumed without hanging, and the next valid packet is decoded correctly."""
     for seed in range(30):
         generator = np.random.default_rng(seed)
         noise = [generator.integers(0, 1 << 32, generator.integers(1, 60), dtype=np.uint32) for _ in range(20)]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Command watch, which replaces the status of the events of tenants' commands if necessary."""
+"""Test the command watch, which replaces the event status of tenants' commands if necessary."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ def words_of(event):
 
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
-    """Run a command that starts at time ``begin``; return its status and the cycles in which ``cut`` is high. Its
-    event is offered after ``length`` cycles, and accepted ``taken`` cycles later. A gate may hold the command for
-    ``held`` cycles beforehand; ``strays`` are cycles relative to the start."""
+    """Run a command that starts at time ``begin``; return its status and the cycles when ``cut`` is high. Its event
+    is offered after ``length`` cycles and accepted ``taken`` cycles later. A gate may hold the command for ``held``
+    cycles before; ``strays`` are cycles relative to the start."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -58,7 +58,7 @@ def test_statuses(taken):
 
 
 def test_strays_of_a_gate():
-    """Stray accesses while a gate holds a command are attributed to that command; earlier ones are not."""
+    """Stray accesses while a gate holds a command are attributed to it; earlier ones are not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):
@@ -79,13 +79,13 @@ def test_clock():
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_any_number_of_cycles(taken):
-    """Budget 0 means no limit, whether events are offered immediately or the time wraps."""
+    """Budget 0 means no limit, even if events are offered immediately or the time wraps."""
     for length in (1, 2, 9):
         assert watch(length=length, taken=taken, begin=2**32 - 4) == (EventStatus.BAD_MASK, [])
 
 
 def test_cut():
-    """``cut`` is high from one cycle after the budget has been used until the event is accepted."""
+    """``cut`` is high from one cycle after the budget is used up until the event is accepted."""
     for length, budget, begin in (
             (20, 1, 0), (20, 7, 2**32 - 5), (20, 18, 2**31 - 9), (20, 19, 2**32 - 1), (20, 20, 7),
             (20, 2**31 - 1, 2**31 + 3), (1, 1, 3), (20, 2**31 - 1, 0)):

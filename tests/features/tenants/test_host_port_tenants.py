@@ -1,4 +1,4 @@
-"""Host port of a node with tenants and two program banks: responses to the operator and to tenants."""
+"""Test the host port of a node with tenants and two program banks: responses to operator and tenants."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
 CONFIG = ONE_BANK.replace(programs={"banks": 2})
-RUNNING, IDLE = 1, 1 << 23  # flags: a program is running; the loaded words are for the idle bank
+RUNNING, IDLE = 1, 1 << 23  # flags: a program is running; the words being loaded are for the idle bank
 GROUPS = CONFIG.memories.gradient // GROUP
 
-#: Output streams of the port, which are always ready here.
+#: Output streams of the port, always ready in this test.
 TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
 
 
@@ -27,7 +27,7 @@ def unit():
 
 
 def ask(unit, who, opcode, *words, count=None, cycles=200, running=1, **inputs):
-    """Send a request as tenant ``who``; return the trace of all ports, and the words of the response."""
+    """Send a request as tenant ``who``; return the trace of all ports and the response words."""
     unit.reset()
     count = len(words) if count is None else count
     packet = np.array([who, opcode << 24 | count, *words], np.uint64)
@@ -43,7 +43,7 @@ def status(unit, who, opcode, *words, **options):
 
 
 def test_beyond(unit):
-    """A tenant gets the same status for each address outside its window, whether the address exists or not."""
+    """A tenant gets the same status for any address outside its window, whether or not the address exists."""
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
     assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
     assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
@@ -56,7 +56,7 @@ def test_beyond(unit):
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_loads(unit, who):
-    """The idle bank can always be loaded, the current one unless it runs; both banks have the same size."""
+    """The idle bank can always be loaded, the current one only if not running; sizes are equal."""
     command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.programs.depth - 1
 
     def load(slot, running):
@@ -106,7 +106,7 @@ def test_runs(unit):
     (0, register("STATUS").address, 1, Status.READ_ONLY),
 ])
 def test_register_writes(unit, who, address, busy, expected):
-    """Rejection of a write depends on ``busy`` in the request's first cycle; the write begins in the next cycle."""
+    """Whether a write is rejected depends on ``busy`` in its first cycle; it starts a cycle later."""
     words, cycles = (address, 5), 200
     ones = np.ones(cycles, np.uint8)
     trace, _ = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1)
@@ -122,7 +122,7 @@ def test_register_writes(unit, who, address, busy, expected):
 
 
 def test_patience(unit):
-    """A POP_EVENT waits for the requested number of cycles; one from a tenant waits for at most ``PATIENCE``."""
+    """A POP_EVENT waits for the requested number of cycles, but a tenant's at most for ``PATIENCE``."""
     offered = {}
     for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
         trace, answer = ask(unit, who, Opcode.POP_EVENT, wait, count=EVENT_WORDS, cycles=PATIENCE + 60, running=who)

@@ -1,4 +1,4 @@
-"""Tenant, windows and deadlines as register sources: hdl/features/tenants/sources.py."""
+"""Test tenant, windows and deadlines as register sources, hdl/features/tenants/sources.py."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def described(config, source):
 
 @pytest.mark.parametrize("source", [Tenant(), Cut(), Window("weights")])
 def test_sources(source):
-    """Only nodes with tenants have engine inputs for the tenant, its windows and deadlines."""
+    """Engine inputs for the tenant, its windows and deadlines exist only on nodes with tenants."""
     check_engines(described(CONFIG, source), CONFIG)
     refuses("Input number of engine filler needs a node with tenants", check_engines,
             described(NodeConfig(), source), NodeConfig())

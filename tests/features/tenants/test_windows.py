@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Window table: compared with a model, and properties that are proven for all writes."""
+"""Window table: compared with a model; properties proved for all writes."""
 
 import types
 
@@ -25,14 +25,14 @@ from sim.verilated.vectors import Unit
 
 
 def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
-    """Base and size of the window from ``base`` to ``bound``; a window that does not fit into the memory is empty."""
+    """Base and size of the window from ``base`` to ``bound``; empty if the window does not fit in memory."""
     return (base, bound - base) if base <= bound <= capacity else (0, 0)
 
 
 CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(move_queue=True),
     compute=Compute(rows=1, activations=32, far=224), features=(Tenants(),))
-#: A node with control words; its tenant can change only while links are reset.
+#: Node with control words, with a tenant that can change only during a link reset.
 SIGNALS = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), link=Replay(), programs=Programs(),
     features=(Tenants(),))
@@ -52,13 +52,13 @@ def unit_of(config):
 
 @pytest.mark.parametrize("config", [CONFIG, SIGNALS])
 def test_against_the_model(config):
-    """Random writes have the modelled effect, including invalid windows, tenants or spaces, and writes while busy."""
+    """Random writes have the modelled effect, even with invalid windows, tenants or spaces or while busy."""
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
     assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # far memory has no window
-    assert asked_layout()["space"].width == 4  # wide enough for any space that a request can name
+    assert asked_layout()["space"].width == 4  # wide enough for any space that can be requested
     unit = unit_of(config)
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -91,7 +91,7 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # The windows shown now were valid in some cycle since the start of the last ``latency`` idle cycles.
+        # The current output windows were valid in some cycle since the start of the last ``latency`` idle cycles.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -113,7 +113,7 @@ def test_against_the_model(config):
 
 
 def test_follow_in_time():
-    """The shown windows follow changes of the tenant and of a window within the stated latency."""
+    """The output windows follow changes of the tenant and of a window within the stated latency."""
     unit, latency = unit_of(CONFIG), WindowTable(config=CONFIG).latency
     cycles = np.arange(2 * latency + 2)
     later = cycles > latency
@@ -128,7 +128,7 @@ def test_follow_in_time():
 
 
 def test_no_windows_after_a_reset():
-    """A reset removes all windows; requests find none immediately after the reset."""
+    """A reset removes all windows; lookups find none immediately after it."""
     unit = unit_of(CONFIG)
     window = np.array([space << 0 | tenant << 4 | SET for tenant in (1, 2) for space in (0, 1, 2, 3, 15)])
     asked = np.array([tenant | space << 2 | 1 << 6 for tenant in (0, 1, 2, 3) for space in (0, 1, 2, 3)])
@@ -150,17 +150,17 @@ def test_no_windows_after_a_reset():
 
 
 def is_in(window, space):
-    """Whether a window is empty or inside its memory."""
+    """Whether a window is either empty or inside its memory."""
     return (window.size == 0) | (window.base + window.size <= space.words // GROUP)
 
 
 def is_same(left, right):
-    """Whether two windows are equal; all empty windows are equal, whatever their base."""
+    """Whether two windows are equal; all empty windows are equal, regardless of their base."""
     return (left.size == right.size) & ((left.base == right.base) | (left.size == 0))
 
 
 class Rows(wiring.Component):
-    """Memory made of registers that a specification can inspect, with a combinational read port and a write port."""
+    """Register-based memory that a specification can inspect, with a combinational read and a write port."""
 
     def __init__(self, *, shape, depth, init):
         self.rows = Array(Signal(shape, name=f"row_{n}", init=init[n] if n < len(init) else None)
@@ -186,8 +186,8 @@ class Rows(wiring.Component):
 
 
 class Stands(wiring.Component):
-    """Specification: windows are inside their memories, and neither windows nor tenant change while a command runs;
-    with control words the tenant changes only while links are reset."""
+    """Specification: windows are inside their memories, and neither windows nor tenant change while a command runs.
+    With control words, the tenant changes only during a link reset."""
 
     def __init__(self, config):
         self._config = config
@@ -212,7 +212,7 @@ class Stands(wiring.Component):
             m.d.sync += walked.eq(walked + 1)
         m.d.comb += [
             Assume(~ResetSignal()),
-            # Once all windows have been read, the output reflects a change made just before the node became busy.
+            # Once all windows have been read, the output reflects any change made just before the node became busy.
             Assert((walked != table.latency) | (before == table.tenancy)),
             Assert((~was_busy & reset) | (before.tenant == tenant)),
             *(Assert(is_in(window, space)) for n, space in enumerate(spaces)
@@ -221,12 +221,12 @@ class Stands(wiring.Component):
             *(Assert((rows[n].base == 0) & (rows[n].size == space.words // GROUP)) for n, space in enumerate(spaces)),
             *(Assert(is_in(table.found, space) | ~self.asked.valid | (self.asked.space != space.number))
               for space in spaces),
-            # Windows that have been read since the node became busy equal the windows in the memory.
+            # Windows that have been read since the node became busy equal those in memory.
             *(Assert(((turn - 1 - n)[:len(turn) - 2] >= walked) | (windows[space.name].as_value() == Cat(
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
         ]
-        # A lookup for a request of the running tenant returns the running tenant's window.
+        # A lookup for the running tenant returns that tenant's window.
         for space in spaces:
             ours = windows[space.name]
             if space.number == FAR_SPACE:  # requests never find this space
@@ -235,7 +235,7 @@ class Stands(wiring.Component):
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)
                       & (self.asked.space == space.number)):
                 m.d.comb += Assert(is_same(table.found, ours))
-        # Tenant 3 stands for no tenant and never has a window; after a reset no tenant has one until all are cleared.
+        # Tenant 3 means no tenant and never has a window; after a reset, no tenant has one until all are cleared.
         with m.If(self.asked.valid & ((self.asked.tenant == 3) | ((self.asked.tenant != 0) & clearing))):
             m.d.comb += Assert(table.found.size == 0)
         return m

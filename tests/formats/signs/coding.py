@@ -1,8 +1,8 @@
-"""Signs under a shared power of two: the format, and its encoder and decoder of packets.
+"""Sign-only format with a shared power of two, with packet encoder and decoder.
 
-A block of 32 elements has the 8-bit exponent of its largest number, and a sign for each element: 40 bits in total. An
-element is decoded to 2 ** (exponent - 127) with its sign. A block of numbers below 2 ** -126 is decoded to zeros with
-their signs, and a block with an infinity or a NaN to NaNs.
+A block of 32 elements has 40 bits: the 8-bit exponent of its largest number, and a sign for each element. An element
+decodes to 2 ** (exponent - 127) with its sign. A block of numbers below 2 ** -126 decodes to signed zeros, and a
+block that contains an infinity or a NaN decodes to NaNs.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _NAN = 0x7FC0_0000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signs(BlockCodec):
-    """Sign-only blocks (no magnitudes, no differences), with the interface that Packer and Unpacker expect."""
+    """Sign-only blocks (no magnitudes or differences), with the interface for Packer and Unpacker."""
 
     block = 32
     exponent_bits = 8
@@ -29,17 +29,17 @@ class Signs(BlockCodec):
 
 
 class Encoder(wiring.Component):
-    """Encode packets of elements: collect a block's signs and largest exponent, then pass the block to a Packer.
+    """Encode packets of elements: collect the signs and the largest exponent of a block for a Packer.
 
-    A block takes 2 * 32 / ``lanes`` cycles. ``i.ready`` is a function of registers.
+    A block takes 2 * 32 / ``lanes`` cycles. ``i.ready`` depends only on registers.
 
     Parameters
     ----------
     codec : Signs
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     words : int or None
-        Words in a beat of the output; by default the number that a beat can complete.
+        Number of words per output beat; by default the number that an input beat can complete.
 
     Members
     -------
@@ -97,7 +97,7 @@ class Encoder(wiring.Component):
 
 
 class Decoder(wiring.Component):
-    """Decode packets of words: each sign becomes the sign bit above the exponent that an Unpacker provides.
+    """Decode packets of words: each sign becomes the sign bit above the exponent from an Unpacker.
 
     ``i.ready`` depends combinationally on ``o.ready``.
 
@@ -105,9 +105,9 @@ class Decoder(wiring.Component):
     ----------
     codec : Signs
     lanes : int
-        Elements in a beat: 1, 2, 4 or 8.
+        Number of elements per beat: 1, 2, 4 or 8.
     words : int or None
-        Words in a beat of the input; by default the number that a beat of elements can need.
+        Number of words per input beat; by default the number that an output beat can need.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""The format signs: a sign for each element, and a power of two for each block."""
+"""The format ``signs``: a sign per element and a power of two per block."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature

@@ -1,4 +1,4 @@
-"""Golden model of signs under a shared power of two: conversion between packets of elements and words."""
+"""Golden model of signs with a shared power of two: conversion between element and word packets."""
 
 import dataclasses
 
@@ -8,16 +8,16 @@ import numpy.typing as npt
 Bits = npt.NDArray[np.uint32]
 
 _NAN = np.uint32(0x7FC0_0000)
-#: Bits of a block: an exponent, and a sign for each element.
+#: Number of bits of a block: an exponent, and one sign per element.
 _BITS = 8 + 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Blocks of 32 signs that share the exponent of their largest number.
+    """Blocks of 32 signs that share the exponent of the block's largest number.
 
-    Numbers below 2 ** -126 are treated as zeros. A block of zeros keeps their signs; a block with an infinity or a
-    NaN is NaN as a whole. Missing elements of the last block are +0.
+    Numbers below 2 ** -126 are treated as zeros. A block of zeros keeps its signs; a block that contains an infinity
+    or a NaN is entirely NaN. Missing elements of the last block are +0.
     """
 
     block = 32
@@ -27,7 +27,6 @@ class Signs:
         return -(-(-(-count // self.block) * _BITS) // 32)
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
         elements = np.asarray(bits, np.uint32)
         blocks = np.zeros((-(-len(elements) // self.block), self.block), np.uint32)
         blocks.reshape(-1)[:len(elements)] = elements
@@ -38,7 +37,7 @@ class Signs:
         return np.pad(packed, (0, -len(packed) % 4)).view("<u4").astype(np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the first ``count`` elements of a packet of words, by default all elements of its blocks."""
+        """Return the first ``count`` elements of a packet of words; by default all elements of its blocks."""
         fields = np.unpackbits(np.asarray(words, "<u4").view(np.uint8), bitorder="little")
         blocks = fields[:len(fields) // _BITS * _BITS].reshape(-1, _BITS).astype(np.uint32)
         exponents = (blocks[:, :8] << np.arange(8, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)[:, np.newaxis]

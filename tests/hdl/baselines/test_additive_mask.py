@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The arithmetic baseline gives the same results as the mask multiplexer, so their costs are comparable."""
+"""The arithmetic baseline gives the same results as the mask multiplexer, so costs are comparable."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _run(as_input, x, mask):
 
 @pytest.mark.parametrize("as_input", [False, True])
 def test_finite_elements(as_input):
-    """Both units agree on all finite elements, including subnormal ones, except -0.0, which becomes +0.0."""
+    """Both units agree on all finite elements, including subnormal numbers, except that -0.0 becomes +0.0."""
     generator = np.random.default_rng(1)
     x = generator.integers(0, 1 << 32, 200_000, dtype=np.uint32)
     x = np.where(x >> 23 & 0xFF == 0xFF, x & 0x807F_FFFF, x)
@@ -35,7 +35,7 @@ def test_finite_elements(as_input):
 
 @pytest.mark.parametrize("as_input", [False, True])
 def test_masked_infinity_is_nan(as_input):
-    """In the baseline, a masked infinity becomes NaN; a multiplexer outputs the alternative value."""
+    """A masked infinity becomes NaN in the baseline; a multiplexer outputs the alternative."""
     x = np.array([0x7F800000, 0xFF800000, 0x7FC00000], np.uint32)
     assert _run(as_input, x, np.zeros(3, bool)).tolist() == [CANONICAL_NAN] * 3
     assert _run(as_input, x, np.ones(3, bool)).tolist() == x.tolist()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Block codecs by name, and checks of their units, used by the tests of all shared-exponent formats."""
+"""Block codecs and checks of their units, shared by the tests of all shared-exponent formats."""
 
 import dataclasses
 import functools
@@ -39,12 +39,12 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
-#: Tensor scales of NVFP4, at both ends of the range and in between.
+#: NVFP4 tensor scales, at both ends of the range and in between.
 TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
 def codec(name, mirror=False):
-    """The codec with the given name, as gateware or as the golden model."""
+    """Return the codec with the given name, as gateware or as golden model."""
     roundings = block_format.Rounding if mirror else Rounding
     stochastic = {**STOCHASTIC, "rounding": roundings.STOCHASTIC}
     if name in PARAMETERS:
@@ -58,7 +58,7 @@ def codec(name, mirror=False):
 
 
 def build(kind, name, lanes, format=FP32):
-    """A unit for the named codec: the codec's own kind of unit, if it has one."""
+    """Build a unit for the named codec, using the codec's own kind of unit if it has one."""
     block_codec = codec(name)
     if isinstance(block_codec, NVFP4):
         kind = {Encoder: nvfp4_coding.Encoder, Decoder: nvfp4_coding.Decoder}[kind]
@@ -67,14 +67,14 @@ def build(kind, name, lanes, format=FP32):
 
 
 def _elements(generator, count):
-    """Random bit patterns, and runs of similar exponents at both ends and in the middle of the range."""
+    """Draw random bit patterns, and runs of similar exponents in the middle and at both ends of the range."""
     bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     runs = np.arange(count) // int(generator.integers(1, 40))
     center = generator.choice([0, 1, 5, 15, 30, 120, 127, 133, 240, 254], runs[-1] + 1)[runs]
     exponent = np.clip(center - generator.integers(0, 12, count), 0, 254)
     near = generator.random(runs[-1] + 1)[runs] < 0.9
     bits = np.where(near, bits & 0x807F_FFFF | exponent.astype(np.uint32) << np.uint32(23), bits)
-    # Fractions near the points where rounding changes, and near one.
+    # Use fractions near rounding boundaries and near one.
     low = generator.choice([0, 1, 0x8000, 0x7FFF, 0x8001, 0xFFFF], count).astype(np.uint32)
     ties = bits & ~np.uint32(0xFFFF) | low
     bits = np.where(generator.random(count) < 0.5, ties, bits)
@@ -94,7 +94,7 @@ def as_beats(rows, keep, last, format=FP32):
 
 
 def _reference(name, packets):
-    """Encode packets with the model. Its sequence of random bits continues from packet to packet."""
+    """Encode packets with the model; its random bits continue from packet to packet."""
     golden = codec(name, mirror=True)
     random = golden.random()
     return [golden.encode(packet, random=random) for packet in packets]
@@ -104,7 +104,7 @@ def _reference(name, packets):
 
 
 def _coded_beats(golden, packets, streams, lanes, words):
-    """Expected beats of words for packets of elements, and a mask of the bits to compare."""
+    """Return the expected beats of words for packets of elements, and a mask of the bits to compare."""
     counts = [-(-len(packet) // golden.block) for packet in packets]
     parts = [(stream[begin:end], ends) for stream, beats in zip(
         streams, block_cycles.join(golden, counts, lanes), strict=True) for begin, end, ends in beats if end > begin]
@@ -115,7 +115,7 @@ def _coded_beats(golden, packets, streams, lanes, words):
 
 
 def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
-    """Packets for an encoder; or, for a decoder, the encoded words or (with ``noise``) random words."""
+    """Draw packets for an encoder, or encoded words or (if ``noise``) random words for a decoder."""
     golden, words = codec(name, mirror=True), BENCH.make(kind, name, lanes, format).words
     encodes = kind is Encoder
     packets = _packets(generator, total or 2_500 * lanes // (1 + encodes), golden.block)
@@ -155,7 +155,7 @@ BENCH = UnitBench(_make, _model, _drive)
 
 
 def cocotb_test(name, lanes):
-    """Test encoder and decoder under cocotb, after a reset in the middle of a block."""
+    """Test encoder and decoder under cocotb, starting with a reset in the middle of a block."""
     total = 20 * codec(name, mirror=True).block
     return BENCH.cocotb([(kind, name, lanes) for kind in (Encoder, Decoder)], cut=23,
                         drive=functools.partial(_drive, total=total))
@@ -165,7 +165,7 @@ def cocotb_test(name, lanes):
 
 
 def _run(kind, name, lanes, rows, cycles):
-    """Run a unit without stalls; return its packets, the incomplete last one, the cycles of beats, and the trace."""
+    """Run a unit without stalls; return packets, the incomplete last packet, the cycles of beats, and the trace."""
     unit, component = BENCH.unit(kind, name, lanes), BENCH.make(kind, name, lanes)
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=cycles + component.latency + 5)
@@ -173,7 +173,7 @@ def _run(kind, name, lanes, rows, cycles):
 
 
 def _encode(name, lanes, packets):
-    """Check the words of an encoder without stalls, and the cycle of the last beat."""
+    """Check an encoder's words, and the cycle of the last beat, without stalls."""
     golden = codec(name, mirror=True)
     steps = golden.block // lanes
     count = sum(-(-len(packet) // golden.block) for packet in packets) * steps
@@ -181,12 +181,12 @@ def _encode(name, lanes, packets):
     words = _reference(name, packets)
     assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
     assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
-    # The last beat belongs to the last block, so no earlier beat was delayed.
+    # The last beat ends the last block, so if it is on time, no beat was delayed.
     assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
 
 
 def _decode(name, lanes, packets, wanted):
-    """Check the elements of a decoder without stalls, and that there is a beat in every cycle."""
+    """Check a decoder's elements, and that it outputs a beat in every cycle, without stalls."""
     latency, count = BENCH.make(Decoder, name, lanes).latency, len(wanted) // lanes
     rows = beats(packets, BENCH.make(Decoder, name, lanes).words)
     whole, _, when, _ = _run(Decoder, name, lanes, rows, count)
@@ -195,7 +195,7 @@ def _decode(name, lanes, packets, wanted):
 
 
 def every_fraction(name, lanes):
-    """All upper halves of binary32 numbers are encoded correctly, with every shift amount."""
+    """All upper halves of binary32 numbers are encoded correctly, for every shift amount."""
     golden = codec(name, mirror=True)
     halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     halves = halves[(halves >> 23 & 255) >= 100]
@@ -206,7 +206,7 @@ def every_fraction(name, lanes):
 
 
 def every_code(name, lanes):
-    """Every code is decoded correctly, with every exponent and every difference."""
+    """Every code is decoded correctly, for every exponent and every difference."""
     golden = codec(name, mirror=True)
     codes = np.tile(np.arange(1 << golden.code_bits), 32)[:max(1 << golden.code_bits, golden.block)]
     exponents = np.arange(1 << golden.exponent_bits)
@@ -237,12 +237,12 @@ def _whole_blocks(golden):
 
 
 def encoder_throughput(name, lanes):
-    """A beat passes in every cycle, across blocks and packets, and the number of words matches the formula."""
+    """Throughput is one beat per cycle, across blocks and packets; word counts match the formula."""
     _encode(name, lanes, _whole_blocks(codec(name, mirror=True)))
 
 
 def partial_blocks(name, lanes):
-    """A packet with a partial last block takes the same time as a packet of whole blocks."""
+    """A packet with a partial last block takes as long as a packet of whole blocks."""
     _encode(name, lanes, [_elements(np.random.default_rng(count), count)
                           for count in range(1, 2 * codec(name, mirror=True).block + 2)])
 
@@ -257,7 +257,7 @@ def decoder_throughput(name, lanes):
 
 
 def cut_packets(name, lanes):
-    """Missing elements become NaN, an error is reported once, and the next packet is correct."""
+    """Missing elements become NaN, one error is reported, and the next packet is decoded correctly."""
     golden = codec(name, mirror=True)
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)

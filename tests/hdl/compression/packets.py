@@ -1,4 +1,4 @@
-"""Conversion between packets and beats of elements or words, for the tests of the codecs with tables."""
+"""Conversion between packets and beats of elements or words, for tests of codecs with tables."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests.hdl.unit_bench import Want
 
 
 def as_rows(vectors, lanes, generator, *, width=32):
-    """Split packets (vectors) into beats: elements, keep and last. Elements without ``keep`` are random."""
+    """Split vectors into beats of elements, keep and last; elements without ``keep`` are random."""
     rows, keep, last = [], [], []
     for vector in vectors:
         count = -(-len(vector) // lanes)
@@ -21,14 +21,14 @@ def as_rows(vectors, lanes, generator, *, width=32):
 
 
 def as_beats(rows, keep, last, *, width=32):
-    """Pack elements, keep and last of beats into rows of a port."""
+    """Pack the elements, keep and last of beats into rows of a port."""
     lanes = rows.shape[1]
     return pack(beat_layout(lanes, width), {
         "elements": rows, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
 
 
 def beats(vectors, lanes, *, width=32, seed=1):
-    """Pack vectors, one packet each, into rows of a port. Elements without ``keep`` are random."""
+    """Pack vectors, one packet each, into rows of a port; elements without ``keep`` are random."""
     return as_beats(*as_rows(vectors, lanes, np.random.default_rng(seed), width=width), width=width)
 
 
@@ -40,7 +40,7 @@ def words(vectors):
 
 
 def kept(rows, lanes, *, width=32):
-    """Mask of the bits to compare in beats: all bits except elements that are not kept."""
+    """Mask of the bits to compare in beats: all except elements that are not kept."""
     keep = unpack(beat_layout(lanes, width), rows)["keep"][:, np.newaxis] >> np.arange(lanes) & 1
     ones = np.ones(len(rows), np.uint64)
     return pack(beat_layout(lanes, width), {
@@ -48,7 +48,7 @@ def kept(rows, lanes, *, width=32):
 
 
 def want(trace, rows, lanes, *, width=32, scan=None):
-    """Expected ports of a codec without errors: trace and scan handshakes, and the output beats."""
+    """Expected ports of an error-free codec: trace and scan handshakes, and output beats."""
     result = Want.of(trace, (rows, kept(rows, lanes, width=width)), without=("scan_valid", "scan_ready"))
     if scan is not None:
         result.ports.update({f"{scan}__valid": trace.scan_valid, f"{scan}__ready": trace.scan_ready})

@@ -1,4 +1,4 @@
-"""Cycle models of the packers and unpackers of planes, which are shared by codecs with tables."""
+"""Cycle models of the packers and unpackers of planes that codecs with tables share."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Trace(stream.Trace):
-    """Handshakes of a codec, cycle by cycle; arrays for inputs that the codec does not have are empty."""
+    """Handshakes of a codec in each cycle; arrays for absent inputs are empty."""
 
     scan_valid: Flags
     scan_ready: Flags
@@ -28,14 +28,14 @@ class Packer:
         self.size = 4 * words
         self._place = 0
         self._left = 0  # cycle when the previous chunk leaves the input register
-        self._packed = -1  # cycle when the previous chunk has been packed completely
+        self._packed = -1  # cycle when the previous chunk is completely packed
 
     def free(self, cycle: int) -> int:
-        """First cycle, not before ``cycle``, in which a chunk would be accepted."""
+        """Return the first cycle, not before ``cycle``, when a chunk would be accepted."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Offer a chunk from the given cycle on, and return the cycle when it is accepted."""
+        """Offer a chunk from the given cycle and return the cycle when it is accepted."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -61,7 +61,7 @@ class Unpacker:
         self._back = self.feed.accept(self._front)  # cycle when the next beat is accepted
 
     def shown(self, count: int) -> int:
-        """First cycle in which the next ``count`` bytes are available at the output."""
+        """Return the first cycle when the next ``count`` bytes are available at the output."""
         behind = self._place + count > self._size
         return max(self._front, self._back if behind else 0) + 1
 
@@ -78,13 +78,13 @@ class Unpacker:
             self._leave(cycle + 1)
 
     def _leave(self, cycle: int) -> None:
-        """Let the front beat leave, and move the next beat up."""
+        """Let the front beat leave and move the next beat up."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
 
 
 def chunks(count: int, size: int) -> list[int]:
-    """Sizes of the chunks that move ``count`` bytes."""
+    """Return the sizes of the chunks that carry ``count`` bytes."""
     return [min(size, count - start) for start in range(0, count, size)]
 
 
@@ -113,14 +113,14 @@ class Registers:
 
 
 class Eights:
-    """Planes of eight codes, which move to the packer in one or several chunks."""
+    """Planes of eight codes, which move to the packer in one or more chunks."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
         self._taken = 0  # cycle when the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Return the cycles, from ``cycle`` on, when codes leave their register and the last chunk is taken."""
+        """Return the cycles, not before ``cycle``, when codes leave their register and the last chunk is taken."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -133,7 +133,7 @@ class Eights:
 
 
 class Decoding:
-    """Decoder of valid packets, which consumes the bytes of tables and looks up codes."""
+    """Decoder of valid packets that consumes the bytes of tables and looks up codes."""
 
     def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> None:
@@ -141,8 +141,8 @@ class Decoding:
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
         self._output = stream.Output(ready)
         self._free = 0  # cycle when bytes may be consumed
-        self._looked = 0  # cycle when the last beat of codes was accepted for its look-up
-        self._loaded = 0  # cycle when the last beat of codes was output
+        self._looked = 0  # cycle when the last beat of codes is accepted for look-up
+        self._loaded = 0  # cycle when the last beat of codes is output
 
     def take(self, count: int, *, align: bool = False) -> None:
         """Consume bytes of a table."""
@@ -151,7 +151,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Consume the bytes of a packet's codes; the next table waits until the codes have been looked up."""
+        """Consume the bytes of a packet's codes; the next table waits until these codes have been looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Units of every registered codec, compared with the golden model under stalls: tests/hdl/compression/units.py.
+"""Test the units of every registered codec against the golden model under stalls.
 
-A format is covered here as soon as it is registered: docs/compression/adding-a-format.md.
+A format is tested here as soon as it is registered: docs/compression/adding-a-format.md.
 """
 
 import pytest
@@ -31,6 +31,6 @@ def test_adder(name):
 
 
 def test_coded_sums():
-    """Every codec with gradients that are added in coded form has an adder in :data:`CODED_SUMS`."""
+    """Every codec with gradients added in encoded form has an adder in :data:`CODED_SUMS`."""
     assert set(units.CODED_SUMS) == {name for name, codec in CODECS.items() if codec.sums_coded}
     assert all((codec.encoder is None) is (name in units.CODED_SUMS) for name, codec in CODECS.items())

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sums of packets, and codecs with error feedback, compared with the golden models: hdl/compression/feedback.py."""
+"""Tests of packet sums and of codecs with error feedback: hdl/compression/feedback.py."""
 
 import functools
 
@@ -65,7 +65,7 @@ class TestPacketAdder:
     @pytest.mark.parametrize("lanes", [1, 4, 8])
     @pytest.mark.parametrize("sink", STALLS)
     def test_sums(self, lanes, sink):
-        """If the second packet is longer, its excess elements are dropped, even whole blocks."""
+        """If the second packet is longer, its excess elements are dropped, including whole blocks."""
         for number, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
             seed = 10 + number
             generator = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ class TestPacketAdder:
 
 
 def errors(codec, vector):
-    """Errors of a packet's elements due to coding."""
+    """Return the coding errors of a packet's elements."""
     decoded = codec.decode(codec.encode(vector), len(vector))
     lost = floating.add(vector, decoded ^ 0x8000_0000)
     return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
@@ -150,7 +150,7 @@ def encode(name, lanes, source, sinks, *, seed):
         assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in vectors], f"{seed=}"
 
 
-#: Codecs of each kind; one codec is tested with every number of lanes.
+#: One codec of each kind; mx9 is tested with every number of lanes.
 CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8),
          ("mxfp4_e2m1", 1), ("nvfp4", 4)]
 
@@ -165,7 +165,7 @@ class TestFeedbackEncoder:
 
     @pytest.mark.parametrize(("name", "lanes"), CASES)
     def test_rate(self, name, lanes):
-        """A packet takes one cycle per beat or one cycle per word, whichever is more in total."""
+        """A packet takes one cycle per beat or per word, whichever gives the larger total."""
         codec = GRADIENT_CODECS[name]
         count = 8
         vectors = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
@@ -184,7 +184,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """The latency from a block's last beat to its first word is exact; a word may need ``more`` beats."""
+        """Latency from a block's last beat to its first word is exact; a word may need ``more`` beats."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)
@@ -198,7 +198,7 @@ class TestFeedbackEncoder:
         assert first - last == alone + beats + SkidBuffer.latency
 
     def test_ends_by_itself(self):
-        """The last block of a packet leaves even if the next packet has begun with an incomplete block."""
+        """The last block of a packet is sent even if the next packet has started with an incomplete block."""
         vector = elements(np.random.default_rng(1), 7)
         unit = encoder("mx9", 4)
         unit.reset()

@@ -21,7 +21,7 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: Lanes and maximum code widths, for groups of eight codes in one or several chunks, and for all word counts.
+#: (lanes, maximum code width), for groups of eight codes in one or several chunks, and for all word counts.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
@@ -110,7 +110,7 @@ def _rows(vectors, lanes, width):
 
 
 def _sizes(width):
-    """Widths of codes to test; a packet may use fewer bits than the maximum width."""
+    """Code widths to test; a packet may use fewer bits than the maximum width."""
     return sorted({1, width // 2, width - 1, width})
 
 
@@ -132,7 +132,7 @@ def test_lanes(unit):
 
 
 def _trace_pack(lanes, width, size, beats, willing, ready):
-    """Handshakes of an assembler and a packer: ready of the input, and the offered beat in each cycle."""
+    """Trace the handshakes of an assembler and packer: input ready and offered beat per cycle."""
     words = model.word_count(lanes, width)
     feed, packer = Source(sum(beats), willing), plane_cycles.Packer(words, ready)
     eights, sizes, held = plane_cycles.Eights(packer), plane_cycles.chunks(size, 4 * words), width > 4 * words
@@ -149,7 +149,7 @@ def _trace_pack(lanes, width, size, beats, willing, ready):
 
 
 def _trace_unpack(lanes, width, size, streams, willing, ready):
-    """Handshakes of an unpacker and a splitter: ready of the input, and the offered beat in each cycle."""
+    """Trace the handshakes of an unpacker and splitter: input ready and offered beat per cycle."""
     words = model.word_count(lanes, width)
     unpacker = plane_cycles.Unpacker(words, sum(-(-len(stream_) // words) for stream_ in streams), willing)
     sizes, sink = plane_cycles.chunks(size, 4 * words), first_from(ready)
@@ -247,7 +247,7 @@ def test_bytes(words, source):
 
 @cases
 def test_cut_packets(lanes, width):
-    """A cut packet yields whole groups of eight; ending inside a group is an error; the next packet is correct."""
+    """A truncated packet yields whole groups of eight; ending inside a group is an error; the next one is correct."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Encoder, decoder and adder of any codec, by name, compared with the golden model under stalls.
+"""Encoder, decoder and adder of any codec, tested under stalls against the golden model.
 
-A codec needs only its entries in both registries. A codec with gradients that are added in coded form also has its
-units in :data:`CODED_SUMS`.
+A codec needs only its entries in both registries; if its gradients are added in coded form, its units are also listed
+in :data:`CODED_SUMS`.
 """
 
 import functools
@@ -27,7 +27,7 @@ from tests.hdl.compression.packets import taken as taken_packets
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
-#: Encoder and decoder, which accept ``lanes``, and adder of each codec with ``sums_coded``.
+#: Encoder and decoder, which accept ``lanes``, and adder, for each codec with ``sums_coded``.
 CODED_SUMS = {"zero_value": (Encoder, Decoder, Adder)}
 
 _CYCLES = 20_000
@@ -36,7 +36,7 @@ _SPECIAL = np.array([0, 0x8000_0000, 0x7F80_0000, 0xFFC0_0001, 1, 0x7F7F_FFFF, 0
 
 @functools.cache
 def unit(kind, name, lanes):
-    """A :class:`WordEncoder` or :class:`WordDecoder` of a codec, or the codec's own unit."""
+    """A codec's :class:`WordEncoder` or :class:`WordDecoder`, or its own unit."""
     if name in CODED_SUMS:
         own = CODED_SUMS[name][0 if kind is WordEncoder else 1]
         return Unit(own(lanes=lanes))
@@ -49,19 +49,19 @@ def _adder(name, lanes):
 
 
 def elements(generator, count):
-    """Random weights with only a few special numbers, since a single infinity or NaN makes a block NaN."""
+    """Random weights with few special numbers, since a single infinity or NaN makes a whole block NaN."""
     values = (0.1 * generator.standard_normal(count)).astype(np.float32).view(np.uint32)
     return np.where(generator.random(count) < 0.01, generator.choice(_SPECIAL, count), values).astype(np.uint32)
 
 
 def packets(generator):
-    """Segments of every kind: full, partial, with a single element, and with an odd number of groups."""
+    """Return segments of every kind: full, partial, single-element, and with an odd number of groups."""
     counts = [256, 1, 31, 32, 33, 256, 2, 160, *generator.integers(1, 257, 8).tolist()]
     return [elements(generator, count) for count in counts]
 
 
 def ready(kind, name, lanes):
-    """Reset a unit and load its codebook, if it has one; return the unit and its codec."""
+    """Reset a unit and load its codebook, if any; return the unit and its codec."""
     coder, codec = unit(kind, name, lanes), model.CODECS[name]
     coder.reset()
     size = CODECS[name].centroids
@@ -78,7 +78,7 @@ def ready(kind, name, lanes):
 
 
 def encode(name, lanes, source, sink, *, seed):
-    """Check that packets of elements are encoded to the model's words."""
+    """Check that packets of elements are encoded to the same words as in the model."""
     vectors = packets(np.random.default_rng(seed))
     encoder, codec = ready(WordEncoder, name, lanes)
     trace = encoder.lockstep(
@@ -91,7 +91,7 @@ def encode(name, lanes, source, sink, *, seed):
 
 
 def decode(name, lanes, source, sink, *, seed):
-    """Check that packets of words are decoded to the model's elements, in whole blocks."""
+    """Check that word packets are decoded to the model's elements, in whole blocks."""
     vectors = packets(np.random.default_rng(seed))
     decoder, codec = ready(WordDecoder, name, lanes)
     encoded = [codec.encode(packet) for packet in vectors]
@@ -102,7 +102,7 @@ def decode(name, lanes, source, sink, *, seed):
 
 
 def add(name, lanes, source, sink, *, seed):
-    """Check that received words plus the node's own gradients give the model's sums, in whole blocks or coded."""
+    """Check that received words plus own gradients give the model's sums, in whole blocks or coded."""
     generator = np.random.default_rng(seed)
     own = packets(generator)
     arriving = [model.CODECS[name].encode(elements(generator, len(packet))) for packet in own]
@@ -126,7 +126,7 @@ def add(name, lanes, source, sink, *, seed):
 
 
 def _compare_elements(trace, lanes, expected, seed):
-    """Compare the packets in the beats of an output with the expected ones."""
+    """Compare the packets in an output's beats with the expected packets."""
     whole, rest, _ = taken_packets(trace, lanes)
     assert not len(rest), f"{seed=}"
     assert [packet.tolist() for packet in whole] == [packet.tolist() for packet in expected], f"{seed=}"

@@ -1,4 +1,4 @@
-"""Configurations as dictionaries and as options: hdl/config/forms.py."""
+"""Conversion of configurations to dictionaries and options: hdl/config/forms.py."""
 
 import json
 
@@ -22,7 +22,7 @@ from hdl.features.throttles.feature import Throttles
 from hdl.registry import section, section_names
 from tests.refusals import refuses
 
-#: Names of all section types that ``features`` may contain, separated by commas.
+#: Comma-separated names of all section types that ``features`` may contain.
 KINDS = ", ".join(name_of(section(name)) for name in section_names("features"))
 
 NODES = [
@@ -37,7 +37,7 @@ NODES = [
 
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_round_trips(node):
-    """A configuration is restored from JSON, and from its options applied to a default node of its kind."""
+    """A configuration is restored from JSON, or from its options applied to a default node of its kind."""
     assert from_dict(json.loads(json.dumps(as_dict(node)))) == node
     options = as_options(node)
     assert with_options(type(node)(), options) == node
@@ -45,7 +45,7 @@ def test_round_trips(node):
 
 
 def test_dictionary():
-    """A dictionary contains all present sections, and the kind of each section that has several kinds."""
+    """A dictionary contains each section that is present, and its kind if the section has several kinds."""
     assert as_dict(NodeConfig(link=Replay(), programs=Programs(), features=(Tenants(),))) == {
         "kind": "node", "lanes": 4, "segment": 256, "topology": {"kind": "single_ring", "max_nodes": 16},
         "memories": {"gradient": 16384, "weight": 16384, "state": 8192, "planes": 2},

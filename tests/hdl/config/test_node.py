@@ -24,7 +24,7 @@ def test_segments_of_a_block():
 
 
 def test_spaces():
-    """Master weights come after the state planes, codebooks after master weights, and residuals last."""
+    """Master weights follow state planes, codebooks follow master weights, and residuals are last."""
     def words(memories=None, **options):
         return NodeConfig(memories=Memories(gradient=96, weight=64, state=32, **memories or {}),
                           **options).memory_map.words
@@ -55,7 +55,7 @@ def test_gradient_codecs():
 
 
 def test_queues_and_control_words():
-    """Control words are possible with two queues and links with retransmission, but not with a third queue."""
+    """Control words require two queues and links with replay, and exclude a third queue."""
     moves = Programs(move_queue=True)
     nodes = [NodeConfig(), NodeConfig(programs=Programs()), NodeConfig(programs=moves),
              NodeConfig(programs=Programs(banks=2), link=Replay()), NodeConfig(programs=moves, link=Replay()),
@@ -107,7 +107,7 @@ def test_largest_rings():
 
 
 def test_hash():
-    """The hash covers the text of all sections, independent of the order of arguments."""
+    """The hash covers the text of all sections, regardless of argument order."""
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(lanes=4, role=Peer(), programs=None).hash
     assert 0 <= NodeConfig().hash < 1 << 32
     assert NodeConfig().hash == 2386177031  # must never change: hosts recognise nodes by it

@@ -1,9 +1,9 @@
-"""Cycle model of the control of one queue: when commands start, time out, are dropped, or are seen to end.
+"""Cycle model of the control of one queue: how commands start, time out, are dropped and end.
 
 The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
-when the head starts, is known to be rejected, or is dropped by ``stop``. A command is reloaded if a setting has
-changed, or if it was rejected while another command ran; it keeps its count of waiting cycles. The count is zero
-while the units that the command waits for are alive.
+when the head starts, is certain to be rejected, or is dropped by ``stop``. A command is reloaded if a setting has
+changed, or if it was rejected while another command ran; its count of waiting cycles is kept. The count is zero while
+the units that the command waits for are alive.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class _Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a cycle, by port name; ``head`` contains ``wait``, ``signal`` and ``tag`` of the first command."""
+    """Inputs of a cycle, keyed by port; ``head`` has ``wait``, ``signal`` and ``tag`` of the head."""
 
     available: bool
     of_program: bool
@@ -72,16 +72,16 @@ class _Running:
 
 
 class CommandControl:
-    """Cycle-accurate model of the unit of :mod:`hdl.control.command_control`."""
+    """Cycle-accurate model of :mod:`hdl.control.command_control`."""
 
     def __init__(self) -> None:
         self._place, self._phase = _Place.EMPTY, _Phase.ALONE
         self._of_program = False
         self._waited = 0
-        self._expired = False  # whether the first command had waited until the time-out in the previous cycle
+        self._expired = False  # in the previous cycle, the first command had waited until the time-out
         self._running = _Running()
         self._reason = Rejection.VERDICT
-        self._missing = 0  # flags that were missing in the last cycle without a rejection
+        self._missing = 0  # flags that were missing in the last cycle that did not end in a rejection
 
     @property
     def deliver(self) -> bool:
@@ -90,12 +90,12 @@ class CommandControl:
         return alone or (self._phase is _Phase.REJECT and self._reason is Rejection.VERDICT)
 
     def wanted(self, *, available: bool, stop: bool) -> bool:
-        """Whether the loader is asked for a command."""
+        """Whether the queue requests a command from the loader."""
         free = self._place is _Place.EMPTY or (self._place is _Place.REFUSED and self._phase is _Phase.ALONE)
         return free and available and not stop
 
     def outputs(self, inputs: Inputs) -> dict[str, int]:
-        """Outputs of this cycle by port name, except ``missing`` of a command that is not rejected."""
+        """Outputs of this cycle, keyed by port, except ``missing`` if the command is not rejected."""
         phase, slot, running = self._phase, self._place, self._running
         action = self._action(inputs)
         loading, loaded = slot in (_Place.LOADING, _Place.UNWANTED), slot is _Place.LOADED
@@ -136,11 +136,11 @@ class CommandControl:
         }
 
     def _action(self, inputs: Inputs) -> Rejection | str:
-        """Outcome for the head in this cycle: a rejection, "start", "wait", "patience", "drop", "again" or none."""
+        """What happens to the head: a rejection, "start", "wait", "patience", "drop", "again" or nothing."""
         drop = inputs.stop and self._of_program
         missing = inputs.head["wait"] & ~inputs.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
-            # A head that waits for nothing starts immediately; all other outcomes wait for the running command.
+            # A head without flags to wait for starts immediately; any other outcome waits for the running command.
             at_once = inputs.holds and inputs.right and not (
                 inputs.stale or inputs.link_reset or drop or inputs.head["wait"])
             return "start" if at_once and inputs.completion and inputs.queued else "drop" if drop else ""
@@ -177,7 +177,7 @@ class CommandControl:
         if drop and phase is not _Phase.REJECT:
             self._waited = 0
         self._waited = 0 if action == "patience" else self._waited + waits
-        # The time-out is compared one cycle late, and a command expires only if it waited in this cycle.
+        # The time-out comparison is one cycle late, and a command expires only if it is still waiting in that cycle.
         self._expired = inputs.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= inputs.timeout)
         if isinstance(action, Rejection):
             self._phase, self._reason = _Phase.REJECT, action
@@ -197,7 +197,7 @@ class CommandControl:
             self._place = _Place.EMPTY
 
     def _load(self, inputs: Inputs, *, drop: bool) -> None:
-        """Update the state of the head, given the signals from the loader."""
+        """Update the state of the head from the signals of the loader."""
         if self._place is _Place.REFUSED and drop:
             self._place = _Place.EMPTY
         if inputs.granted:

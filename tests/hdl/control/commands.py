@@ -1,4 +1,4 @@
-"""Random commands at and around the limits of a node, and the golden model's verdict on each command."""
+"""Random commands at and around a node's limits, with the golden model's verdict on each command."""
 
 import random
 
@@ -19,8 +19,8 @@ def strays(command, config, position):
 
 
 def verdict(command, config, rule, packed, position=None):
-    """Golden verdict on a command by the rules of docs/control/commands.md, with an exact division. For a program
-    command, ``position`` is its node's rank and the number of nodes."""
+    """Golden verdict on a command according to docs/control/commands.md, with an exact division. For a program
+    command, ``position`` is the node's rank and the number of nodes."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
@@ -101,7 +101,6 @@ def verdict(command, config, rule, packed, position=None):
 
 
 def random_command(generator, tag, **options):
-    """Random command at and around the limits."""
     size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
 
     def base(capacity):

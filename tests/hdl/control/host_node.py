@@ -1,4 +1,4 @@
-"""Bench with a node around the host port, and a model of the port's wire protocol."""
+"""Test bench with a node around the host port, and a model of the port's wire protocol."""
 
 import random
 
@@ -28,18 +28,18 @@ from sim.streams import Monitor, Sink, Source, stalls
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
-TRACE = 4  # address space of the trace in a node with programs
+TRACE = 4  # address space of the trace in nodes with programs
 QUEUE_ROOM = 5
 EVENTS = 6
 
 
 def pattern(seed):
-    """Initial content of a register or memory word."""
+    """Initial value of a register or memory word."""
     return seed * 0x9E3779B1 % (1 << 32)
 
 
 class State:
-    """State of the node that the host port accesses: registers, memories and queues."""
+    """The node's state that the host port accesses: registers, memories and queues."""
 
     def __init__(self, generator):
         self.registers = {entry.address: pattern(entry.address) for entry in REGISTERS}
@@ -52,7 +52,7 @@ class State:
 
 
     def load(self, word, *, first=False):
-        """Accept a word of a program; the program length counts whole commands."""
+        """Accept a program word. The program length is counted in whole commands."""
         self.loaded.append((word, first))
         if first:
             self.queue, self.words, self.model = word >> 16 & 0xFF, 0, word >> 24
@@ -68,7 +68,7 @@ class State:
 
 
 class Model(State):
-    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its state changes."""
+    """Model of the wire protocol (docs/protocol.md): responses to packets, and resulting state changes."""
 
     def __init__(self, generator, config):
         super().__init__(generator)
@@ -168,14 +168,14 @@ class Model(State):
 
 
 class Node(State):
-    """Model of the node around the host port; it serves the port's buses cycle by cycle, with stalls."""
+    """Model of the node around the host port, which serves the port's buses cycle by cycle, with stalls."""
 
     def __init__(self, dut, generator, kind, seed, *, programs=False):
         super().__init__(generator)
         self.dut = dut
         if programs:
             self.memory[TRACE] = [pattern(TRACE << 16 | n) for n in range(TRACE_WORDS)]
-        # Some buses stay unused for long, so that only the limit on the wait for a response detects a hang.
+        # Some buses stay unused for a long time, so a hang is only detected by the limit on waiting for a response.
         streams.PATIENCE = 10_000_000
 
         def some(n):
@@ -186,7 +186,7 @@ class Node(State):
         self.write_data = Sink(dut, "memory_write__data", word_layout(), stalls=some(4))
         self.command_sink = Sink(dut, "commands", descriptor_layout(), stalls=some(5))
         self.bus_stalls = some(6)
-        self.registers_read = []  # addresses of registers that were read, in order
+        self.registers_read = []  # addresses of the registers read, in order
         self.noise = random.Random(seed)
         self.event_source = Source(dut, "events", 32)
         self.monitors = {

@@ -1,14 +1,14 @@
-"""Pass counters of a node's queues, for models of units that compare them."""
+"""Pass counters of a node's queues, used by models of units that compare them."""
 
 
 class Passes:
-    """Numbers of the current passes of the queues, which never wrap around.
+    """Current pass number of each queue; never wraps around.
 
     Members
     -------
     passes : list of int
     stable : int
-        Cycles since the last change of a head, or of its pass.
+        Number of cycles since a head or its pass last changed.
     """
 
     def __init__(self, queues):
@@ -17,7 +17,7 @@ class Passes:
         self.stable = 0
 
     def advance(self, inputs):
-        """Advance to the next cycle, given the ports ``clear`` and ``begins`` in the current one."""
+        """Advance to the next cycle, given the ports ``clear`` and ``begins`` in the current cycle."""
         self.stable += 1
         if inputs["clear"]:
             self.passes = [0] * self.queues

@@ -1,4 +1,4 @@
-"""Random programs of two queues, and the golden model of a run: the order and dependencies of its commands."""
+"""Random programs for two queues, and a golden model of the order and dependencies of their commands."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from hdl.engines import operations
 from sim.payload import to_int
 from tests.hdl.control.commands import CONFIG, random_command
 
-#: Operations of the computing queue. QUIESCE may be in any queue; the communicating queue has all other operations.
+#: Operations of the computing queue. All other operations belong to the communicating queue; QUIESCE may be in both.
 LOCAL = (Operation.MASK, Operation.SPARSIFY)
 OPERATIONS = tuple(
     dataclasses.replace(operation, queue=None if operation.code == Operation.QUIESCE else int(
@@ -16,14 +16,14 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """Command that a run has started, and the number of second-queue commands that must end before it."""
+    """Started command, and the number of second-queue commands that must complete before it."""
 
     command: dict
     needs: int
 
 
 def load_words(queue, commands, *, slot=0, model=0):
-    """Words of the stream ``program`` that load commands into a queue."""
+    """Words to write to the ``program`` stream to load commands into a queue."""
     words = [{"data": slot | queue << 16 | model << 24, "first": 1}]
     for command in commands:
         bits = to_int(command_layout(), command)
@@ -32,7 +32,7 @@ def load_words(queue, commands, *, slot=0, model=0):
 
 
 def random_program(generator, queue, length, *, tag=0):
-    """Valid commands of one queue, which wait for nothing; their tags are consecutive from ``tag`` on."""
+    """Random valid commands for one queue, without waits, with consecutive tags starting at ``tag``."""
     result = []
     for index in range(length):
         operation = generator.choice([Operation.QUIESCE, LOCAL[index % 2] if queue == 0 else Operation.ALL_GATHER])
@@ -45,7 +45,7 @@ def random_program(generator, queue, length, *, tag=0):
 
 
 def issued(programs, run, stride):
-    """All commands of a run, as an ordered list for each queue.
+    """Return all commands of a run, in order, for each queue.
 
     Parameters
     ----------

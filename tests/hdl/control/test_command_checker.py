@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command checker, compared with a model: verdicts, their order, and their latency."""
+"""The command checker, compared with a model: verdicts, order and latency."""
 
 import random
 
@@ -25,12 +25,12 @@ from sim.streams import Monitor, Sink, Source, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
-#: A number that fits register OPTIMIZER but is not a rule.
+#: Number that fits register OPTIMIZER but is not a rule.
 NO_RULE = 9
 
 
 def config_of(parameters):
-    """Node with all local operations (RootReduce if weights are raw), or peer or worker without them."""
+    """Node with all local operations (RootReduce if weights are raw), or a peer or worker without them."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -69,9 +69,9 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_STRIDE}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # A command is accepted in the same cycle as its verdict; the next command follows in the next cycle. The
-        # check of the state memory takes 8 cycles, like any check with a stride, and the check of an unused memory
-        # takes 1. If the rule is rejected, the slowest commands to check use only one memory.
+        # A command is accepted in the cycle of its verdict; the next command follows in the next cycle. The check of
+        # the state memory takes 8 cycles, as any check with a stride does; the check of an unused memory takes 1
+        # cycle. If the rule is rejected, the slowest commands to check use only one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
         assert slowest == p["latency"] + 1 - saved
@@ -96,7 +96,7 @@ def test_checker(planes, rule, packed, kind, masking, sparsify, quantization, we
 
 
 class Decides(wiring.Component):
-    """Specification: each command in a gapless series gets its verdict within the checker's latency."""
+    """Specification: every command in a back-to-back series gets its verdict within the checker's latency."""
 
     i: In(stream.Signature(command_layout()))
     rule: In(Rule)
@@ -120,5 +120,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """The latency bound holds by induction after any commands, with a queue that accepts verdicts immediately."""
+    """The latency bound holds by induction after any commands if verdicts are accepted immediately."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)

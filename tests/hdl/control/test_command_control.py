@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The control of one queue: proofs, and a comparison of every output with a model in every cycle. It is proved that
-no command starts early, that each one ends once, and that no end is lost."""
+"""Control of one queue: proofs, and a comparison of all outputs with a model in every cycle. The proofs show that no
+command starts early, that each one ends once, and that no end is lost."""
 
 import collections
 import dataclasses
@@ -22,10 +22,10 @@ from tests.hdl.control.units import lockstep, simulate
 
 
 class Control(wiring.Component):
-    """Specification: a control between a loader, an engine and an event queue with any behaviour.
+    """Specification: the control with an arbitrary loader, engine and event queue.
 
-    A loader eventually reports that each granted command is accepted, rejected or deferred. An engine offers exactly
-    one event for each command. A met dependency stays met until the command has started.
+    The loader eventually accepts, rejects or defers each granted command. The engine offers exactly one event for
+    each command. A dependency that is met stays met until the command has started.
     """
 
     granted: In(1)
@@ -52,14 +52,14 @@ class Control(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = CommandControl()
-        loading = Signal()  # whether a granted command has no verdict yet
-        there = Signal()  # whether the head has passed its check, but has not yet left
-        run = Signal()  # whether a command runs: its event has not been accepted
-        of_program = Signal()  # whether the running command belongs to the program
+        loading = Signal()  # a granted command has not been accepted, rejected or deferred yet
+        there = Signal()  # the head has passed its check, but has not left yet
+        run = Signal()  # a command is running: its event has not been accepted
+        of_program = Signal()  # the running command belongs to the program
         counted = Signal()  # whether its end has been counted
         offered = Signal()  # whether the engine offers its event
         was_good = Signal()
-        waits = Signal()  # whether the dependency held in the previous cycle
+        waits = Signal()  # the dependency held in the previous cycle
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
@@ -100,16 +100,16 @@ class Control(wiring.Component):
             Assume(~self.queued | offered | unit.rejected),
             Assume(~waits | self.holds),
             Assume(~(offered & counted) | (self.good == was_good)),
-            # No command starts before its dependencies hold, while another one runs, or without passing its check.
+            # No command starts before its dependencies hold, while another one is running, or unchecked.
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),
-            # No command starts that would compute with the wrong weights.
+            # No command starts if it would compute with the wrong weights.
             Assert(~unit.goes | self.right),
-            # No command is rejected while another one runs, so each event belongs to one command.
+            # No command is rejected while another one is running, so each event belongs to one command.
             Assert(~unit.rejected | ~run),
             Assert(~(unit.rejected & unit.start.valid)),
-            # The end of each started command is seen exactly once, at the latest when its event is accepted.
+            # The end of each started command is seen exactly once, no later than its event is accepted.
             Assert(~unit.ended | (run & offered & ~counted)),
             Assert(~(run & offered & self.queued) | unit.ended | counted),
             Assert(unit.done == (unit.ended & of_program & self.good)),
@@ -128,12 +128,12 @@ class Control(wiring.Component):
 
 
 def test_control_of_a_queue():
-    """For all time, by induction: no command starts early, each ends once, and every end is counted."""
+    """Proof by induction: no command starts early, each ends once, and every end is counted."""
     formal.prove(Control(), depth=6)
 
 
 class Surroundings:
-    """Loader, engine, event queue and settings around a control, all acting at random times."""
+    """Loader, engine, event queue and settings that act at random times."""
 
     _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # possible sets of flags
 
@@ -173,7 +173,7 @@ class Surroundings:
         inputs = {
             "available": available, "of_program": choose.random() < 0.6, "granted": granted,
             "passed": verdict and not self._bad, "refused": self._refused and model.deliver,
-            # A rejection that can no longer be used is withdrawn.
+            # The loader withdraws a rejection that can no longer be delivered.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
             "alive": choose.random() < 0.15, "right": choose.random() < 0.9,
@@ -190,7 +190,7 @@ class Surroundings:
         return {**expected, "start__payload": self._head}
 
     def step(self, inputs):
-        """Advance the model, and the simulated units around it, to the next cycle."""
+        """Advance the model and the simulated units around it by one cycle."""
         choose, now = self._random, self._inputs
         before = self.model.outputs(now)
         self.model.step(now)
@@ -203,7 +203,7 @@ class Surroundings:
             self.seen[Rejection(after["reason"]).name] += 1
         self.seen["dropped"] += bool(before["loaded"] and not after["loaded"] and now.stop and not before["removed"])
         if now.granted:
-            # The loader writes the head before it reports whether the command is accepted.
+            # The loader writes the head before it reports the result of the check.
             self._bad, self._refused, self._holds = choose.random() < 0.15, False, choose.random() < 0.5
             self._fields = {"wait": choose.choice([0, *self._sets]), "signal": choose.getrandbits(16),
                             "tag": choose.getrandbits(16)}

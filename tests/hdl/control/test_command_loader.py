@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The loader of commands, compared with a model: the order of queues, words, verdicts and latency."""
+"""Command loader, compared with a model: order of queues, words, verdicts and latency."""
 
 import random
 
@@ -29,7 +29,7 @@ STRIDE = 0x1234_5678
 
 
 def refusal(command, queue, position, config):
-    """Golden verdict on a command in a queue; ``position`` is given for a program command."""
+    """Golden verdict on a command in a queue; ``position`` is only given for a program command."""
     foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
     if foreign and command["operation"] in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, command["operation"]
@@ -50,7 +50,7 @@ async def loads_in_turn(dut):
     memory = {"pushed": [None] * QUEUES, "program": [None] * QUEUES}
 
     async def read():
-        """Words of both memories at the address of the previous cycle."""
+        """Drive the words of both memories at the address of the previous cycle."""
         while True:
             await FallingEdge(dut.clk)
             queue, word = int(dut.serving.value), int(dut.word.value)

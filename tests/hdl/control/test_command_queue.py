@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command queue, compared with models: order, flags in every cycle, and no lost commands or events."""
+"""Compare the command queue with models: order, flags in every cycle, no lost commands or events."""
 
 import random
 
@@ -33,7 +33,7 @@ def descriptors(commands):
 
 
 def update(*, wait):
-    """Update of 128 elements, with state that does not fit in 96 words."""
+    """An update of 128 elements with state that does not fit into 96 words."""
     return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
                           block_offset=0,
                           stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
@@ -46,7 +46,7 @@ async def receive_events(sink, count):
 
 
 class Engine:
-    """Engine model that runs commands one at a time, each for some cycles and with a random status."""
+    """Engine model that runs one command at a time, each for some cycles and with a random status."""
 
     def __init__(self, dut, generator, kind):
         self.dut = dut
@@ -70,7 +70,7 @@ class Engine:
 
 
 async def watch_flags(dut, start_monitor, end_monitor):
-    """Check the flags against the handshakes in every cycle, and that no command starts before its flags are set."""
+    """Check the flags in every cycle, and that no command starts before its flags are set."""
     flags = 0
     starts = ends = 0
     signal = 0
@@ -93,7 +93,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 
 async def watch_level(dut):
-    """Check that the event count is zero after eight cycles without an offered event."""
+    """Check that the event count is zero after eight cycles in which no event was offered."""
     quiet = 0
     while True:
         await FallingEdge(dut.clk)
@@ -102,7 +102,7 @@ async def watch_level(dut):
 
 
 async def begin(dut):
-    """Start with all inputs zero, since they keep the values of the previous test."""
+    """Set all inputs to zero, since they keep their values from the previous test."""
     for port in ("set_flags", "link_reset", "rule", "packed_state", "timeout", "weight_version"):
         getattr(dut, port).value = 0
     await start(dut)
@@ -138,7 +138,7 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Time for a command to consume flags while they are being set.
+                # Number of cycles for a command to consume the flags while they are being set.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
@@ -177,7 +177,7 @@ async def runs_what_may_run(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def holds_what_there_is_no_room_for(dut):
-    """The queues fill up if no event is popped, and the engine waits with its event."""
+    """If no event is popped, the queues fill up, and the engine waits with its event."""
     depth = regression.parameters()["depth"]
     await begin(dut)
     Engine(dut, random.Random(1), "none")
@@ -187,7 +187,7 @@ async def holds_what_there_is_no_room_for(dut):
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[DESCRIPTOR_WORDS - 1] + CommandQueue.latency
-    # Enough commands to fill the event queue, the engine's pending event, and the command queue.
+    # Enough commands to fill the event queue, the engine's pending event and the command queue.
     assert int(dut.full.value) == 1
     assert int(dut.completions__0__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
@@ -224,7 +224,7 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again: the new rule needs state, which does not fit."""
+    """A command that has waited is checked again. The new rule needs state, which does not fit."""
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -245,10 +245,10 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def a_command_runs_with_what_it_was_checked_with(dut):
-    """A command runs with the settings of its verdict, even if they change during the check.
+    """A command runs with the settings that it was checked with, even if they change during the check.
 
-    The rule and the packing of state change once, in each possible cycle of a check: the command is rejected under
-    the new settings, or runs with the old ones.
+    The rule and the state packing change once, in each possible cycle of the check. The command must either be
+    rejected under the new settings or run with the old ones.
     """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
@@ -264,7 +264,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
                 started.append(int(dut.checked.value))
 
     cocotb.start_soon(watch())
-    # State of 128 elements does not fit in 96 words, but SGD has no state, and packed state takes 64 words.
+    # State of 128 elements does not fit into 96 words, but SGD has no state, and packed state takes 64 words.
     for first, second in ((Rule.SGD, Rule.MOMENTUM), (Rule.MOMENTUM, Rule.ADAM), (Rule.ADAMW, Rule.MOMENTUM)):
         refused = 0
         started.clear()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The event queue, compared with a model in every cycle: the choice of the next event, and the order of events."""
+"""Compare the event queue with a model in every cycle: arbitration and order of the events."""
 
 import random
 
@@ -19,7 +19,7 @@ DEPTH = 3
 
 
 async def watch(dut, sources):
-    """Check which source is served in each cycle, given the offered and stored words; a word moves per cycle."""
+    """Check which source is served in each cycle, given the offered and stored words."""
     chosen, index, stored, popped = None, 0, 0, 0
     while True:
         await FallingEdge(dut.clk)

@@ -1,4 +1,4 @@
-"""The host port compared with a model of the wire protocol: valid and malformed packets, with stalls on all sides."""
+"""Compare the host port with a model of the wire protocol: valid and malformed packets, with stalls."""
 
 import random
 
@@ -80,7 +80,7 @@ def random_packet(generator, programs):
 
 
 def up_to(generator, room):
-    """Draw a count: often the maximum ``room``, and sometimes one more."""
+    """Draw a count: often the maximum ``room``, sometimes one more."""
     return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 
@@ -98,7 +98,7 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]), config)
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    # A count that is wrong for the operation, followed by that number of words.
+    # A count that is invalid for the operation, followed by that number of words.
     packets = [[opcode << 24 | count, *words(generator, count)]
                for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 15, 17)]
     packets += [random_packet(generator, p["programs"]) for _ in range(p["packets"])]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Proof of the host port's state order in a node with tenants: no request reaches the node before its check."""
+"""Prove for a node with tenants that no host request reaches the node before it has been checked."""
 
 import pytest
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
@@ -24,14 +24,14 @@ CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(depth=4, banks=2),
     features=(Tenants(),))
 
-#: States that follow the last request to the node, without the states that send an answer's words.
+#: States after the last request to the node, excluding states that send the answer's payload.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States that access memory after the address range has been checked, each with the host's request for it.
+#: States that access memory after the address check, with the host request that each one serves.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
 #: Requests with an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
-#: Other states that serve a request, each with the opcodes that the request may have.
+#: Other states that serve a request, with the opcodes allowed in each.
 OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
           "Descriptor": [Opcode.PUSH_COMMAND],
           "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
@@ -39,11 +39,11 @@ OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Ev
 
 
 class Order(wiring.Component):
-    """Specification: the port's requests to the node follow from the words of one packet. Its first word names the
-    tenant, and the requests are permitted for that tenant.
+    """Specification: requests to the node result from a single packet and are permitted for the tenant named in its
+    first word.
 
-    Packets, answers of the node and stalls are arbitrary. The window of the requesting tenant, and the executed
-    tenant, do not change during its request: only the privileged host changes them, with requests of its own.
+    Packets, node responses and stalls are arbitrary. A tenant's window and the executed tenant are constant during a
+    request, since only the privileged host can change them, in requests of its own.
     """
 
     def __init__(self):
@@ -80,20 +80,20 @@ class Order(wiring.Component):
 
         # The packet, as its words are accepted.
         take = word.valid & word.ready
-        index = Signal(3)  # index of the next word in the packet, up to 4
+        index = Signal(3)  # index of the next word in the packet, saturating at 4
         who, head, base = Signal(2, init=MAX_TENANTS), Signal(32), Signal(32)
         with m.If(take):
             m.d.sync += index.eq(Mux(word.payload.last, 0, Mux(index == 4, 4, index + 1)))
             with m.Switch(index):
                 with m.Case(0):
                     m.d.sync += [who.eq(Mux(word.payload.data < MAX_TENANTS, word.payload.data, MAX_TENANTS)),
-                                 head.eq(word.payload.data), base.eq(0)]  # the only word of a packet is its header
+                                 head.eq(word.payload.data), base.eq(0)]
                 with m.Case(1):
                     m.d.sync += head.eq(word.payload.data)
                 with m.Case(2):
                     m.d.sync += base.eq(word.payload.data)
         opcode, count = head[24:], head[:16]
-        stands, asked = Signal(), Signal()  # whether a request is being served; whether a register was requested
+        stands, asked = Signal(), Signal()  # whether a request is being served; whether it accesses a register
         now = Cat(self.running, self.found.as_value())
         before = Signal.like(now)
         m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
@@ -114,7 +114,7 @@ class Order(wiring.Component):
         first, space = base[:28], base[28:]
         trace = ~is_tenant & (space == CONFIG.memory_map["trace"].number)
         room = Mux(is_tenant, self.found.size * GROUP, rooms[space])
-        # The window of the privileged host is the whole memory, except for the trace.
+        # The privileged host's window is the whole memory, except for the trace.
         m.d.comb += Assume(is_tenant | ((self.found.base == 0) & (trace | (self.found.size * GROUP == room))))
         inside = first + count <= room
         moved = (first + self.found.base * GROUP)[:28]
@@ -138,7 +138,7 @@ class Order(wiring.Component):
             Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
-        # Relations between packet and state, which the proof by induction needs.
+        # Relations between packet and state that the induction needs.
         known = (requester.opcode == opcode) & (access.count == count)
         written = Cat(opcode == allowed for allowed in (
             Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()
@@ -179,7 +179,7 @@ class Order(wiring.Component):
 
 @pytest.fixture
 def small_echo(monkeypatch):
-    """A node with a small PING buffer, since solvers treat memories as registers."""
+    """Shrink the PING buffer, because solvers treat memories as registers."""
     monkeypatch.setattr(host_port, "PING_WORDS", 2)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The runner of local commands, compared with a model in every cycle; the test plays the role of the datapath."""
+"""Runner of local commands, compared with a model in every cycle; the test acts as the datapath."""
 
 import random
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memory of pushed commands, compared with a model: each command's queue, its words, and the remaining room."""
+"""Memory of pushed commands against a model: queue and words of each command, remaining room."""
 
 import collections
 import dataclasses
@@ -30,7 +30,7 @@ async def queues_by_operation(dut):
     port["removed"].value = 0
     source = Source(dut, f"{prefix}__commands", descriptor_layout(), stalls=stalls("geometric", seed=3, rate=0.8))
     queues = [[] for _ in range(count)]
-    # An operation that names no queue, or a missing one, goes to the last queue.
+    # An operation that names no queue, or a queue the node lacks, goes to the last queue.
     place_of = collections.defaultdict(lambda: count - 1, {
         operation.code: operation.queue for operation in OPERATIONS if operation.queue is not None})
     bits = PUSHED_DEPTH.bit_length()
@@ -57,7 +57,7 @@ async def queues_by_operation(dut):
                     assert int(port["data"].value) == queue[0][word], (n, word)
             if int(port["full"].value):
                 full += 1
-                # A command that is offered while the queue is full has no effect.
+                # A command offered while the queue is full has no effect.
                 port["commands__valid"].value = 1
                 await cycles(dut, 1)
                 port["commands__valid"].value = 0
@@ -84,7 +84,7 @@ def test_pushed_commands(queues):
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
 def test_queues_of_operations(queues, expected):
-    """An operation uses its queue, or the last queue if it has none or the node lacks that queue."""
+    """A command goes to its operation's queue, or to the last one if there is none or the node lacks it."""
     described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The register table, and the register file compared with a model."""
+"""Register table, and the register file compared with a model."""
 
 import random
 import re
@@ -27,8 +27,8 @@ from tests.present import needs
 needs("quorum", "compute")
 
 CONFIG = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32, planes=2))
-#: Configuration by number of queues, and registers of the two-queue node, which has a compute engine, replay, rounds,
-#: throttles, two banks of programs, and a settable count of updates.
+#: Configurations, keyed by the number of queues. The two-queue node has a compute engine, replay, quorum updates,
+#: throttles, two program banks, and a settable update counter.
 CONFIGS = {1: CONFIG, 2: CONFIG.replace(
     link=Replay(), programs=Programs(depth=100, banks=2), compute={"rows": 1}, stub=ComputeStub(quorum=True),
     features=(*CONFIG.features, SettableVersion(), Throttles()))}
@@ -74,7 +74,7 @@ def test_unknown_name():
 
 
 class Model:
-    """Model of the register file: :meth:`step` takes the inputs of a cycle and computes the next state."""
+    """Register file model: :meth:`step` takes the inputs of a cycle and computes the next state."""
 
     def __init__(self, queues):
         self.lacking = LACKING if queues == 1 else ()
@@ -87,7 +87,7 @@ class Model:
         self.set_flags = 0
         self.restorable = CONFIGS[queues].has("settable_version")
         self.set_version = {"valid": 0, "value": 0}
-        self.history = []  # values that the host would read, cycle by cycle
+        self.history = []  # values the host would read, cycle by cycle
 
     def step(self, inputs, increments):
         self.history.append({entry.address: self._value(entry, inputs) for entry in REGISTERS})
@@ -146,12 +146,12 @@ async def behaves_as_the_table_says(dut):
                 **dict.fromkeys(STATUSES, 0)}
         for port in ["queue_status", *statuses]:
             getattr(dut, port).value = 0
-        # At the first edge after reset all inputs are zero, also in the model.
+        # At the first edge after reset, all inputs are zero, also in the model.
         await edge
         model.step(zero, {entry.name: 0 for entry in COUNTERS})
         request = None
         asked = 0
-        ready = p["initialisation"]  # first cycle in which the host is served
+        ready = p["initialisation"]  # first cycle when the host is served
         density = 0.5
         for cycle in range(1, 5_000):
             if cycle % 500 == 0:
@@ -189,7 +189,7 @@ async def behaves_as_the_table_says(dut):
                 assert request is not None, where
                 assert cycle - asked <= RegisterFile.latency, where
                 if asked == p["initialisation"]:
-                    # Once every counter has been visited, a waiting request need not wait for one more visit.
+                    # Once every counter has been visited, a waiting request does not wait for another visit.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
                 assert int(dut.bus__writable.value) == int(entry is not None and (
@@ -232,14 +232,14 @@ def test_register_file(rate, seed, queues):
 
 
 def test_registers_of_tenants():
-    """Registers of tenants keep all their bits, on their ports and for the host, until a reset."""
+    """Tenant registers keep all their bits, on their ports and for the host, until a reset."""
     registers = RegisterFile(config=CONFIG.replace(features=(*CONFIG.features, Tenants())))
     unit, turn = Unit(registers), 2 * registers.latency
     names = [entry.name for entry in TENANT_REGISTERS]
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])
 
     def access(values=None):
-        """Write values to all registers, or read them all; return the values read, and the final values on ports."""
+        """Write or read all registers; return the values read, and the final values on the ports."""
         inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
         if values is not None:
             inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Events of rejected commands, compared with a model: the events' order, status and detail."""
+"""Compare the events of rejected commands with a model: order, status and detail."""
 
 import random
 
@@ -18,7 +18,7 @@ from tests.refusals import refused_values
 
 
 def event_of(inputs):
-    """Event of the first queue that has a rejection, or None."""
+    """Event for the first queue that has a rejection, or None."""
     for queue, rejection in enumerate(inputs["given"]):
         if rejection["rejected"]:
             status, detail = {
@@ -54,7 +54,7 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """All kinds of rejections of one queue or both simultaneously are reported, with and without room for events."""
+    """All rejections of one queue or of both at the same time are reported, with or without room."""
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()

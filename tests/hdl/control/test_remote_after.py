@@ -20,12 +20,12 @@ NODES = 16
 
 
 class Model(Passes):
-    """Passes of this node's queues and commands completed in other nodes' queues, as unbounded counts."""
+    """Unbounded counts of this node's queue passes and of the commands completed in other nodes' queues."""
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # counts from SIGNALs; None until the node's run begins
-        self.held = [0] * queues  # cycles since a head's dependencies last became met or unmet
+        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None until the node's run begins
+        self.held = [0] * queues  # cycles since a head's dependencies were last met or last became unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def missing(self, queue):
@@ -38,7 +38,7 @@ class Model(Passes):
                 or told < number * self.sizes[pair["queue"]] + pair["after"])
 
     def outputs(self, inputs):
-        """A change is visible no later than the latency allows, and never before it happens."""
+        """A change appears within the specified latency and never before it happens."""
         settling, latency = self.queues + 2, self.queues + 1
         if self.stable < settling + 1 or min(self.held) <= latency:
             return {}
@@ -54,7 +54,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def compares(dut):
-    """The head command of each queue waits for a random node, while the nodes' counts increase."""
+    """Each queue's head command waits for a random node while the nodes' counts increase."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"
@@ -83,13 +83,13 @@ async def compares(dut):
             model.pairs = [random_pair() for _ in range(queues)]
             model.stable = 0
             for queue, pair in enumerate(model.pairs):
-                # No node ever lags by more than half of the countable range.
+                # No node may lag by more than half of the counter range.
                 counts = model.told[pair["unit"]]
                 least = needed(pair, model.passes[queue] + (begins >> queue & 1)) - (1 << 14)
                 if counts[pair["queue"]] is not None and counts[pair["queue"]] < least:
                     counts[pair["queue"]] = least
         elif model.stable > queues + 2 and generator.random() < .2:
-            # Send a SIGNAL, often with exactly the count that the head of some queue needs, or one less.
+            # Send a SIGNAL, often with exactly the count that some queue's head needs, or one less.
             pair = model.pairs[queue := generator.randrange(queues)]
             counts = model.told[pair["unit"]]
             if counts[pair["queue"]] is None:

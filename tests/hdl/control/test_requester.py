@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rights of tenants at the host port, compared with a model, and a proof that memory accesses stay in the window."""
+"""Rights of tenants at the host port, compared with a model and proven to stay in the window."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def test_capacities():
 
 
 def test_rights():
-    """Every opcode from every tenant is permitted or denied correctly, whichever tenant is executed."""
+    """Every opcode from every tenant is permitted or denied correctly, whichever tenant is running."""
     unit = Unit(Requester(config=CONFIG))
     generator = np.random.default_rng(1)
     for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
@@ -61,7 +61,7 @@ def test_rights():
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
-        if not is_tenant:  # the tenant reads the trace, which is in no window
+        if not is_tenant:  # the tenant reads the trace, which is not in any window
             room[offset >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
@@ -71,14 +71,14 @@ def test_rights():
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         may = np.logical_not(late | named if is_tenant else late & (busy == 1))
-        # Every third row starts a two-cycle request; the result of its first cycle holds for two cycles.
+        # Every third row starts a two-cycle request; the result of its first cycle holds for both cycles.
         assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
         assert (trace["over"] == (is_tenant & (np.append(0, left[:-1]) == end))).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
 
 
 def test_a_server_is_the_model_owners():
-    """On a server, any tenant, even the executed one, may only send PING."""
+    """On a server, any tenant, even the running one, may only send PING."""
     dut, foreign = Requester(config=SERVER), {}
 
     async def ask(ctx):
@@ -104,8 +104,8 @@ def test_nobody_asks_before_the_first_word():
 
 
 class Bounded(wiring.Component):
-    """Specification: a range that passes the port's comparison with the room is inside the window of the requesting
-    tenant, for any address, count and window in a memory."""
+    """Specification: a range that passes the port's bounds check is inside the window of the requesting tenant, for
+    any address, count and window in a memory."""
 
     def __init__(self):
         members = Requester(config=CONFIG).signature.members.items()
@@ -131,7 +131,7 @@ class Bounded(wiring.Component):
             Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
                    | (self.opcode == Opcode.PING)),
         ]
-        # The base is added in the cycle of the request, in which the address is also compared.
+        # The base is added in the request cycle, when the address is compared too.
         trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memory_map["trace"].number)
         with m.If(self.asks & memory & ~trace):
             m.d.comb += Assert(unit.room == self.found.size * GROUP)

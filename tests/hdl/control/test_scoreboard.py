@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The scoreboard, compared with a model with unbounded counts, and a proof of its comparison."""
+"""Scoreboard: a comparison with a model with unbounded counts, and a proof of its own comparison."""
 
 import random
 
@@ -20,7 +20,7 @@ from tests.refusals import refused_values
 
 
 class Model(Passes):
-    """Model of a scoreboard, with counts of passes and commands that never wrap around."""
+    """Scoreboard model with pass and command counts that never wrap around."""
 
     def __init__(self, queues):
         super().__init__(queues)
@@ -28,7 +28,7 @@ class Model(Passes):
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def needed(self, queue, index, other):
-        """Number of completed commands of the other queue that a head needs; None if it cannot be reached."""
+        """Number of commands of the other queue that a head needs completed; None if it cannot be reached."""
         pair = self.pairs[queue][index]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
@@ -36,7 +36,7 @@ class Model(Passes):
         return number * self.sizes[other] + pair["after"] if pair["after"] <= AFTER_MAX else None
 
     def missing(self):
-        """Flags of the dependencies that do not hold, for each queue."""
+        """Flags of unmet dependencies, for each queue."""
         result = []
         for queue in range(self.queues):
             bits = 0
@@ -63,7 +63,7 @@ class Model(Passes):
         }
 
     def step(self, inputs):
-        # Outputs of the next cycle show this cycle's state.
+        # Outputs of the next cycle reflect the state of this cycle.
         self.before = self.missing()
         self.done = [0 if inputs["clear"] else done + (inputs["done"] >> queue & 1)
                      for queue, done in enumerate(self.done)]
@@ -72,7 +72,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_and_compares(dut):
-    """Queues run programs continuously, in random orders that the scoreboard allows."""
+    """Queues run programs continuously, in random orders that are allowed by the scoreboard."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
@@ -93,7 +93,7 @@ async def counts_and_compares(dut):
             pace[:] = [generator.choice([0.02, 0.3, 0.9]) for _ in range(queues)]
         elif model.stable > 6 and generator.random() < 0.3:
             held = model.outputs({"active": (1 << queues) - 1})["held"]
-            # A pass begins with the start of the last command of the previous pass.
+            # A pass starts when the last command of the previous pass starts.
             for queue in range(queues):
                 if model.done[queue] >= (model.passes[queue] + 1) * model.sizes[queue] - 1:
                     begins |= generator.getrandbits(1) << queue
@@ -118,7 +118,7 @@ async def counts_and_compares(dut):
 
 
 class Comparison(wiring.Component):
-    """Specification: a head that has not changed for three cycles waits exactly until its dependencies hold."""
+    """Specification: a head that is stable for three cycles waits exactly until its dependencies hold."""
 
     clear: In(1)
     begins: In(2)
@@ -129,7 +129,7 @@ class Comparison(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Scoreboard(queues=2)
-        pair, length = Signal(after_layout()), Signal(16)  # dependency and length of the head, both constant
+        pair, length = Signal(after_layout()), Signal(16)  # dependency of the head, and length, both constant
         base, early = Signal(16), Signal(2)
         counts = Signal(16), Signal(16)
         stable = Signal(range(Scoreboard.settling + 1))
@@ -158,7 +158,7 @@ class Comparison(wiring.Component):
             (self.after.after <= AFTER_MAX) & ~distance[15]))
         m.d.comb += [
             Assume(~ResetSignal()),
-            # Lengths change only between runs, when counts restart.
+            # Lengths change only between runs, when counts are cleared.
             Assume((length == self.length) | self.clear),
             Assert(unit.bases[0][0] == base),
             Assert(unit.early[0] == early),
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """Prove by induction that counts include all ended commands, and that these counts are compared."""
+    """Proof by induction: counts include all ended commands, and these counts are compared."""
     formal.prove(Comparison(), depth=5)
 
 
@@ -182,7 +182,7 @@ def test_scoreboard(queues, cycles, seed):
 
 
 def test_counts_are_never_too_far_apart():
-    """The sign of the difference of counts is correct in all passes of two queues, for all program lengths."""
+    """The sign of the difference of counts is correct for all passes and program lengths of two queues."""
     for length in (1, 2, 1000, DEPTH_MAX):
         for lead in (-LEAD_MAX, -1, 0, LEAD_MAX):
             for part in (0, length):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer, compared with a model in every cycle."""
+"""Sequencer, compared with a model in every cycle."""
 
 import random
 
@@ -14,7 +14,7 @@ from tests.refusals import refused_values
 
 
 class Model:
-    """Model of a sequencer: the list of all commands of a run, and a position in it."""
+    """Model of a sequencer: the list of all commands of a run, and an index into it."""
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Sources of engines' inputs, which are checked when a node is described: hdl/control/source.py."""
+"""Tests of how engine inputs are matched to their sources in a node description: hdl/control/source.py."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ _SETTINGS = f"link_reset, optimizer, {_UPDATES}, mask_alternative, mask_threshol
     (Checked("clip"), "must be one of the settings of checks rule, packed_state, not 'clip'"),
 ])
 def test_refusals(source, expected):
-    """A source that does not exist is rejected; the message names the input and its engine."""
+    """A nonexistent source is rejected with a message that names the input and its engine."""
     described = dataclasses.replace(FILLER, inputs={"number": source})
     refuses(f"Input number of engine filler {expected}", check_engines, [described], CONFIG)
 
@@ -51,7 +51,7 @@ def test_sources(source):
 
 @pytest.mark.parametrize("purpose", [Status("last_error"), LATCHED_SETTINGS, Interface("anything")])
 def test_purposes(purpose):
-    """Outputs that serve as statuses or interfaces cannot be sources of inputs."""
+    """An output used as a status or interface cannot be the source of an input."""
     check_engines([dataclasses.replace(FILLER, outputs={purpose: "number"})], CONFIG)
     refuses(f"Input number of engine filler must have a source, not {purpose!r}", check_engines,
             [dataclasses.replace(FILLER, inputs={"number": purpose})], CONFIG)
@@ -63,7 +63,6 @@ def test_refused_status():
 
 
 def test_pairs():
-    """An output must belong to exactly one engine, and an interface must join exactly two engines."""
     other = dataclasses.replace(FILLER, name="other", operations=())
     outputs = {WEIGHT_VERSION: "weight_version"}
     refuses("Engines of a node must have one output WeightVersion(), not 2", check_engines,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The trace, compared with a list of all starts and ends: every record, its time, and its memory address."""
+"""The trace, compared with a list of all starts and ends: all records, their times and their addresses."""
 
 import random
 
@@ -24,7 +24,7 @@ def version_of(tag):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
-    """Commands of one or more cycles are recorded, as close together as possible; all queues start simultaneously."""
+    """Commands of one or more cycles are recorded, even back to back and with all queues starting together."""
     p = regression.parameters()
     generator, lanes, queues = random.Random(p["seed"]), p["lanes"], p["queues"]
     apart = 2 * queues - 1
@@ -34,7 +34,7 @@ async def records_all(dut):
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
     tags, new = [0] * queues, [0] * queues
-    follows = [("started", 1)] * queues  # next step of each queue, and the number of cycles before it
+    follows = [("started", 1)] * queues  # next event of each queue, and the number of cycles before it
     expected = []
     for cycle in range(2500):
         pulses = {"started": 0, "ended": 0}
@@ -91,7 +91,7 @@ def test_trace(lanes, queues, seed):
 
 @pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
 def test_late_times(begin):
-    """A record contains all 32 bits of the time, even when the time wraps around."""
+    """A record contains all 32 bits of the time, even when it wraps around."""
     trace = Trace(queues=1, lanes=2)
     times = []
 

@@ -1,4 +1,4 @@
-"""Units of the command queue in one design, for a common simulator, and their comparison with models."""
+"""Units of the command queue combined into one design and simulator, and checked against models."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -24,7 +24,7 @@ PUSHED_DEPTH = 3
 
 
 class Units(wiring.Component):
-    """Independent units in one design; the ports of each are prefixed by its name."""
+    """Independent units in one design, with ports prefixed by the unit's name."""
 
     def __init__(self):
         self._units = {
@@ -53,22 +53,22 @@ class Units(wiring.Component):
 
 
 def simulate(module, *tests, **parameters):
-    """Run cocotb tests of a module on the units."""
+    """Run cocotb tests from a module on the units."""
     regression.run(Units(), module=module, testcase=list(tests), parameters=parameters)
 
 
 async def lockstep(dut, prefix, model, drive, count):
-    """Compare a unit with its model in each of ``count`` cycles.
+    """Compare a unit with its model for ``count`` cycles.
 
     Parameters
     ----------
     prefix : str
         Prefix of the unit's port names.
     model : object
-        ``outputs(inputs)`` returns the outputs of a cycle, by port; outputs that are None are not compared.
+        ``outputs(inputs)`` returns the outputs of a cycle, keyed by port; None means that a port is not compared.
         ``step(inputs)`` advances to the next cycle.
     drive : callable
-        Returns the inputs of the next cycle, by port.
+        Returns the inputs of the next cycle, keyed by port.
     """
     for cycle in range(count):
         inputs = drive()

@@ -1,16 +1,16 @@
-"""Operands that are difficult for floating-point units."""
+"""Operands that are hard cases for floating-point units."""
 
 import numpy as np
 
 from hdl.floating.format import FP32
 from sim.golden import conversion
 
-#: Operands per run; a few runs test millions.
+#: Number of operands per run; a few runs test millions.
 COUNT = 1 << 20
 
 
 def corners(format):
-    """Zeros, subnormals, extreme normals, ones, infinities, NaNs, and powers of two with their neighbours."""
+    """Zeros, subnormals, extreme normals, ones, infinities, NaNs, powers of two and their neighbours."""
     fraction_bits, ones = format.fraction_bits, format.exponent_ones
     normal, unity = 1 << fraction_bits, format.bias << fraction_bits
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
@@ -34,7 +34,7 @@ def pairs(values):
 
 
 def corner_pairs(format):
-    """Pairs of any corner case of a format with every seventh corner case."""
+    """All pairs of a corner case with every seventh corner case."""
     return tuple(grid.ravel() for grid in np.meshgrid(corners(format), corners(format)[::7]))
 
 
@@ -44,9 +44,9 @@ def uniform(format, generator, count=COUNT):
 
 
 def near_exponents(format, generator, count=COUNT):
-    """Draw pairs with uniform signs and fractions and close exponents, so that sums cancel and carry.
+    """Draw pairs with uniform signs and fractions, and close exponents so that sums cancel and carry.
 
-    The fractions of every fourth pair are equal or nearly equal.
+    Every fourth pair has equal or nearly equal fractions.
     """
     a = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
     b = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
@@ -62,13 +62,13 @@ def near_exponents(format, generator, count=COUNT):
 
 
 def near_borders(format, generator, count=COUNT):
-    """Pairs with products around the smallest subnormal, the smallest normal and the largest number."""
+    """Draw pairs with products near the smallest subnormal, the smallest normal and the largest number."""
     ones, reach = format.exponent_ones, format.fraction_bits + 3
     fields = generator.integers(0, ones, count)
     center = generator.choice([format.bias, ones + format.bias, format.bias - format.fraction_bits], count)
     other = np.clip(center - fields + generator.integers(-reach, reach + 1, count), 0, ones)
     a, b = generator.integers(0, 1 << format.width, (2, count), dtype=np.uint32)
-    # Some fractions have few one bits, so that products are exact or halfway between two numbers.
+    # Some fractions have few set bits, so that products are exact or halfway between two numbers.
     for bits in (a, b):
         bits[::3] &= generator.integers(0, 1 << format.width, len(bits[::3]), dtype=np.uint32)
         bits[::3] &= generator.integers(0, 1 << format.width, len(bits[::3]), dtype=np.uint32)
@@ -80,7 +80,7 @@ def near_borders(format, generator, count=COUNT):
 
 
 def borders(widen):
-    """Numbers of a narrower format as binary32, the midpoints between them, and neighbours of all of these."""
+    """All numbers of a narrower format as binary32, with midpoints, and the neighbours of both."""
     exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
     exact = exact[exact <= FP32.infinity]
     with np.errstate(over="ignore"):
@@ -94,7 +94,7 @@ def borders(widen):
 
 
 def integer_cases(width, generator, count):
-    """Powers of two and their neighbours, the limits of the range, and random integers of all lengths."""
+    """Powers of two and their neighbours, the limits of the range, and random integers of any length."""
     powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
     special = [value for power in powers for value in (power, -power) if low <= value <= high]
@@ -105,11 +105,11 @@ def integer_cases(width, generator, count):
 def numbers(generator, count):
     """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two.
 
-    They include the conversions of :func:`integer_cases` and their neighbours.
+    They include the values of :func:`integer_cases` and their neighbours.
     """
     fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
     fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # position of the bit with the value one half
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # position of the bit with weight one half
     fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
     sign = generator.integers(0, 2, count)
     some = sign << 31 | fields << 23 | fraction
@@ -119,6 +119,6 @@ def numbers(generator, count):
 
 
 def differences(a, b, got, want):
-    """List up to eight wrong results, one per line."""
+    """Describe up to eight wrong results, one per line."""
     wrong = np.flatnonzero(got != want)
     return [f"{a[n]:#x}, {b[n]:#x}: {got[n]:#x}, not {want[n]:#x}" for n in wrong[:8]]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checks of units without handshakes: one result per cycle, at the unit's latency, with or without a reset."""
+"""Check units without handshakes: one result per cycle at the stated latency, even after a reset."""
 
 import functools
 
@@ -18,9 +18,9 @@ from tests.hdl.floating import operands
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def one_result_per_cycle(dut):
-    """The result of one cycle's inputs appears on the outputs after `latency` edges, for one cycle.
+    """The result of one cycle's inputs appears for one cycle, after `latency` edges.
 
-    A reset halfway through neither clears nor stops the pipeline.
+    A reset in the middle neither clears nor stops the pipeline.
     """
     parameters = regression.parameters()
     latency, inputs, outputs = (parameters[key] for key in ("latency", "inputs", "outputs"))
@@ -39,7 +39,7 @@ async def one_result_per_cycle(dut):
 
 
 def check(component, inputs, outputs):
-    """Apply arrays of inputs, one row per cycle, and compare the outputs with the given arrays."""
+    """Apply one row of the input arrays per cycle, and compare the outputs with the given arrays."""
     def lists(arrays):
         return {name: [int(value) for value in values] for name, values in arrays.items()}
 
@@ -48,7 +48,7 @@ def check(component, inputs, outputs):
 
 
 def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
-    """Results of a Verilated unit that accepts operands every ``interval`` cycles; other inputs are random."""
+    """Results of a Verilated unit that takes operands every ``interval`` cycles; other inputs are random."""
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
     cycles = count * interval + -(-latency // interval) * interval
@@ -61,23 +61,23 @@ def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
 
 
 class Operation:
-    """A unit with operands and one result, its golden functions, and its tests.
+    """A unit with one result: its operands, golden functions and tests.
 
     Parameters
     ----------
     make : callable
-        Constructor of the unit from options, including ``format``.
+        Creates the unit from options, including ``format``.
     golden, exact, function : callable
-        Result in binary32, result in any format, and numpy's own result for numbers of any type.
+        Return the result in binary32, the result in any format, and numpy's own result for any type.
     ports : str
-        Names of the operands: one or two.
+        Names of the one or two operands.
     """
 
     def __init__(self, make, golden, exact, function, ports="ab"):
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays; for a unit with a single operand, both arrays are concatenated."""
+        """Operands from a pair of arrays, which are concatenated for a unit with a single operand."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
@@ -85,7 +85,7 @@ class Operation:
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
-        """Check the unit's results, one in every cycle."""
+        """Check the unit's results, one per cycle."""
         unit = self._make(**options)
         got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
         assert operands.differences(inputs[0], inputs[-1], got, want) == []
@@ -102,7 +102,7 @@ class Operation:
             return np.where(np.isnan(result), format.canonical_nan, result.view(unsigned))
 
     def formats(self):
-        """Test that any value that is not a format is rejected."""
+        """Test that anything other than a format is rejected."""
         @pytest.mark.parametrize("format", [None, 32, (8, 23)])
         def test(format):
             with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
@@ -120,7 +120,7 @@ class Operation:
         return test
 
     def sets(self, *draws, options=({},)):
-        """Create a test of binary32 operands that are drawn by the given functions."""
+        """Create a test with binary32 operands drawn by the given functions."""
         @pytest.mark.parametrize("draw", draws)
         @pytest.mark.parametrize("chosen", options)
         def test(draw, chosen):
@@ -130,7 +130,7 @@ class Operation:
         return test
 
     def random(self, *draws, options=({},), seeds=(1,)):
-        """Test random binary32 operands, and the corner cases."""
+        """Test random binary32 operands and corner cases."""
         return self.sets(lambda: self.every(operands.corners(FP32)), *(
             functools.partial(lambda draw, seed: self.drawn(draw(FP32, np.random.default_rng(seed))), draw, seed)
             for draw in draws for seed in seeds), options=options)
@@ -144,7 +144,7 @@ class Operation:
         return test
 
     def halves(self, *draws):
-        """Test 16-bit formats against numpy's results, with random or all possible operands."""
+        """Compare 16-bit formats with numpy, with random operands or all possible ones."""
         @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
         @pytest.mark.parametrize("draw", draws or [None])
         def test(format, dtype, draw):
@@ -165,7 +165,7 @@ class Operation:
         return test
 
     def by_hand(self, cases):
-        """Test the golden functions and the unit with these operands and their known results."""
+        """Test the golden functions and the unit on these operands with known results."""
         def test():
             *inputs, want = np.array(cases, np.uint32).T
             self.check(inputs, want)
@@ -175,7 +175,7 @@ class Operation:
         return test
 
     def golden(self, *draws):
-        """Test the two golden functions against each other, and the exact one against numpy's results."""
+        """Compare the two golden functions with each other, and the exact one with numpy."""
         def test():
             for draw in draws:
                 inputs = draw()
@@ -191,7 +191,7 @@ class Operation:
         return test
 
     def in_turns(self, latencies, draw):
-        """Test that a folded unit gives bit-identical results at the stated latency, for each interval."""
+        """For each interval, a folded unit gives bit-identical results at the stated latency."""
         @pytest.mark.parametrize(("interval", "latency"), latencies.items())
         def test(interval, latency):
             unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))

@@ -15,8 +15,8 @@ from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
 from tests.refusals import refuses
 
-#: Exponent and fraction bits of formats. Pairs of these formats cover conversions to wider and narrower ranges, which
-#: end below, among or above the subnormal numbers.
+#: Exponent and fraction bits of each format. Pairs of these cover conversions to wider and narrower ranges, where the
+#: narrower range ends below, within or above the subnormal numbers.
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
@@ -31,7 +31,7 @@ def make(exponent_bits, fraction_bits):
 
 
 class Together(wiring.Component):
-    """Several units with a common input, built as one design."""
+    """Several units that share one input, built as one design."""
 
     def __init__(self, units):
         self._units = units
@@ -50,7 +50,7 @@ class Together(wiring.Component):
 
 
 def run(units, i):
-    """Outputs of each of several units for the same inputs."""
+    """Run all units on the same inputs; return the outputs of each unit."""
     drain = max(unit.latency for unit in units)
     trace = Unit(Together(units)).run({"i": i}, drain=drain)
     return [{port: trace[f"{port}_{n}"][unit.latency:unit.latency + len(i)]
@@ -126,7 +126,7 @@ def test_halves(source, target):
 
 @pytest.mark.parametrize("source", NARROW)
 def test_narrow_pairs(source):
-    """Every number of each narrow format converts to all narrow formats and to the formats of 16 and 32 bits."""
+    """Every value of each narrow format converts correctly to all narrow, 16-bit and 32-bit formats."""
     every = np.arange(1 << (1 + sum(source)), dtype=np.uint32)
     targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32), (3, 20)]
     units = [FloatConverter(source=make(*source), target=make(*target)) for target in targets]
@@ -136,7 +136,7 @@ def test_narrow_pairs(source):
 
 @pytest.mark.parametrize("source", [bits_of(FP16), bits_of(FP32), (5, 20)])
 def test_other_formats(source):
-    """Conversions to formats with one fraction bit less, or with a slightly smaller range, are correct."""
+    """Conversions to a format with one fraction bit less or a slightly smaller range are correct."""
     generator = np.random.default_rng(1)
     format = make(*source)
     targets = [(source[0], source[1] - 1), (source[0], source[1] + 5), (source[0] + 1, source[1] - 1),
@@ -152,7 +152,6 @@ def test_other_formats(source):
 
 
 def check_integers(format, widths, i, golden):
-    """Check several widths of integers in one design."""
     units = [FloatToInteger(format=format, width=width) for width in widths]
     for width, outputs in zip(widths, run(units, i), strict=True):
         integers, invalid = golden(i, width)

@@ -31,10 +31,10 @@ BY_HAND = [
 
 
 def near_quotients(generator, count=operands.COUNT):
-    """Pairs with quotients around the smallest subnormal, the smallest normal and the largest number."""
+    """Pairs with quotients near the smallest subnormal, the smallest normal and the largest number."""
     format = FP32
     a, b = operands.near_borders(format, generator, count)
-    # Mirror the exponent of the second factor around the exponent of 1.
+    # Mirror the exponent of the second factor about the exponent of 1.
     field = b >> np.uint32(format.fraction_bits) & np.uint32(format.exponent_ones)
     mirrored = np.clip(2 * format.bias - field.astype(np.int64), 0, format.exponent_ones - 1).astype(np.uint32)
     rest = np.uint32(1 << (format.width - 1) | ((1 << format.fraction_bits) - 1))
@@ -42,10 +42,10 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs with quotients as close as possible to a number or to the midpoint of two numbers, from either side.
+    """Pairs with quotients just above or below a number or the midpoint of two numbers.
 
-    The lowest bit of a 25-bit quotient is half of a unit in the last place. The remainder is chosen as a few units,
-    and the divisor's inverse modulo 2 ** 25 gives the quotient.
+    The lowest bit of a 25-bit quotient is half a unit in the last place. A small remainder is chosen, and the inverse
+    of the divisor modulo 2 ** 25 then gives the quotient.
     """
     divisor = generator.integers(1 << 22, 1 << 23, count).astype(np.uint64) * np.uint64(2) + np.uint64(1)
     remainder = generator.integers(1, 8, count) * generator.choice([-1, 1], count)
@@ -60,9 +60,9 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def halves(generator, count=operands.COUNT):
-    """Pairs with quotients halfway between two subnormal numbers, and pairs with neighbouring dividends.
+    """Pairs with quotients halfway between two subnormal numbers, and the same with neighbouring dividends.
 
-    The quotient has few bits, with a one below the last place; the dividend is quotient times a short divisor.
+    The quotient has few bits, with a one below the last place; the dividend is the quotient times a short divisor.
     """
     bits = generator.integers(2, 13, count)
     quotient = 2 * generator.integers(0, 1 << (bits - 1)) + 1
@@ -74,7 +74,7 @@ def halves(generator, count=operands.COUNT):
 
 
 def itself():
-    """Pairs of equal numbers and of neighbours, for quotients of 1 and next to 1."""
+    """Pairs of equal or neighbouring numbers, with quotients of 1 and next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 

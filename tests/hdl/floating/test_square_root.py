@@ -24,7 +24,7 @@ BY_HAND = [
 
 
 def squares():
-    """Exact squares of all 12-bit numbers, at every scale, and their neighbours."""
+    """Return the exact squares of all 12-bit numbers, in every scale, and their neighbours."""
     exact = np.arange(1, 1 << 12, dtype=np.float64) ** 2
     scales = 2.0 ** np.arange(-148, 104, 2)
     bits = np.outer(scales, exact).ravel().astype(np.float32).view(np.uint32)
@@ -32,7 +32,7 @@ def squares():
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Numbers on either side of the exact square of a midpoint between two neighbouring numbers."""
+    """Draw numbers next to the exact square of a midpoint between adjacent numbers."""
     half = 2 * generator.integers(1 << 23, 1 << 24, count) + 1
     square = half * half
     odd = square >> 49
@@ -43,7 +43,7 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def golden_cases():
-    """A smaller set of operands, with numbers of all kinds."""
+    """Return a smaller set of operands that covers all kinds of numbers."""
     generator = np.random.default_rng(1)
     random = operands.uniform(FP32, generator, 1 << 12)
     return np.concatenate([squares()[::97], near_halves(generator, 1 << 12), *random]),
@@ -76,7 +76,7 @@ test_timing = BENCH.timing()
 
 @pytest.mark.parametrize("first", [0, ONE, TWO], ids=["subnormal", "odd", "even"])
 def test_every_significand(first):
-    """Roots are correct for all subnormal numbers, and for all significands with odd and even exponents."""
+    """Roots are correct for all subnormal numbers and for every significand with odd and even exponent."""
     for begin in range(first, first + (1 << 23), operands.COUNT):
         a = np.arange(begin, begin + operands.COUNT, dtype=np.uint32)
         BENCH.check((a,), floating.square_root(a))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exhaustive tests of each part of the floating-point pipelines in hdl/floating/stages.py."""
+"""Exhaustively test each part of the floating-point pipelines in hdl/floating/stages.py."""
 
 import functools
 import math
@@ -31,10 +31,10 @@ from tests.refusals import refuses
 
 #: Widths that are tested with every number.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
-#: Widths of the shift amount, for maximum shifts above and below the number's width.
+#: Widths of the shift amount, for maximum shifts above and below the width of the number.
 AMOUNTS = (4, 2)
 WIDTH = 7
-#: Number of low bits of a right shift's result that are compared.
+#: Number of low bits of a right shift's result to compare.
 WINDOW = 4
 FORMAT = FloatFormat(exponent_bits=3, fraction_bits=2)
 
@@ -126,7 +126,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every number except zero is shifted to the top bit, and the steps add up to the shift amount."""
+    """Every nonzero number is shifted up to the top bit, and the shift steps add up to the shift amount."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -143,7 +143,7 @@ def test_normalising_steps():
 
 
 def test_mark():
-    """``mark`` is one-hot at its distance from the top bit, and zero if the distance exceeds the width."""
+    """``mark`` has one bit set at its distance from the top bit, and is zero if the distance exceeds the width."""
     numbers = np.arange(32)
     got = _unit(_Parts).run({"number": numbers})["mark"]
     assert got.tolist() == [1 << 18 - number if number < 19 else 0 for number in numbers.tolist()]
@@ -153,7 +153,7 @@ def test_mark():
 
 
 def test_register_and_wait():
-    """Stages take numbers in every cycle, and output them one or more cycles later, also across a reset."""
+    """Stages accept a number every cycle and output it one or more cycles later, even across a reset."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -168,11 +168,11 @@ def test_register_and_wait():
 
 
 def _rounded(sign, exponent, significand, sticky):
-    """Golden encoding of a number, found by searching for the nearest number of the format."""
+    """Encode a number by searching for the nearest number of the format."""
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
-    # Values, in quarters of the last place of subnormal numbers; infinity counts as the number after the largest.
+    # Values in quarters of the subnormal numbers' last place; infinity counts as the number after the largest.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
     exact = (2 * significand + sticky) << exponent
@@ -183,7 +183,7 @@ def _rounded(sign, exponent, significand, sticky):
 
 
 def test_round_and_pack():
-    """Every possible number is rounded to nearest, ties to even; flags for infinities and NaNs take precedence."""
+    """Every possible number is rounded to nearest, ties to even; infinity and NaN flags take precedence."""
     cases = [(sign, exponent, significand, sticky, infinite, nan)
              for sign in (0, 1) for exponent in range(FORMAT.exponent_ones - 1) for significand in range(16)
              for sticky in (0, 1) for infinite in (0, 1) for nan in (0, 1)
@@ -211,7 +211,7 @@ def test_check_interval():
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 def test_fold(interval):
-    """All trials fit into `interval` passes through the ring, and its length is coprime to `interval`."""
+    """All trials fit into `interval` passes through the ring, and the ring length is coprime to `interval`."""
     assert [fold(26, n) for n in (1, 2, 4, 8)] == [[*[1] * 24, 2], [1] * 13, [1] * 7, [1, 1, 2]]
     for trials in range(16, 60):
         rows = fold(trials, interval)
@@ -223,7 +223,7 @@ def test_fold(interval):
 
 
 def test_substitute():
-    """If a platform provides a replacement for a unit, it is used; otherwise the unit itself is used."""
+    """A unit is replaced if the platform provides a replacement; otherwise the unit itself is used."""
     class Platform:
         def get_floating_unit(self, unit):
             return replacements.get(unit)

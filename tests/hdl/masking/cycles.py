@@ -1,4 +1,4 @@
-"""Golden model of the cycles of the mask generator, the mask source, the mask circuit and the magnitude mask."""
+"""Cycle-accurate golden models of the mask generator, mask source, mask circuit and magnitude mask."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class SourceTrace:
-    """Handshakes of the mask source; ``i_ready`` is valid where ``i_valid`` is set, and random elsewhere."""
+    """Handshakes of the mask source; ``i_ready`` is valid where ``i_valid`` is set, otherwise random."""
 
     i_valid: Flags
     i_ready: Flags
@@ -34,7 +34,7 @@ class SourceTrace:
 
 @dataclasses.dataclass(frozen=True)
 class CircuitTrace:
-    """Handshakes and pulses of the circuit, cycle by cycle."""
+    """Handshakes and pulses of the circuit in each cycle."""
 
     jobs_valid: Flags
     jobs_ready: Flags
@@ -52,7 +52,7 @@ class CircuitTrace:
 
 @dataclasses.dataclass(frozen=True)
 class MagnitudeTrace:
-    """Handshakes of the magnitude mask, cycle by cycle."""
+    """Handshakes of the magnitude mask in each cycle."""
 
     gradients_valid: Flags
     gradients_ready: Flags
@@ -66,7 +66,7 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Model of the generator's registers; each beat's offer cycle follows from the last beat's departure."""
+    """Model of the generator's registers; a beat's offer cycle follows from the previous departure."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
@@ -74,7 +74,7 @@ class _Walk:
         self._job = 0
         self._left = 0
         self._free = 0  # cycle when the position register accepts the next job
-        self._loads = [0, 0, 0, 0]  # previous beat's cycles: bounds, comparisons, output register, departure
+        self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, departure
 
     def offer(self) -> int:
         """First cycle when the next beat is offered."""
@@ -97,7 +97,7 @@ class _Walk:
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """After the last beat, accept the remaining jobs, which have no beats."""
+        """Accept the remaining jobs, which have no beats, after the last beat."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -105,7 +105,6 @@ class _Walk:
 
 
 def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Trace every cycle of a generator."""
     walk, output = _Walk(jobs, lanes, willing), stream.Output(ready)
     for _ in range(sum(job.beats(lanes) for job in jobs)):
         output.load(walk.offer() - 1)
@@ -116,7 +115,6 @@ def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, 
 
 def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> SourceTrace:
-    """Trace every cycle of a mask source."""
     feed, memory, output = stream.Feed(len(beats), willing), stream.Feed(words, words_willing), stream.Output(ready)
     for word in beats.word.tolist():
         free = max(feed.offered, output.departed)
@@ -129,7 +127,7 @@ def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_will
 def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words: int, masks: Beats,
                   willing: npt.ArrayLike, jobs_willing: npt.ArrayLike, words_willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> CircuitTrace:
-    """Trace every cycle of a mask circuit, with valid data or without."""
+    """Trace every cycle of a mask circuit, with or without valid data."""
     ends = np.asarray(last, np.bool_).tolist()
     walk, data = _Walk(jobs, lanes, jobs_willing), stream.Feed(len(ends), willing)
     memory, output = stream.Feed(words, words_willing), stream.Output(ready)
@@ -186,7 +184,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     """Trace every cycle of a magnitude mask.
 
     Pair k is accepted when both its beats are offered and pair k - depth has departed from both outputs. It is
-    offered ``latency`` cycles later, or in the cycle after the departure of the previous pair.
+    offered ``latency`` cycles later, or one cycle after the departure of the previous pair.
     """
     feeds = stream.Feed(gradients, willing), stream.Feed(errors, errors_willing)
     outputs = stream.Output(ready), stream.Output(dropped_ready)
@@ -194,7 +192,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     count = min(gradients, errors)
     taken: list[int] = []
     departed: list[tuple[int, int]] = []
-    blocked = np.zeros(end, np.bool_)  # cycles in which a queue is full
+    blocked = np.zeros(end, np.bool_)  # cycles when a queue is full
     for pair in range(count + 1):
         room = 0
         if pair >= depth:

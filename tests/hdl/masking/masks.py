@@ -1,4 +1,4 @@
-"""Jobs, mask beats and data for the tests of the mask circuit's units."""
+"""Jobs, mask beats and data for tests of the masking units."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from sim.payload import pack, to_int
 
 INDEX_BITS = 8
 LANES = (1, 2, 4, 8, 16)
-#: Every set of mask kinds, the empty set first.
+#: All sets of mask kinds, starting with the empty set.
 COMBINATIONS = tuple(dict(zip(KINDS, enables, strict=True)) for enables in
                      itertools.product((False, True), repeat=len(KINDS)))
 #: Rows and columns, from one element to more than four beats of 16, with and without a partial last beat.
@@ -23,7 +23,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """Random mask of the given kinds, with bounds inside a matrix or slightly beyond it."""
+    """Random mask of the given kinds, with bounds inside the matrix or slightly outside it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -34,7 +34,7 @@ def mask(generator, enables, rows, columns):
 
 
 def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
-    """Small random jobs with all shapes and masks, some without elements."""
+    """Small random jobs with all shapes and masks; some are empty."""
     result = []
     for _ in range(count):
         rows, columns = (int(value) for value in generator.integers(1, limit, 2))
@@ -50,13 +50,13 @@ def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
 
 
 def external(generator, job, density=0.5):
-    """Words of an external mask; the rest of the last word is random."""
+    """Words of an external mask; unused bits of the last word are random."""
     bits = generator.random(-(-job.elements // 32) * 32) < density
     return model.words(bits)
 
 
 def external_all(generator, jobs):
-    """External words of all jobs, and the elements that each job's mask keeps."""
+    """External words of all jobs, and the elements kept by each job's mask."""
     words_of_jobs = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
     return np.concatenate([np.zeros(0, np.uint32), *words_of_jobs]), [
         model.kept(job, words) for job, words in zip(jobs, words_of_jobs, strict=True)]
@@ -79,12 +79,12 @@ def job_rows(jobs, index_bits=INDEX_BITS):
 
 
 def number(flags):
-    """Convert the flags of lanes to one number per beat."""
+    """Convert the flags of all lanes to one number per beat."""
     return flags @ (1 << np.arange(flags.shape[1]))
 
 
 def mask_rows(beats, *, external=True):
-    """Pack mask beats into rows of a port; after the source, no beat is external."""
+    """Pack mask beats into port rows; after the source, no beat is external."""
     return pack(mask_beat_layout(beats.keep.shape[1]), {
         "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
         "external": beats.external & external, "last": beats.last})
@@ -96,7 +96,7 @@ def elements(generator, count, lanes, width):
 
 
 def data_rows(elements, keep, last, width):
-    """Pack beats (elements, keep bits and ``last``) into rows of a port's values."""
+    """Pack beats (elements, keep bits and ``last``) into port rows."""
     return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})
 
 
@@ -106,7 +106,7 @@ def memory_elements(job, lanes):
 
 
 def job_words(job, lanes, **wrong):
-    """The eight words of a job, with some wrong fields."""
+    """The eight words of a job, with some fields replaced by wrong values."""
     mask = job.mask
     fields = {
         "kinds": sum(getattr(mask, kind) << n for n, kind in enumerate(KINDS)), "reserved": 0x155,
@@ -120,7 +120,7 @@ def job_words(job, lanes, **wrong):
 
 
 def padded(values, job, lanes):
-    """Mask of matrices in memory, with rows padded to memory rows, and flags of the elements that are not padding."""
+    """Mask of matrices in memory, with rows padded to memory rows; flags of elements that are not padding."""
     columns = -(-job.columns // lanes) * lanes
     shape = job.count, job.rows, columns
     result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)

@@ -15,7 +15,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 from tests.traces import moved
 
-#: Width of the elements for each number of lanes.
+#: Element width, keyed by the number of lanes.
 WIDTHS = {1: 32, 2: 16, 4: 32, 8: 16, 16: 8}
 ALTERNATIVES = {32: model.alternative(model.Element.FP32), 16: model.alternative(model.Element.FP16),
                 8: model.alternative(model.Element.INT8)}
@@ -28,7 +28,7 @@ class _Case:
     Members
     -------
     kept : list of arrays
-        Flags of the elements that each job's mask keeps.
+        For each job, flags that mark the elements kept by its mask.
     beats : Beats
         Mask beats.
     """
@@ -54,7 +54,7 @@ class _Case:
         return masks.data_rows(self.elements, keep, self.last, WIDTHS[self.lanes])
 
     def expected(self, pairs):
-        """Expected output beats for pairs of a mask beat and a beat of data."""
+        """Return the expected output beats for pairs of a mask beat and a data beat."""
         beats, indices = self.beats, np.array(pairs, np.int64).reshape(-1, 2)
         of_mask, of_data = indices[:, 0], indices[:, 1]
         elements = model.apply(self.elements[of_data], beats.mask[of_mask], self.alternative)
@@ -83,7 +83,7 @@ def _case(generator, jobs, lanes):
 
 
 def _spoil(case, generator, share=0.6):
-    """Make packets shorter or longer than their jobs."""
+    """Lengthen or shorten packets so that they do not match their jobs."""
     counts = [job.beats(case.lanes) for job in case.jobs if job.elements]
     for index, count in enumerate(counts):
         if generator.random() < share:
@@ -116,7 +116,7 @@ def _make(lanes):
 
 
 def _malformed(generator, lanes):
-    """Packets of data, many of them shorter or longer than their jobs."""
+    """Draw data packets, many of them shorter or longer than their jobs."""
     return _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator).drive()
 
 
@@ -147,7 +147,7 @@ test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4,
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of mask kinds works with every size, at one beat per cycle from the first job to the last."""
+    """Every set of mask kinds works at every size, at one beat per cycle across jobs."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]
@@ -179,7 +179,7 @@ def test_malformed_lockstep(lanes, seed):
 @pytest.mark.parametrize("difference", [-9, -2, -1, 1, 2, 9])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_one_packet_is_malformed(lanes, difference, external):
-    """A malformed packet's output ends no later than its job, with one error; the next packet is correct."""
+    """A malformed packet ends no later than its job, with one error; the next packet is correct."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=10, columns=19, mask=model.Mask(external=external, triangle=True))] * 3
     case = _case(generator, jobs, lanes)

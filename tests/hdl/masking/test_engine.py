@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Masking as commands of a node, between memories: hdl/masking/engine.py."""
+"""MASK and SPARSIFY as commands of a node, between memories: hdl/masking/engine.py."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ def run(bench, *commands, threshold=THRESHOLD, **options):
 
 @dataclasses.dataclass
 class Case:
-    """Initial memories, a MASK command, and its expected results."""
+    """Initial memories, a MASK command, and the expected results."""
 
     lanes: int
     jobs: list
@@ -72,7 +72,7 @@ class Case:
         } | options)
 
     def expected(self, jobs=None):
-        """Gradient memory after the first ``jobs`` jobs, by default all, and the number of masked elements."""
+        """Gradient memory after the first ``jobs`` jobs (by default all), and the number of masked elements."""
         result, start, masked = self.gradients.copy(), self.gradient_base, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
             keep, real = masks.padded(kept, job, self.lanes)
@@ -83,7 +83,7 @@ class Case:
         return result, masked
 
     def cycles(self):
-        """Number of cycles that the command takes, according to the formula in MaskEngine."""
+        """Number of cycles of the command, according to the formula in MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):
@@ -92,7 +92,7 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, jobs=None):
-        """Check that only the elements of the jobs have changed."""
+        """Check that only elements of the jobs have changed."""
         np.testing.assert_array_equal(content(bench, 0, len(self.gradients)), self.expected(jobs)[0])
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
 
@@ -125,7 +125,7 @@ def test_constructor_errors():
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("seed", range(6))
 def test_mask(lanes, seed):
-    """Random jobs and masks give the expected memories, event, counters and number of cycles."""
+    """Random jobs and masks give the expected memories, event, counters and cycle count."""
     case = Case(lanes, some_jobs(seed, lanes), seed)
     bench = unit(lanes)
     case.fill(bench)
@@ -133,7 +133,7 @@ def test_mask(lanes, seed):
     case.check(bench)
     masked = case.expected()[1]
     assert result == event(EventStatus.OK, masked, case.cycles())
-    # The readers of jobs and words may compete for their memory.
+    # The readers of jobs and of words may compete for their memory.
     assert counts.pop("stall_memory") == 0 or case.fetched
     assert counts == {"mask_words_fetched": case.fetched, "elements_masked": masked, "command_cycles": case.cycles()}
 
@@ -150,7 +150,7 @@ def test_mask(lanes, seed):
     (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
 ])
 def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
-    """A beat passes in every cycle after the first job has been read, whether masks are fetched or generated."""
+    """One beat passes per cycle after the first job has been read, with fetched and generated masks."""
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(triangle=True, external=external))
             for rows, columns, count in shapes]
     case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
@@ -167,7 +167,7 @@ def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
 @pytest.mark.parametrize("reading", [0, 1])
 @pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
 def test_stalls(lanes, reading, pattern):
-    """Commands work while the host reads from one of the memories, and while commands and events stall."""
+    """Commands work while the host reads one of the memories, and with stalls of commands and events."""
     case = Case(lanes, some_jobs(20 + lanes, lanes), 7)
     bench = unit(lanes)
     case.fill(bench)
@@ -183,7 +183,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, bench=None, **options):
-    """Check that a MASK with an invalid job runs only the preceding jobs, and that the next command works."""
+    """Check that a MASK with an invalid job runs only the preceding jobs, and the next command works."""
     bench = bench or unit(case.lanes)
     case.fill(bench)
     done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
@@ -191,7 +191,7 @@ def refused(case, number, bench=None, **options):
     results, counts = run(bench, case.command(**options), following, cycles=6_000)
     case.check(bench, number)
     assert (results[0]["status"], results[0]["detail"]) == (EventStatus.BAD_MASK, number)
-    # Elements that are already masked are masked again.
+    # Elements that were already masked are masked again.
     masked = case.expected(number)[1]
     assert (results[1]["status"], results[1]["detail"], results[1]["tag"]) == (EventStatus.OK, masked, 1)
     assert counts["elements_masked"] == 2 * masked
@@ -243,7 +243,7 @@ def test_products_that_overflow(lanes, rows, count, beats):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_jobs_beyond_the_length(lanes):
-    """The last job is invalid if the command's length is one memory row or one element too short for it."""
+    """The last job is invalid if the command's length is a memory row, or one element, too short for it."""
     case = Case(lanes, some_jobs(5, lanes, count=4), 5)
     refused(case, 3, length=case.length - lanes)
     if lanes > 1:
@@ -252,7 +252,7 @@ def test_jobs_beyond_the_length(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_the_list_runs_beyond_the_memory(lanes):
-    """A list is invalid if one of its jobs, the fifth or even the first, is beyond the end of memory."""
+    """A list is invalid if one of its jobs, the fifth or even the first, is past the end of the memory."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
     case = Case(lanes, jobs, 6, jobs_base=MEMORIES.weight - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
@@ -262,7 +262,7 @@ def test_the_list_runs_beyond_the_memory(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("room", [0, 32])
 def test_words_run_beyond_the_memory(lanes, room):
-    """External words may extend to the end of memory, but not beyond; generated masks use no words."""
+    """External words may extend to the end of the memory, but not past it; generated masks need no words."""
     shape = {"rows": 32, "columns": 8}
     made = model.Job(**shape, mask=model.Mask(triangle=True))
     fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
@@ -292,7 +292,7 @@ def test_reset_in_the_middle():
 
 
 def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_base=32):
-    """Memories before and after a SPARSIFY, the command itself, and the number of dropped elements."""
+    """Memories before and after a SPARSIFY, the command, and the number of dropped elements."""
     generator = np.random.default_rng(seed)
     memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32)
                 for words in (MEMORIES.gradient, MEMORIES.weight)]
@@ -312,7 +312,7 @@ def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_ba
 
 
 def sparsify(bench, memories, after, request, **options):
-    """Run a SPARSIFY, compare its memories with ``after``, and return its event and counts."""
+    """Run a SPARSIFY, compare the memories with ``after``, and return its event and counts."""
     bench.reset()
     for space, memory in enumerate(memories):
         fill(bench, space, memory)
@@ -327,7 +327,7 @@ def sparsify(bench, memories, after, request, **options):
     (1, THRESHOLD), (32, 0), (33, 0x7F800000), (700, THRESHOLD), (701, 0x7FC00000), (702, 0xBF000000),
     (703, 0x7FFFFFFF), (992, 0x3F800000)])
 def test_sparsify(lanes, length, threshold):
-    """SPARSIFY gives the expected values, counters and cycles, and leaves elements outside its range unchanged."""
+    """SPARSIFY gives the expected values, counters and cycles, and leaves other elements unchanged."""
     memories, after, dropped, request = sparse_case(lanes, length, threshold, seed=length)
     (result,), counts = sparsify(unit(lanes), memories, after, request, threshold=threshold)
     cycles = sparsify_cycles(length, lanes=lanes)
@@ -348,7 +348,7 @@ def test_sparsify_while_the_host_reads(lanes, reading):
 
 
 def test_one_after_the_other():
-    """MASK, SPARSIFY and a MASK with a wrong list, run one after another, do not affect each other."""
+    """MASK, SPARSIFY and a MASK with an invalid list do not affect each other when run in sequence."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)

@@ -54,7 +54,7 @@ def _run(lanes, jobs, *, cycles, index_bits=masks.INDEX_BITS):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of mask kinds works with every size, at one beat per cycle from first to last."""
+    """Every combination of mask kinds works with every size, at a throughput of one beat per cycle."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS if not enables["external"] for rows, columns in masks.SIZES]
@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """Each kind of mask is correct on its own, with all bounds that make a difference in a small matrix."""
+    """Each kind of mask is correct on its own for all bounds that matter in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):
@@ -87,7 +87,7 @@ def test_every_bound(lanes, kind):
 
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_largest_matrix(lanes):
-    """The largest matrix with 5-bit indices works, with bounds at the limits."""
+    """The largest matrix with 5-bit indices works, with all bounds at their limits."""
     extremes = {"diagonal": (-32, -31, 0, 30, 31), "width": (0, 30, 31), "length_columns": (0, 31)}
     jobs = []
     for name, values in extremes.items():
@@ -101,5 +101,5 @@ def test_largest_matrix(lanes):
 
 
 def test_golden_fields():
-    """The mask of the model has the fields of the layout, in the same order."""
+    """The model's mask has the same fields as the layout, in the same order."""
     assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

@@ -19,7 +19,7 @@ from tests.refusals import refused_values
 from tests.traces import moved
 
 INFINITY = 0x7F80_0000
-#: Thresholds from zero to the largest NaN; the sign does not matter.
+#: Thresholds from zero to the largest NaN. The sign does not matter.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
               INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
 
@@ -41,7 +41,7 @@ class _Beats:
 
 
 def _numbers(generator, shape):
-    """Draw pairs of numbers; many nearly cancel, and some are NaN or infinite."""
+    """Draw pairs of numbers that often nearly cancel, with some NaNs and infinities."""
     a, b = operands.near_exponents(FP32, generator, int(np.prod(shape)))
     b[1::4] = a[1::4] ^ 0x8000_0000
     special = operands.corners(FP32)
@@ -51,7 +51,7 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Draw beats of gradients, and of errors with ``more`` additional beats; packets end independently."""
+    """Draw beats of gradients, and of errors with ``more`` extra beats; packets end independently."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -59,7 +59,7 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Sent and deferred elements of all pairs, and the deferred number per pair; thresholds may differ."""
+    """Sent and deferred elements of all pairs, and the deferred count per pair. Thresholds may differ."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -84,7 +84,7 @@ test_lanes = refused_values(MagnitudeMask, {}, "lanes", [0, 3, 32, 4.0, "4", Non
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_corners(lanes, threshold):
-    """Corner cases and random pairs pass at one beat per cycle, even with a partial last beat."""
+    """Corner cases and random pairs pass at one beat per cycle, even if the last beat is partial."""
     generator = np.random.default_rng(lanes)
     special = operands.corners(FP32)
     some = generator.choice(special, 128, replace=False)
@@ -114,7 +114,7 @@ COUNT = 1_200
 
 
 def _drive(generator, lanes, count=COUNT, more=0, held=False):
-    """Beats, and a threshold that is constant or changes in every cycle."""
+    """Beats, and a threshold that either is constant or changes in every cycle."""
     gradients, errors = _beats(generator, count, lanes, more=more)
     thresholds = 0x3F80_0000 if held else generator.choice(np.array(THRESHOLDS, np.uint32), COUNT)
     return Drive({"gradients": gradients.rows, "errors": errors.rows}, (gradients, errors, thresholds),
@@ -122,7 +122,7 @@ def _drive(generator, lanes, count=COUNT, more=0, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Model; a pair is compared with the threshold that is valid shortly after the pair is accepted."""
+    """Model: a pair is compared with the threshold valid shortly after the pair is accepted."""
     gradients, errors, thresholds = drawn
     trace = masking_cycles.trace_magnitude(
         len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],

@@ -15,12 +15,12 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 
 WIDTHS = (8, 16, 32)
-#: Cycles of a run, and number of beats.
+#: Number of cycles in a run, and number of beats.
 COUNT = 2_000
 
 
 def _drive(generator, lanes, width, held=False):
-    """Draw beats, and the alternative value for each cycle; a constant value if ``held``."""
+    """Draw beats and an alternative value for each cycle, or a constant one if ``held``."""
     count = 40 if held else COUNT
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
@@ -33,7 +33,7 @@ def _drive(generator, lanes, width, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Model a queue of one beat that uses the alternative value from the cycle when it accepts a beat."""
+    """Model a queue of one beat that samples the alternative value when it accepts a beat."""
     elements, mask, keep, last, alternatives = drawn
     trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):
@@ -58,7 +58,7 @@ test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0,
 
 
 class _Passes(wiring.Component):
-    """Specification: an offer is the most recently accepted beat, masked, and stands until it is accepted."""
+    """Specification: an offer is the last accepted beat, masked, and is held until it is accepted."""
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)

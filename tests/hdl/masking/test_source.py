@@ -14,7 +14,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 from tests.traces import moved
 
-# Words of an additional job, which must not be accepted.
+# Words of an extra job, which must not be accepted.
 _SPARE = np.arange(1, 9, dtype=np.uint32)
 
 
@@ -53,7 +53,7 @@ def _run(lanes, beats, words, *, cycles):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_sizes(lanes):
-    """External masks of every size pass at one beat per cycle, with or without generated masks."""
+    """External masks of every size are processed at one beat per cycle, with or without generated masks."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(external=True, triangle=triangle))
             for rows, columns in masks.SIZES for count in (1, 3) for triangle in (False, True)]

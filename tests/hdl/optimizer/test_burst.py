@@ -20,7 +20,7 @@ from tests.hdl.compression.packets import kept
 from tests.hdl.unit_bench import under_cocotb
 from tests.refusals import refused
 
-# The shapes cover every size of reducer tree in every format, every rule in five configurations, other sets of rules,
+# The shapes cover every reducer-tree size in every format, every rule in five configurations, other sets of rules,
 # all lanes together or in slices, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
@@ -77,7 +77,7 @@ def settings(rule, index=0, *, nesterov=True):
 
 
 def ordinary(generator, index=0):
-    """Draw numbers as in training, with squares for the second moment."""
+    """Draw numbers like those in training, with squares for the second moment."""
     def draw(name, count):
         if "format" in SHAPES[index]:
             return np.clip(generator.standard_normal(count) * 2.0 ** (width(index) - 4), -(2.0 ** (width(index) - 1)),
@@ -88,7 +88,7 @@ def ordinary(generator, index=0):
 
 
 def anything(generator, index):
-    """Draw corner values, arbitrary bit patterns, and ordinary numbers."""
+    """Draw corner values, arbitrary bit patterns and ordinary numbers."""
     mask = np.uint32((1 << width(index)) - 1)
 
     def draw(name, count):
@@ -100,7 +100,7 @@ def anything(generator, index):
 
 
 def run_dry(pair, bursts):
-    """Number of cycles in which all data passes, even under the slowest stall pattern."""
+    """Return a number of cycles that is enough for all data, even with the slowest stall pattern."""
     return 2000 + (12 + pair.model.interval) * sum(burst.count for burst in bursts)
 
 
@@ -189,13 +189,13 @@ def test_lockstep(index, rule, kind):
         assert max(trace.ends) < cycles
         assert trace.signals["idle"][-1]
         assert trace.signals["bursts"].sum() == len(bursts)
-        # All ports have sent every weight, once and in order, with the values of the golden model.
+        # All ports have sent every weight once and in order, with the values of the golden model.
         for port in range(model.broadcasts):
             assert (trace.rows[f"broadcast__{port}"].elements == trace.rows["weights_out"].elements).all()
 
 
 def test_slow_ports():
-    """One port or all ports can stall for a thousand cycles without loss or repetition of data."""
+    """One port or all ports can stall for a thousand cycles without losing or repeating data."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -210,7 +210,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """If a port never accepts a row, every other port sends exactly the rows that fill that port's queue."""
+    """If a port never accepts a row, every other port sends just the rows that fill that port's queue."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -246,7 +246,7 @@ def test_settings_change_while_idle():
 
 
 def test_fills_of_other_lengths():
-    """The excess of a fill that is longer than its burst or bank is ignored; missing elements read as +0.0."""
+    """Elements beyond the end of a burst or bank in a fill are ignored; missing elements read as +0.0."""
     model = pair(1).model
     bursts = [Burst(5, 0b11), Burst(64, 0b11), Burst(64, 0b11), Burst(33, 0b11)]
     fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
@@ -256,7 +256,7 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # In the third burst the first worker sent one element: all further state depends only on the second worker.
+    # In the third burst, the first worker sent one element: all later state depends only on the second worker.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -265,7 +265,7 @@ def test_fills_of_other_lengths():
 
 
 def test_not_finite():
-    """The `nonfinite` pulse depends only on the burst's reduced gradients, and precedes the `bursts` pulse."""
+    """The `nonfinite` pulse depends only on the burst's reduced gradients and precedes `bursts`."""
     bursts = [Burst(5, 0b11)]
     unity, infinite = as_bits(1.0, np.inf)
     for index, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:
@@ -281,14 +281,14 @@ def test_not_finite():
             assert np.argmax(trace.signals["nonfinite"]) < np.argmax(trace.signals["bursts"])
 
 
-# A small unit, since neither its size nor Adam's arithmetic matters here.
+# A small unit, because neither its size nor Adam's arithmetic matters here.
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 
 
 @pytest.mark.parametrize(("rule", "kind"), [
     (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.MOMENTUM, "freeze"), (Rule.SGD, "alternating")])
 def test_cocotb(rule, kind):
-    """Under cocotb, too, every weight is updated after a reset in the middle of bursts."""
+    """Every weight is also updated under cocotb, after a reset in the middle of bursts."""
     component, scalars = StreamedOptimizer(**STREAMED, rules=MOMENTUM), settings(rule)
     generator = np.random.default_rng(7)
     model, layout = Model(**STREAMED, arithmetic=floats(component.lane)), component.weights.payload.shape()

@@ -84,7 +84,7 @@ def test_lane_properties(name, expected):
 
 
 def draw(generator, width, count=COUNT):
-    """Draw bit patterns, every third of which is a corner case."""
+    """Draw bit patterns; every third one is a corner case."""
     half = 1 << width - 1
     corners = np.array([0, 1, 2, half - 2, half - 1, half, half + 1, 2 * half - 2, 2 * half - 1, half // 2,
                         3 * half // 2], np.uint32)
@@ -109,7 +109,6 @@ def test_sums(width, workers):
 
 
 def packed(elements, width):
-    """Rows of the reducer's port."""
     return pack(data.StructLayout({"i": data.ArrayLayout(width, elements.shape[1])}), {"i": elements})
 
 
@@ -120,23 +119,23 @@ def lane(width, workers, name, primitive=False):
 
 
 def delayed(values, cycle, settle):
-    """Pad ``values`` with zeros: they begin in the given cycle, in a run that is ``settle`` cycles longer."""
+    """Pad ``values`` with zeros to begin in the given cycle of a run extended by ``settle`` cycles."""
     return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
 
 def check(component, unit, workers, rule, generator):
-    """Apply new operands and scalars in every cycle, each at its own time, and compare all results."""
+    """Apply new operands and scalars in every cycle, each with its own timing, and compare all results."""
     width = component.format.width
     model = Fixed(width=width, workers=workers)
     widths = (model.total_width, width, width, *[SCALAR_WIDTH] * 3)
     operands = [draw(generator, bits) for bits in widths]
     for index, (bits, values) in enumerate(zip(widths, operands, strict=True)):
-        # The first values are all combinations of operands at the ends of their ranges.
+        # The first values are all combinations of extreme operands.
         values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> index & 1)
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
-    # Scalars are constant during a command; here they change with the operands, to test more values.
+    # Scalars are constant during a command; here they change with the operands to cover more values.
     times = {"total": (total, 0), "weight": (weight, component.weight_offset), "gradient_scale": (scale, 0),
              "momentum": (momentum, 0),
              "learning_rate": (rate, component.weight_offset - component.multiplier_latency)}
@@ -166,13 +165,13 @@ def test_values(name, rule, width, workers):
 
 @pytest.mark.parametrize("workers", [4, 5, 6, 7])
 def test_other_sums(workers):
-    """Sums that are wider than the 18 bits of a multiplier block are correct, for all such widths."""
+    """Sums wider than the 18 bits of a multiplier block are correct, for all supported widths."""
     for width in (17, 18):
         check(*lane(width, workers, "both"), workers, Rule.MOMENTUM, np.random.default_rng([width, workers]))
 
 
 def block():
-    """Model of the functions of MULT18X18D that the lane uses, following the block's description."""
+    """Model of the MULT18X18D functions used by the lane, based on the block's description."""
     bits = range(SCALAR_WIDTH)
     inputs = [*(f"A{n}" for n in bits), *(f"B{n}" for n in bits), *(f"C{n}" for n in bits), "SIGNEDA", "SIGNEDB",
               "SOURCEA", "SOURCEB", "CLK0", "CE0", "RST0", "RST1"]
@@ -212,7 +211,7 @@ endmodule
 @pytest.mark.parametrize(("workers", "name", "rule"), [
     (1, "both", Rule.SGD), (1, "both", Rule.MOMENTUM), (1, "sgd", Rule.SGD), (8, "both", Rule.MOMENTUM)])
 def test_primitive_is_the_same(monkeypatch, workers, name, rule):
-    """The lane with a model of MULT18X18D agrees in every cycle with the lane without it."""
+    """The lane with a model of MULT18X18D matches the lane without it in every cycle."""
     convert = vectors.convert
 
     def with_block(component, *, name, arithmetic):
@@ -225,12 +224,12 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
 
 
 def test_training():
-    """500 steps of momentum on a quadratic loss differ from a float64 run by no more than the rounding bound.
+    """After 500 momentum steps on a quadratic loss, the error against float64 is within the rounding bound.
 
     The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In each
     step, each half is rounded by at most 1/2, which gradient_scale reduces to 1/2 in total; rounding the state adds
-    another 1/2, and rounding the weight another 1/2. The step is linear: the accumulated error is at most the sum
-    over all steps of these errors times the magnitudes of the powers of the step's matrix.
+    another 1/2, and rounding the weight another 1/2. Since the step is linear, the accumulated error is at most the
+    sum, over all steps, of these errors times the magnitudes of the powers of the step's matrix.
     """
     count, steps = 64, 500
     scale, rate, momentum = ONE // 2, quantise(0.1, SCALAR_WIDTH, FRACTION_BITS), quantise(0.9, SCALAR_WIDTH, 16)
@@ -245,7 +244,6 @@ def test_training():
         "rule": int(Rule.MOMENTUM), "gradient_scale": scale, "learning_rate": int(rate), "momentum": int(momentum)})
 
     def step(gradients, weights, velocity):
-        """Run one step in the gateware."""
         rows = packed(to_bits(gradients, 18).T, 18)
         total = sums.run({"i": rows}, drain=reducer.latency)["o"][reducer.latency:]
         settle = component.latency
@@ -258,7 +256,7 @@ def test_training():
     s, r, u = (float(golden.dequantise(scalar, FRACTION_BITS)) for scalar in (scale, rate, momentum))
     weights, velocity = start.astype(np.int64), np.zeros(count, np.int64)
     exact_weights, exact_velocity = start.copy(), np.zeros(count)
-    # Propagation of state and weight errors by a step, the errors that each step adds, and the bound on the errors.
+    # Matrix that propagates state and weight errors through a step, errors added by each step, and the error bound.
     matrix = np.moveaxis(np.array([[u + 0 * slope, s * slope], [-r * u + 0 * slope, 1 - r * s * slope]]), 2, 0)
     added = np.array([s * 2 * 0.5 + 0.5, r * (s * 2 * 0.5 + 0.5) + 0.5])
     power, bound = np.broadcast_to(np.eye(2), (count, 2, 2)), np.zeros((count, 2))
@@ -276,7 +274,7 @@ def test_training():
 
 
 def test_timing():
-    """There is one result per cycle under cocotb, each at its latency; a reset does not affect the pipeline."""
+    """Under cocotb, one result per cycle appears at its latency; a reset does not affect the pipeline."""
     component, count = FixedLane(), 200
     generator, model = np.random.default_rng(1), Fixed()
     total, weight, velocity = (draw(generator, 18, count) for _ in range(3))

@@ -24,7 +24,7 @@ test_parameters = refused(GradientBuffer, {"lanes": 4, "depth": 8}, [
 
 
 def test_fill_and_drain():
-    """Two fills of 5 and 4 elements are drained at two elements per cycle, in four slices each."""
+    """Fills of 5 and 4 elements are drained at two elements per cycle, in four slices each."""
     buffer = GradientBuffer(lanes=4, read_lanes=2, depth=8)
     unit = Unit(buffer)
     numbers = np.arange(1, 12, dtype=np.uint32)
@@ -38,7 +38,7 @@ def test_fill_and_drain():
         "finish": np.isin(np.arange(cycles), [11, 15]),
     }
     outputs = unit.run(inputs)
-    # The first fill has two beats, the second has one; the third waits for a bank until the first is drained.
+    # The first fill has two beats and the second has one; the third waits until the first bank is drained.
     assert outputs["i__ready"].tolist() == [1] * 3 + [0] * 9 + [1] + [0] * 3 + [1] * 8
     assert outputs["filled"].tolist() == [0, 0] + [1] * 22
     drained = outputs["o"].view(np.uint32).reshape(cycles, 2) if outputs["o"].ndim == 2 else np.stack(
@@ -51,10 +51,10 @@ def test_fill_and_drain():
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
 def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
-    """Excess elements are ignored, even within a beat, and missing elements read as zeros.
+    """Excess elements are ignored, even within a beat, and missing elements read as zero.
 
-    No element of an earlier fill remains, even if a burst ends early. Fills start as soon as there is room for them,
-    or when all banks are empty again.
+    No element of an earlier fill remains, even after a burst that ends early. Fills start as soon as there is room,
+    or only when all banks are empty again.
     """
     slices = depth // read_lanes
     generator = np.random.default_rng(lanes)
@@ -69,7 +69,7 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    # A late fill begins after a burst's slices; each period has just enough cycles left for its beats.
+    # A late fill starts after a burst's slices; each period leaves just enough cycles for its beats.
     willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
     trace = Unit(buffer).lockstep(
         sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,
@@ -85,15 +85,14 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
 
 
 def wrapped(shape):
-    """Layout with a single field, for unpacking rows."""
     return data.StructLayout({"slice": shape})
 
 
 class Forgetful(wiring.Component):
-    """Specification: each fill writes its number, and each slice that is read has its burst's number or is zero.
+    """Specification: fills write their own number, and every slice read has its burst's number or is zero.
 
-    The five inputs are arbitrary within three rules: only filled banks are claimed, only claimed banks are taken, and
-    a burst finishes within the depth.
+    The five inputs are arbitrary except for three rules: only filled banks are claimed, only claimed banks are taken,
+    and each burst finishes within the depth.
     """
 
     valid: In(1)
@@ -142,5 +141,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """No input sequence of 12 cycles, long enough to fill a bank twice, restores a discarded element."""
+    """No input sequence of 12 cycles, which can fill a bank twice, brings back a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

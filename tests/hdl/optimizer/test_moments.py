@@ -23,7 +23,7 @@ EXPECT = {MomentUnpacker: model.unpack_beats, MomentPacker: model.pack_beats}
 
 
 def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace an unpacker, which accepts a row when the output register accepts the row's last beat."""
+    """Trace an unpacker: it accepts a row when the row's last beat moves to the output register."""
     beat_counts = np.asarray(counts).tolist()
     source, output = stream.Feed(len(beat_counts), willing), stream.Output(np.asarray(ready, np.bool_))
     for count in beat_counts:
@@ -38,8 +38,8 @@ def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt
 
 
 def _trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace a packer: a beat is rounded, and immediately moves to the register for the lower half of a row, or
-    completes a row as soon as the output register is free.
+    """Trace a packer: each rounded beat moves to the lower half of a row immediately, or completes a row as soon as
+    the output register is free.
     """
     completions = np.asarray(counts).tolist()
     source, output = stream.Feed(len(completions), willing), stream.Output(np.asarray(ready, np.bool_))
@@ -58,7 +58,7 @@ TRACE = {MomentUnpacker: _trace_unpacker, MomentPacker: _trace_packer}
 
 
 def _elements(generator, count):
-    """Draw random bits; every fourth element is near the midpoint of two bf16 numbers, and some are special."""
+    """Draw random bits, every fourth element near a midpoint of bf16 numbers, and some special values."""
     elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     middles = elements[::4] & 0xFFFF0000 | 0x8000
     elements[::4] = middles + generator.integers(-1, 2, len(middles)).astype(np.uint32)
@@ -67,7 +67,7 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Beats of vectors; elements that are not kept are random."""
+    """Beats that contain the vectors, with random values for elements that are not kept."""
     return model.Beats(*packets.as_rows(vectors, lanes, generator))
 
 
@@ -128,8 +128,7 @@ test_reset_in_a_packet = BENCH.resets(list(itertools.product(UNITS, LANES, (1,))
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """The unpacker offers a beat in every cycle, row after row and vector after vector. The packer accepts a beat in
-    every cycle, and offers a row ``latency`` cycles after the beat that completes it."""
+    """Throughput is one beat per cycle in both units; rows come ``latency`` cycles after their last beat."""
     run = BENCH.check(case, count=5_100)
     unit, beats, packed = run.drive.drawn
     if unit is MomentUnpacker:
@@ -142,7 +141,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_packer_full_rate_at_half_rate_sink(lanes):
-    """A sink that accepts a row in every second cycle does not stall the source."""
+    """A sink that accepts a row every second cycle does not stall the source."""
     generator = np.random.default_rng(1)
     beats = _payload(_beats([_elements(generator, 500 * lanes)], lanes, generator))
     unit = BENCH.unit(MomentPacker, lanes, 1)

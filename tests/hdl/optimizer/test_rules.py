@@ -47,7 +47,7 @@ def test_latencies(name):
 
 
 def check(name, settings, generator, kind):
-    """Apply operands in every cycle, each at its own time, and compare all results."""
+    """Apply operands in every cycle, each with its own delay, and compare all results."""
     component, unit = lane(name)
     total, weight = (draw(generator, kind, COUNT) for _ in range(2))
     state = state_of(generator, kind, COUNT, component.planes)

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 COUNT = 6_000
 
-#: Interval, workers, DSP blocks and rules of each tested lane, and its number of units of each kind.
+#: Interval, workers, DSP blocks and rules of each tested lane, and its number of units per kind.
 LANES = {
     "sgd": (4, 1, 4, "sgd", {"multiply": 1, "limit": 1, "add": 1}),
     "momentum": (2, 3, 1, "momentum", {"multiply": 3, "limit": 1, "add": 3}),
@@ -89,7 +89,7 @@ test_values = values(check, CASES, COUNT)
 
 @pytest.mark.parametrize("rule", SETS["all"])
 def test_native_units(rule):
-    """A folded divider and a folded square root are loaded and read in their own slots."""
+    """A folded divider and square root are loaded and read in their own slots."""
     generator = np.random.default_rng(int(rule))
     for settings in settings_of(rule, [draw(generator, "bits", COUNT)[0] for _ in SCALARS]):
         check("all_4", settings, generator, "ordinary", Arithmetic.NATIVE)

@@ -47,7 +47,7 @@ def test_splitter(lanes, slice_lanes):
         fills = runs(seed)
         rows = beats(fills, beat_layout(lanes))
         done, fields, trace = taken(unit, rows, slice_lanes, give, take, seed)
-        # All slices of every row are output, with zeros for elements that are not kept.
+        # All slices of each row are output, with zeros for elements that are not kept.
         padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
         kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
         ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1
@@ -56,7 +56,7 @@ def test_splitter(lanes, slice_lanes):
         flags = fields["keep"].astype(int)[:, None] >> np.arange(slice_lanes) & 1
         assert (flags == np.concatenate(kept).reshape(shape)).all(), f"seed {seed}"
         assert np.flatnonzero(fields["last"]).tolist() == ends.tolist(), f"seed {seed}"
-        # A row is accepted with its last slice.
+        # A row is accepted together with its last slice.
         slices = lanes // slice_lanes
         assert moved(trace, "i")[0].tolist() == done[slices - 1::slices].tolist(), f"seed {seed}"
         if give == take == "none":
@@ -76,7 +76,7 @@ def test_joiner(lanes, slice_lanes):
         shape = -1, lanes
         assert (got["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
-            # A row takes one cycle per slice, plus one.
+            # A row takes one cycle per slice, plus one more.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
             assert moved(trace, "i")[0][slices[0] - 1] + RowJoiner.latency == done[0]

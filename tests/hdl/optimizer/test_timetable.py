@@ -23,7 +23,7 @@ def test_operations():
 
 
 def test_ready():
-    """A result leaves its unit after the unit's latency, and can be an operand in the next cycle."""
+    """A result is available after its unit's latency and can be used as an operand one cycle later."""
     timetable = table()
     assert [timetable.ready(name) for name in ("x", "one", "other", "total")] == [0, 7, 8, 16]
     assert [timetable.loaded(name) for name in ("one", "other", "total")] == [0, 1, 8]
@@ -51,7 +51,7 @@ def test_plan(interval, expected):
 
 
 def test_full():
-    """The plan has the fewest units, and an operation whose slot is occupied waits for the next slot."""
+    """The plan uses as few units as possible; an operation whose slot is taken waits for the next slot."""
     chain = [Operation(f"sum_{index}", "add", f"sum_{index - 1}", "x") for index in range(1, 9)]
     timetable = plan(chain, latencies=LATENCIES, interval=8)
     assert timetable.units == {"add": 1}

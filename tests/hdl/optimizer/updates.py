@@ -1,4 +1,4 @@
-"""Operands and scalars for the tests of the two update lanes."""
+"""Operands and scalars for testing both kinds of update lane."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ USUAL = dict(zip(SCALARS, (0.25, 1e-3, 1.5, 0.01, 0.9, 0.1, 0.999, 0.001, 1e-8),
 
 
 def draw(generator, kind, count):
-    """Draw encodings of a kind: ``corners``, arbitrary ``bits``, or ``ordinary`` numbers."""
+    """Draw encodings of a kind: ``corners``, arbitrary ``bits`` or ``ordinary`` numbers."""
     if kind == "corners":
         return generator.choice(CORNERS, count)
     if kind == "bits":
@@ -32,7 +32,7 @@ def draw(generator, kind, count):
 
 
 def settings_of(rule, wild):
-    """Settings of a rule: with the usual scalars, with scalars that disable a term, and with arbitrary ones."""
+    """Yield a rule's settings: usual scalars, scalars that disable a term, and arbitrary ones."""
     wild = {scalar: bits.view(np.float32) for scalar, bits in zip(SCALARS, wild, strict=True)}
     wild["clip"] = abs(wild["clip"])
     for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
@@ -43,7 +43,7 @@ def settings_of(rule, wild):
 
 
 def state_of(generator, kind, count, planes):
-    """Random state of a lane; ordinary state contains no negative means of squares."""
+    """Draw a lane's state; in ordinary state, no mean square is negative."""
     state = [draw(generator, kind, count) for _ in range(planes)]
     if kind == "ordinary" and planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)
@@ -51,7 +51,7 @@ def state_of(generator, kind, count, planes):
 
 
 def compare(outputs, expected, lead, count, interval=1):
-    """Compare results with output ports: their values, and their cycles relative to the operands."""
+    """Compare outputs with the expected values and cycles, counted from the operands."""
     for output, (cycle, want) in expected.items():
         got = outputs[output][lead + cycle:][:count * interval:interval]
         wrong = np.flatnonzero(got != want)
@@ -59,7 +59,7 @@ def compare(outputs, expected, lead, count, interval=1):
 
 
 def values(check, cases, count):
-    """Test results with the usual scalars, with scalars that disable a term, and with arbitrary ones."""
+    """Test results with usual scalars, with scalars that disable a term, and with arbitrary ones."""
     @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
     @pytest.mark.parametrize(("name", "rule"), cases)
     def test(name, rule, kind):

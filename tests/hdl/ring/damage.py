@@ -1,4 +1,4 @@
-"""Streams of packets damaged at one position, and the model's verdicts on them."""
+"""Damage packet streams at one position; return the model's verdicts on them."""
 
 from sim.golden.packet import ABORT, Header, checksum, verdict
 from tests.hdl.ring.packets import (
@@ -9,7 +9,7 @@ from tests.hdl.ring.packets import (
 
 
 def damage(generator, beats):
-    """Damage a stream of packets at one position, as a link or a faulty or malicious peer might."""
+    """Damage a packet stream at one position, like a link or a faulty or malicious peer."""
     beats = [dict(beat) for beat in beats]
     at = generator.randrange(len(beats))
     kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
@@ -29,7 +29,7 @@ def damage(generator, beats):
             beat["data"] = generator.getrandbits(32)
     packets, rest = split(beats)
     if kind == "trailer" and packets:
-        # A changed packet with a matching CRC, or a stomped packet.
+        # A changed packet with a valid CRC, or a stomped packet.
         index = generator.randrange(len(packets))
         words = packets[index][:-1]
         for _ in range(generator.randrange(1, 3)):
@@ -43,7 +43,7 @@ def damage(generator, beats):
 
 
 def judge(packets, rest, headers):
-    """Verdicts of the model up to the first rejection, if any, and the number of words accepted by then."""
+    """Return the model's verdicts up to the first rejection, if any, and the number of words accepted by then."""
     verdicts, taken, records = [], 0, list(headers)
     for words in [*packets, rest]:
         header = Header.parse(words)

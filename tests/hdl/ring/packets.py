@@ -1,4 +1,4 @@
-"""Packets for the tests of packetizer and depacketizer, and their conversion to and from stream words."""
+"""Packets for testing packetizer and depacketizer, with conversion to and from stream words."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from sim.payload import to_int
 PATIENCE = 20_000
 EPOCH = 5
 RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
-#: Code of the format with a table, if its feature is present.
+#: Code of the format with a table, or None without its feature.
 TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
@@ -55,7 +55,7 @@ def framed(words):
 
 
 def split(beats):
-    """The packets of a stream, and the words after the last packet."""
+    """Return the packets of a stream and the words after the last packet."""
     packets, words = [], []
     for beat in beats:
         words.append(beat["data"])
@@ -66,7 +66,7 @@ def split(beats):
 
 
 def record(header):
-    """The record that accepts a packet with this header."""
+    """Return the record of the expected packet that matches a header."""
     return {name: getattr(header, name) for name, _ in expected_layout()}
 
 
@@ -84,7 +84,7 @@ async def wait_for(dut, condition, what):
 
 
 class Trace:
-    """Values of some ports in every cycle, sampled after they settle."""
+    """Samples some ports in every cycle, after they have settled."""
 
     def __init__(self, dut, *names):
         self.rows = []
@@ -98,12 +98,12 @@ class Trace:
             self.rows.append({name: int(port.value) for name, port in self._ports.items()})
 
     def cycles(self, name):
-        """Cycles in which a port is nonzero."""
+        """Return the cycles when a port is nonzero."""
         return [cycle for cycle, row in enumerate(self.rows) if row[name]]
 
 
 def accepted_log(packets):
-    """Expected log of valid packets. It omits ``done``, which may precede or follow the last word."""
+    """Return the expected log of valid packets, without ``done``, which may precede or follow the last word."""
     log = []
     for _, payload in packets:
         log += [("accepted",), *(("word", beat["data"], beat["last"]) for beat in framed(payload))]
@@ -117,7 +117,7 @@ LONG_HEADER = dataclasses.replace(HEADER, codec=RAW, length=1023)
 
 
 def resealed(words, **changes):
-    """A packet with some changed words and a corrected CRC."""
+    """Change some words of a packet and correct its CRC."""
     words = list(words[:-1])
     for index, word in changes.items():
         words[int(index[1:])] = word

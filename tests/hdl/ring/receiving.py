@@ -11,11 +11,11 @@ from tests.hdl.ring.packets import EPOCH, accepted_log, framed, record, wait_for
 
 
 class Receiving:
-    """A depacketizer with a driver on each of its ports, and a log of all its outputs.
+    """A depacketizer with drivers on all of its ports, and a log of all outputs.
 
-    The log has, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
-    ``("abort",)``. With ``prompt``, records do not stall: the log of a packet without a complete header depends on
-    whether its record has arrived.
+    Log entries, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
+    ``("abort",)``. With ``prompt``, records do not stall, since the log of a packet without a complete header depends
+    on whether its record has arrived.
     """
 
     def __init__(self, dut, *, kind="none", seed=1, prompt=False):
@@ -66,7 +66,7 @@ class Receiving:
                 self.log.append(("abort",))
 
     def offer(self, packets, expected=()):
-        """Offer packets, each a list of words, and records of the headers that are expected."""
+        """Offer packets, given as lists of words, and records of the expected headers."""
         self.offer_beats([beat for words in packets for beat in framed(words)], expected)
 
     def offer_beats(self, beats, expected=()):
@@ -94,7 +94,7 @@ class Receiving:
         return [entry for entry in self.log if entry[0] in kinds]
 
     async def passes(self, packets):
-        """Check that packets with the expected headers are accepted and passed on, with nothing else in the log."""
+        """Check that packets with the expected headers are accepted and passed on, and nothing else is logged."""
         self.log.clear()
         self.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
         await self.said("done", count=len(packets))
@@ -106,7 +106,7 @@ class Receiving:
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
 
     async def recover(self):
-        """Recover from a rejection as the engine does: discard until nothing is in flight."""
+        """Recover from a rejection like the engine: discard words until nothing is in flight."""
         self.dut.drain.value = 1
         await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
         self.withdraw()

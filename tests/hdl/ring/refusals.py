@@ -114,6 +114,6 @@ TABLE_REFUSED = {
                Refusal.WRONG_LENGTH, 32 << 16 | 40),
 }
 
-#: For each codec: a table of faults, and the header and payload of an accepted packet.
+#: Table of faults, and header and payload of an accepted packet, for each codec.
 REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
             "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD)}

@@ -1,6 +1,6 @@
-"""Collective engines of a ring: rejections, restarts, settings and cycles (hdl/ring/collective.py).
+"""Tests of a ring's collective engines: rejections, restarts, settings and cycles (hdl/ring/collective.py).
 
-Values, words and counts of all operations are in tests/host/driver/test_ring.py, which drives the same simulation.
+tests/host/driver/test_ring.py checks values, words and counts of all operations on the same simulation.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from sim.golden import ring as golden
 
 CONFIG = NodeConfig()
 TIMEOUT = 5000
-#: Sequence numbers for collectives that tests push without the driver.
+#: Sequence numbers of collectives that tests push without the driver.
 NUMBERS = itertools.count(1000)
 
 
 @pytest.fixture(scope="module")
 def opened():
-    """Three nodes, with time-outs short enough for tests to wait for them."""
+    """Three nodes with timeouts that are short enough for tests."""
     with open_ring(CONFIG, nodes=3) as opened:
         devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
         ring = Ring(devices, timeout=TIMEOUT)
@@ -34,7 +34,7 @@ def opened():
 
 
 def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
-    """Push a command to every node, with different fields at some nodes, and return the events."""
+    """Push a command to every node, with different fields for some nodes, and return the events."""
     nodes = len(ring.devices)
     commands, number = {}, next(NUMBERS)
     for rank in range(nodes):
@@ -61,7 +61,7 @@ def check_usable(ring, *, epoch, **fields):
 
 
 class TestRefusal:
-    """A node that sees a wrong packet rejects it; the other nodes abort too, and the next command works."""
+    """A node rejects a wrong packet, the other nodes abort as well, and the next command works."""
 
     @pytest.mark.parametrize(
         ("status", "field", "value"),
@@ -85,18 +85,18 @@ class TestRefusal:
         assert EventStatus.OK not in actual
         if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
                       EventStatus.UNKNOWN_OPERATION):
-            # This node never takes part, so its neighbours wait for it until they time out.
+            # This node never takes part, so its neighbours wait until they time out.
             assert actual[1] == status
             assert {actual[0], actual[2]} <= {
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
             ring.recover()
         elif field == "epoch":
-            # To a node in a later epoch, packets of this epoch are old.
+            # A node in a later epoch treats packets of this epoch as old.
             assert set(actual) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
                                    EventStatus.EGRESS_TIMEOUT}
             ring.recover()
         else:
-            # Node 1 rejects node 0's packet, or node 2 rejects node 1's, whichever comes first.
+            # Either node 1 rejects node 0's packet or node 2 rejects node 1's, whichever happens first.
             assert status in actual
             assert set(actual) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
         check_usable(ring, epoch=4, collective=9)
@@ -110,7 +110,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [0, 1, 2, 40, 270, 1000])
     def test_damaged_word(self, opened, word):
-        """Wherever the damage is, every node reports an error, and no memory holds any of the damaged segment."""
+        """Wherever the damage is, every node reports an error, and nothing of the damaged segment is stored."""
         ring, simulation = opened
         gradients = np.ones((3, 2000), dtype=np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -124,8 +124,8 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
-        """If a damaged word ends a command, the next epoch's command, queued after it, is not affected, even if a
-        node sees an ABORT without a preceding truncated packet, or packets immediately after an ABORT."""
+        """If damage ends a command, the queued command of the next epoch is not affected, even if a node receives an
+        ABORT without a truncated packet before it, or packets immediately after an ABORT."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -162,7 +162,7 @@ class TestRefusal:
 
 class TestLinkReset:
     def test_at_any_time(self, opened):
-        """A command ends with LINK_RESET when links are held in reset at any point of its execution."""
+        """A command ends with LINK_RESET if the links are reset at any point of its execution."""
         ring, simulation = opened
         device = ring.devices[0]
         for delay in range(0, 120, 3):
@@ -178,7 +178,7 @@ class TestLinkReset:
 
 class TestAlone:
     def test_has_nobody_to_wait_for(self):
-        """A ring of one node moves nothing on its links, and runs longer than its time-out without an error."""
+        """A ring of one node sends nothing on its links and may run longer than the timeout."""
         length = 1300
         with open_ring(CONFIG, nodes=1) as opened:
             ring = Ring([Device(opened.transports[0], CONFIG)], timeout=500)
@@ -190,7 +190,7 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
-            # Sums are not weights, but a result in the weight memory is a new version of the weights.
+            # Sums are not weights, but any result in the weight memory is a new weight version.
             version = event.weight_version
             for number, (operation, new) in enumerate((
                     (Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
@@ -204,7 +204,7 @@ class TestAlone:
 
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
-        """Commands reach the nodes far apart in time; early packets wait at the link."""
+        """Commands may reach the nodes at very different times; early packets wait at the link."""
         ring, simulation = opened
         generator = np.random.default_rng(4)
         gradients = generator.standard_normal((3, 1000)).astype(np.float32)
@@ -237,7 +237,7 @@ class TestTime:
         assert max(event.cycles for event in events) > 1300 * max(rates)
 
     def test_settings_are_sampled_at_the_start(self, opened):
-        """A change of the learning rate while a command runs does not affect this command."""
+        """Changing the learning rate does not affect a running command."""
         ring, simulation = opened
         ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
         ring.memory.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))
@@ -255,7 +255,7 @@ class TestTime:
 
 
 class TestCycles:
-    """Measured cycles compared with the link-cycle bound (docs/ring/collective/figures.md)."""
+    """Measured cycles, compared with the link-cycle bound (docs/ring/collective/figures.md)."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_long_vectors(self, nodes):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The control of the collective engine: every cycle compared with a model, and proofs that it always ends."""
+"""Control of the collective engine: compared with a model in every cycle, and proven to always end."""
 
 import random
 
@@ -24,14 +24,14 @@ _TIMEOUT = 5
 #: Flags of a command, with the probability of each.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
-#: One-bit inputs of the unit, with the probability that each is high in a cycle.
+#: One-bit inputs of the unit, with the probability of being high in a cycle.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
           "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
           "abort_received": 0.1}
 
 
 class Model:
-    """Cycle-accurate model of the control: ``outputs`` of a cycle, then ``step`` to the next cycle."""
+    """Cycle-accurate model of the control: call ``outputs`` for a cycle, then ``step`` to advance."""
 
     def __init__(self):
         self.state = "idle"
@@ -182,8 +182,8 @@ def test_control(settable, rate, taken):
 
 
 class EndsByReset(wiring.Component):
-    """Specification: a command ends ``reset_cycles`` cycles after ``link_reset`` rises and stays high, and the
-    control is in Abort for at most ``timeout`` + 1 cycles without a reset."""
+    """Specification: a command ends ``reset_cycles`` cycles after ``link_reset`` rises and stays high, and without a
+    reset the control stays in Abort for at most ``timeout`` + 1 cycles."""
 
     def __init__(self):
         self._unit = CollectiveControl()
@@ -209,7 +209,7 @@ class EndsByReset(wiring.Component):
 
 
 class PlansAfterReset(wiring.Component):
-    """Specification: after a reset from any state, a planner plans within its latency."""
+    """Specification: after a reset from any state, a planner finishes its plan within its latency."""
 
     reset: In(1)
     start: In(1)
@@ -242,12 +242,12 @@ class PlansAfterReset(wiring.Component):
 
 
 def test_ends_by_reset():
-    """Proof by induction, from every state, reachable or not."""
+    """Prove by induction from every state, whether reachable or not."""
     formal.prove(EndsByReset(), depth=_TIMEOUT + 3)
 
 
 def test_plans_after_reset():
-    """Proof by induction; the engine holds its planner in reset whenever it is not planning."""
+    """Prove by induction; the engine holds its planner in reset whenever it is not planning."""
     formal.prove(PlansAfterReset(), depth=25)
 
 
@@ -255,7 +255,7 @@ def test_plans_after_reset():
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
 @pytest.mark.parametrize("settable", [False, True])
 def test_cut(settable, timeout, cut, cycles):
-    """A command that is cut short waits for a word, and for an ABORT, at most ``CUT_TIMEOUT`` cycles."""
+    """A truncated command waits at most ``CUT_TIMEOUT`` cycles each for a word and for an ABORT."""
     dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):
@@ -270,5 +270,5 @@ def test_cut(settable, timeout, cut, cycles):
             await ctx.tick()
 
     pysim.simulate(dut, follow)
-    # The wait begins two cycles before Run, and the wait for an ABORT begins with Abort.
+    # The wait starts two cycles before Run, and the wait for an ABORT starts with Abort.
     assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}

@@ -1,4 +1,4 @@
-"""Tests of unpacking packets: hdl/ring/depacketizer.py."""
+"""Unpacking of packets: hdl/ring/depacketizer.py."""
 
 import dataclasses
 import itertools
@@ -46,7 +46,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """Payload leaves after the latency, without bubbles; only the last word waits for the verdict on the packet."""
+    """Payload leaves after the latency without bubbles; only the last word waits for the verdict."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -71,7 +71,7 @@ async def takes_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
-    """Every fault in a table is reported with its code; the last payload word is withheld; the next packet passes."""
+    """Each fault in a table is reported; the last payload word is withheld; the next packet passes."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
@@ -91,7 +91,7 @@ async def refuses(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
-    """Old packets are dropped when a command is active; the packet that follows them waits for its record."""
+    """Old packets are dropped when a command is active; the packet after them waits for its record."""
     await start(dut)
     bench = Receiving(dut)
     old = [
@@ -113,7 +113,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """The previous 128 epochs are old, the next 127 are not yet due; ABORT in the current epoch is rejected."""
+    """The previous 128 epochs are old, the next 127 not yet due; ABORT in the current one is rejected."""
     await start(dut)
     bench = Receiving(dut)
     for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
@@ -153,7 +153,7 @@ async def tells_old_epochs_from_new_ones(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
-    """Each bit after the last element is rejected, for every length modulo 32, but not the last element's bit."""
+    """Each bit after the last element is rejected, for every length modulo 32."""
     await start(dut)
     bench = Receiving(dut)
     for length in range(1, 33):
@@ -177,7 +177,7 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """When a command becomes active, a waiting packet is old if its epoch is earlier, and due if it is later."""
+    """When a command becomes active, a waiting packet is old if its epoch is earlier, and due if later."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
@@ -195,7 +195,7 @@ async def judges_waiting_packet_by_new_epoch(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drains(dut):
-    """Draining may start in any cycle: it reports the ABORT packet, and discards packets up to their end."""
+    """Draining may start in any cycle; it reports the ABORT packet and discards packets up to their end."""
     await start(dut)
     bench = Receiving(dut)
     aborting = packet(Header(type=ABORT, epoch=EPOCH))
@@ -237,7 +237,7 @@ async def resynchronises_when_cleared(dut):
 
 @cocotb.test(timeout_time=20, timeout_unit="ms")
 async def survives_damage(dut):
-    """Damaged streams get the model's verdict and never hang the unit; a damaged payload is never completed."""
+    """Damaged streams get the model's verdict and never hang the unit or complete a damaged payload."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -256,7 +256,7 @@ async def survives_damage(dut):
         bench.offer_beats(beats, headers)
         taken = min(taken + 1, len(beats))  # the next word waits inside the unit
         await bench.swallowed(taken)
-        # The latest accepted word may still wait for room.
+        # The last accepted word may still be waiting for room.
         await bench.said("done", "error", "abort",
                          count=sum(each.done + each.abort_seen for each in due) + (refusal is not None))
         await cycles(dut, 4)
@@ -272,7 +272,7 @@ async def survives_damage(dut):
         await cycles(dut, 2)
         dut.clear.value = 0
 
-        # Valid payloads are complete; the start of a damaged one may have been passed on, but not its end.
+        # Valid payloads are complete; the start of a damaged payload may have been passed on, but not its end.
         words = bench.words()
         complete = [(beat["data"], beat["last"]) for each in due if each.complete for beat in framed(each.offered)]
         assert words[: len(complete)] == complete, message
@@ -319,7 +319,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec works in addition to the weight codec or as the only codec."""
+    """A second codec works together with the weight codec and as the only codec."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]

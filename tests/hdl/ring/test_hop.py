@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link with wires between them, and a whole hop from one datapath to the next."""
+"""Both ends of a link with wires between them, and a whole hop between neighbouring datapaths."""
 
 import dataclasses
 import random
@@ -26,7 +26,7 @@ from tests.hdl.ring.packets import wait_for
 
 
 class Link(wiring.Component):
-    """A transmitter and a receiver, ``distance`` cycles apart in both directions."""
+    """Transmitter and receiver, ``distance`` cycles apart in both directions."""
 
     def __init__(self, *, segments, packet_words, distance):
         self._segments, self._packet_words, self._distance = segments, packet_words, distance
@@ -56,7 +56,7 @@ class Link(wiring.Component):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
-    """All words arrive in order, at full rate if the remaining credits cover the round trip."""
+    """All words arrive in order, at the full rate if the remaining credits cover the round trip."""
     p = regression.parameters()
     dut.i__valid.value = 0
     await start(dut)
@@ -85,7 +85,7 @@ def test_link(distance, kinds):
 
 @pytest.mark.parametrize(("distance", "hidden"), [(2, True), (3, False)])
 def test_link_rate(distance, hidden):
-    """Credits hide the delay ``distance`` only if (segments - 1) * packet_words >= 8 + 2 * distance."""
+    """Credits hide a delay of ``distance`` only if (segments - 1) * packet_words >= 8 + 2 * distance."""
     check_link(distance, source="none", sink="none", hidden=hidden)
 
 
@@ -93,7 +93,7 @@ def test_link_rate(distance, hidden):
 
 
 class Hop(wiring.Component):
-    """The units between the datapaths of two neighbouring nodes, connected by the shortest wires."""
+    """Units between the datapaths of two neighbouring nodes, connected by the shortest wires."""
 
     def __init__(self):
         word = stream.Signature(word_layout())
@@ -148,7 +148,7 @@ class Ends:
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_payloads(dut):
-    """With two credits of 70 words the distance is hidden: only header and CRC add cycles."""
+    """Two credits of 70 words hide the distance, so only header and CRC add cycles."""
     ends = await Ends.begin(dut)
     entry, output = Monitor(dut, "payload", word_layout()), Monitor(dut, "o", word_layout())
     payloads = [[n * 64 + k for k in range(64)] for n in range(12)]
@@ -164,7 +164,7 @@ async def carries_payloads(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_surrender(dut):
-    """An ABORT packet, at any moment, ends the transfer at the neighbour; the link is clean afterwards."""
+    """An ABORT packet at any moment ends the transfer at the neighbour and leaves the link clean."""
     ends = await Ends.begin(dut)
     cocotb.start_soon(ends.sink.receive())
     abort = {**dataclasses.asdict(Header()), "type": ABORT}

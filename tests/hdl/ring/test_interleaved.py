@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The interleaved order of a collective: hdl/ring/interleaved.py."""
+"""Interleaved packet order of a collective: hdl/ring/interleaved.py."""
 
 import random
 
@@ -21,12 +21,12 @@ from sim.verilated.vectors import Unit
 from tests.hdl.ring.test_order import meaning, taken_records
 
 ELEMENTS, SEGMENT = 2048, 64
-#: Addresses of groups are modulo the next power of two.
+#: Group addresses wrap at the next power of two.
 PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts a sequence with any number of steps."""
+    """A planner that starts a sequence with an arbitrary number of steps."""
 
     def __init__(self):
         self._shape = {"elements": ELEMENTS, "segment": SEGMENT, "nodes_max": SMALL_RING}
@@ -71,7 +71,7 @@ def expected(length, size, rank, scatter, gather, both, *, block_offset, stride)
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_collective(pattern):
-    """Records follow the golden order, for participants with all steps of a phase, some, one or none."""
+    """Records follow the golden order for participants with all, some, one or no steps of a phase."""
     assert INTERLEAVED_LAG == interleaved.LAG
     unit = Unit(Bench(), name="InterleavedBench")
     generator = random.Random(3)

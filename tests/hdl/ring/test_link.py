@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link, each on its own, compared with a model in every cycle: hdl/ring/link.py."""
+"""Compare each end of a link with a model in every cycle: hdl/ring/link.py."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ SEGMENTS = 3
 
 
 class Words:
-    """A queue of words; each is offered at least ``latency`` cycles after it was accepted."""
+    """Queue of words that offers each word at least ``latency`` cycles after accepting it."""
 
     def __init__(self, latency):
         self._latency, self._cycle, self._words = latency, 0, deque()
@@ -43,7 +43,7 @@ class Words:
 
 
 class Transmitter:
-    """Cycle-accurate model of the transmitter: ``outputs`` of a cycle, then ``step`` to the next cycle."""
+    """Cycle-accurate transmitter model: call ``outputs`` in each cycle, then ``step``."""
 
     def __init__(self):
         self.words, self.credits, self._first = Words(LinkTransmitter.latency), SEGMENTS, True
@@ -66,7 +66,7 @@ class Transmitter:
 
 
 class Receiver:
-    """Cycle-accurate model of the receiver: ``outputs`` of a cycle, then ``step`` to the next cycle."""
+    """Cycle-accurate receiver model: call ``outputs`` in each cycle, then ``step``."""
 
     def __init__(self):
         self.words, self.credit, self.overrun, self.packets = Words(LinkReceiver.latency), False, False, 0
@@ -100,7 +100,7 @@ class Receiver:
 
 @dataclasses.dataclass(frozen=True)
 class Temper:
-    """Probabilities, per cycle, that the peer exceeds its credit and that a link reset begins."""
+    """Probability in each cycle that the peer exceeds its credit, and that a link reset starts."""
 
     wrong: float = 0.0
     reset: float = 0.0
@@ -111,7 +111,7 @@ TEMPERS = {"obeys": Temper(), "wrong": Temper(wrong=0.1), "resets": Temper(reset
 
 
 def resets(generator, temper):
-    """Levels of the link reset, with pulses of one to six cycles."""
+    """Levels of the link reset, in pulses of one to six cycles."""
     while True:
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
@@ -127,9 +127,9 @@ def transmitter(**options):
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize(("lag", "enabled"), [(5, 1), (60, 1), (5, 0.3)])
 def test_transmitter(temper, source, lag, enabled):
-    """Credits come some time after their packets or, as an error, at any time; credits over ``segments`` are ignored.
+    """Credits arrive after packets or, as an error, at any time; credits above ``segments`` are ignored.
 
-    With a throttle, words leave in the cycles that it enables.
+    With a throttle, words are sent only in the cycles that it enables.
     """
     generator, temper = random.Random(f"{temper}{source}{lag}"), TEMPERS[temper]
     model, willing, reset, before = Transmitter(), stalls(source, seed=lag), resets(generator, temper), False
@@ -140,7 +140,7 @@ def test_transmitter(temper, source, lag, enabled):
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
-        # A first word may come in the cycle of may_start or in the next one.
+        # A first word may arrive in the cycle of may_start or in the next.
         may_start = out["may_start"] or (before and generator.random() < 0.5)
         offers = offers or (next(willing) and (may_start or not first))
         credit = generator.random() < temper.wrong
@@ -183,7 +183,7 @@ def receiver():
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_receiver(receiver, temper, source, sink):
-    """Packets without credit, or too long, are errors; a reset may come within a packet."""
+    """Packets without credit or with too many words are errors; resets may occur within packets."""
     generator, temper = random.Random(f"{temper}{source}{sink}"), TEMPERS[temper]
     model, reset = Receiver(), resets(generator, temper)
     willing, ready = stalls(source, seed=1), stalls(sink, seed=2)
@@ -214,7 +214,7 @@ def test_receiver(receiver, temper, source, sink):
 
 
 def test_receiver_rate(receiver):
-    """The receiver accepts one word per cycle, for packets of any length."""
+    """The receiver accepts one word per cycle, whatever the packet length."""
     beats = framed([[n] * PACKET_WORDS for n in range(10)])
     receiver.reset()
     trace = receiver.run({"ring_i__valid": np.ones(len(beats)), "ring_i__data": [beat["data"] for beat in beats],

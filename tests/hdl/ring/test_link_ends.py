@@ -1,4 +1,4 @@
-"""Both kinds of link ends, between two nodes: packets, counters and repairs."""
+"""Test both kinds of link ends between two nodes: packets, counters and repairs."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
 class Pair(wiring.Component):
     """Link ends of two nodes, joined into a ring by registers; words enter at node 0 and leave at node 1.
 
-    ``damage`` flips wire ``data[0]`` from node 0 in a cycle; ``sent`` and ``received`` count the words and packets
-    that node 0 has sent, and node 1 received, in each cycle.
+    ``damage`` flips wire ``data[0]`` from node 0 for one cycle. ``sent`` and ``received`` count the words and packets
+    that node 0 sends and node 1 receives in each cycle.
     """
 
     def __init__(self, config):
@@ -49,14 +49,14 @@ class Pair(wiring.Component):
 
 
 def play(config, *, packets, damage=(), cycles=1200):
-    """Received words; sums of the counters of sent words, received words and repairs; and the sent words.
+    """Return the received words, the sums of the counters of both ends, and the sent words.
 
     Parameters
     ----------
     packets : list of list of int
     damage : collection of int
-        Cycles when a wire changes, counted from the first offer of a word; the link accepts that word 65 cycles
-        later.
+        Cycles when a wire is flipped, counted from when the first word is offered. The link accepts this word 65
+        cycles later.
     """
     pair = Pair(config)
     words = [(word, n == len(packet) - 1) for packet in packets for n, word in enumerate(packet)]
@@ -96,7 +96,7 @@ def play(config, *, packets, damage=(), cycles=1200):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_packets(kind):
-    """Every word arrives, in order, and is counted once at both ends."""
+    """All words arrive in order, and are counted once at each end."""
     generator = np.random.default_rng(1)
     packets = [[int(word) for word in generator.integers(0, 1 << 32, generator.integers(2, 30))] for _ in range(9)]
     received, totals, words = play(CONFIGS[kind], packets=packets)
@@ -106,7 +106,7 @@ def test_packets(kind):
 
 
 def test_repairs():
-    """Damaged words are sent again, but counted once."""
+    """Damaged words are resent but counted only once."""
     packets = [list(range(100 * n, 100 * n + 25)) for n in range(6)]
     received, totals, words = play(CONFIGS["replay"], packets=packets, damage={75, 76, 120})
     assert received == words

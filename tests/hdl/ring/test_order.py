@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The static order of a collective: hdl/ring/order.py."""
+"""Tests of the static order of a collective: hdl/ring/order.py."""
 
 import random
 
@@ -23,12 +23,12 @@ from tests.traces import taken
 ELEMENTS, SEGMENT = 4096, 64
 FIELDS = ("phase", "segment", "block", "place", "length", "first", "last")
 LAYOUT = record_layout(ELEMENTS, SEGMENT)
-#: Addresses of groups are modulo the next power of two.
+#: Group addresses wrap at the next power of two.
 PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner and the sequence of a sender. In a ring of one node, the sequence has a special step."""
+    """A planner and a sender's sequence; in a ring of one node, the sequence has a special step."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -39,8 +39,8 @@ class Bench(wiring.Component):
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, and whether there is a gather
-            "ends": In(2),  # whether a chain's link is the first, and whether it is the last
-            "late": In(1), "single": In(1),  # whether the sequence is late; whether each phase has a single step
+            "ends": In(2),  # whether this link is the first or last of the chain
+            "late": In(1), "single": In(1),  # whether the sequence is late, and whether each phase has a single step
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
         })
@@ -69,7 +69,7 @@ class Bench(wiring.Component):
 
 def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, block_offset=0, stride=1,
           space=PLACES):
-    """Expected records, derived from the specified order, with addresses modulo ``space``."""
+    """Return the expected records according to the specified order, with addresses modulo ``space``."""
     blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
@@ -96,7 +96,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, b
 
 
 def meaning(records):
-    """Records, with the unused addresses of empty segments removed."""
+    """Remove the unused addresses of empty segments from records."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -108,7 +108,7 @@ test_constructor_errors = refused(Planner, {"elements": 4096, "segment": 64}, [
 
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
-    """Play one command with a random rank, block offset and stride; return the cycles of the planner."""
+    """Run one command with random rank, block offset and stride; return the planner's cycles."""
     rank, block_offset = generator.randrange(size), generator.randrange(size)
     stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
     steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
@@ -155,7 +155,7 @@ def test_order(pattern, segment):
 
 @pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MAX_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
 def test_large_rings(nodes_max, elements, segment):
-    """The order is correct for blocks with many groups, two, one or none, in rings up to the largest."""
+    """The order is correct for blocks with many, two, one or no groups, in rings up to the largest."""
     unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
     latency = Planner(elements=elements, segment=segment, nodes_max=nodes_max).latency
     generator = random.Random(7)
@@ -169,7 +169,7 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """In a chain, each segment is one step with marks at the chain's ends; a gather has its usual marks."""
+    """In a chain, each segment is one step with marks at the chain's ends; a gather is marked as usual."""
     unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
@@ -191,7 +191,7 @@ def test_chain():
 
 
 def test_late():
-    """With ``late``, the order is golden for a collective with one owner; other gathers lag by one segment."""
+    """With ``late``, the order is golden for a collective with one owner; otherwise gathers lag by one segment."""
     assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
     generator = random.Random(7)
@@ -224,6 +224,6 @@ def test_late():
 
 
 def taken_records(trace, layout=LAYOUT, name="records"):
-    """Cycles when records were accepted, and the records."""
+    """Return the cycles when records were accepted, and the records."""
     when, records = taken(trace, name, layout)
     return when, list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

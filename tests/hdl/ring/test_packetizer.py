@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The packetizer, compared with a model in every cycle: hdl/ring/packetizer.py."""
+"""Tests that compare the packetizer with a cycle-accurate model: hdl/ring/packetizer.py."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a cycle: offered words of the header and offered beat of payload, or None."""
+    """Inputs of a cycle: header words and payload beat on offer (None if not offered), and flags."""
 
     header: list | None
     payload: dict | None
@@ -41,14 +41,14 @@ class Inputs:
 
 
 class Model:
-    """Cycle-accurate model: ``outputs`` of a cycle, then ``step`` to the next; keeps the words of sent packets."""
+    """Cycle-accurate model of the packetizer that keeps the words of sent packets."""
 
     def __init__(self):
         self.sent, self.aborting, self.aborted, self.ends = [], False, False, False
         self.offer, self.packets = None, []
 
     def turn(self, inputs):
-        """Whether the packet is stomped, and the word that enters the output register, with its ``last``."""
+        """Return whether the packet is stomped, and the word that enters the output register, with ``last``."""
         room = self.offer is None or inputs.ready
         stomp = inputs.give_up and bool(self.sent) and not self.aborting
         if not room or self.aborted:
@@ -106,7 +106,7 @@ def unit():
 @pytest.mark.parametrize("cleared", [0, 0.002])
 @pytest.mark.parametrize("kind", STALLS)
 def test_packetizer(kind, cleared, given_up):
-    """Whole packets, at most one stomped packet, and the ABORT packet are sent; a reset clears everything."""
+    """Complete packets, at most one stomped packet, and the ABORT packet are sent; a reset clears everything."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
@@ -118,7 +118,7 @@ def test_packetizer(kind, cleared, given_up):
             beats = [beat for _, words in packets for beat in framed(words)]
             offers, model.packets = [False, False], []
         if not left and not model.aborted and generator.random() < given_up:
-            left = -1  # give_up stays high until some cycles after the ABORT packet
+            left = -1  # give_up stays high until a few cycles after the ABORT packet
         offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
         current = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,

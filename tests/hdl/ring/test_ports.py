@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Names and wires of a node's ports, and the links that join two ports."""
+"""Port names and wires of a node, and links that connect two ports."""
 
 import pytest
 from amaranth.hdl import Module
@@ -41,7 +41,7 @@ def test_wires():
     (REPLAY, ["valid", "data", "last", "kind", "check"], ["line"]),
 ])
 def test_joined(config, forward, back):
-    """Every wire reaches the wire of the same name at the other end, with the latency of a register."""
+    """Every wire reaches the wire with the same name at the other end, one register later."""
     signature = link_signature(config)
     source, target = signature.create(), signature.flip().create()
     m = Module()

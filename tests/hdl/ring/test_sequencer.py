@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends any activity, a part provides its own instructions and sequences, and
-sequence numbers of a long command wrap.
+"""Sequencer of a collective: a reset ends all activity, parts provide their own instructions and sequences, and
+sequence numbers wrap in a long command.
 
-The routes and jobs of all parts are tested on whole rings.
+The parts' routes and jobs are tested on whole rings.
 """
 
 import random
@@ -35,7 +35,7 @@ CONFIG = NodeConfig(
 
 
 class IdleAfterReset(wiring.Component):
-    """Specification: a sequencer that was reset in the previous cycle is not busy, and offers nothing."""
+    """Specification: after a reset, a sequencer is not busy and offers nothing."""
 
     def __init__(self, config):
         self._unit = Sequencer(config=config)
@@ -71,7 +71,7 @@ class IdleAfterReset(wiring.Component):
 
 @pytest.mark.parametrize("role", [Peer(), RootReduce(), Peer(interleaved=True)], ids=str)
 def test_idle_after_reset(role):
-    """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
+    """Proof by induction from every state; the engine resets its sequencer while no command runs."""
     formal.prove(IdleAfterReset(CONFIG.replace(role=role)), depth=2)
 
 
@@ -101,7 +101,7 @@ OBSERVER = PartDescription(
 
 
 class Observed(wiring.Component):
-    """A planner, and the sequencer that it starts; only the sequence of the observer part has a path."""
+    """A planner and the sequencer that it starts, where only the observer part's sequence has a path."""
 
     def __init__(self):
         super().__init__({
@@ -128,7 +128,7 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions get their requested records in order; a command ends with its awaited instructions."""
+    """Instructions get the records they request, in order; a command ends with its awaited instructions."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +149,7 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: In the largest ring all blocks have nine segments, since some need them: more packets than sequence numbers.
+#: On the largest ring some blocks need nine segments, so all have nine: more packets than sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -157,7 +157,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A sequencer with egress paths only, as in an all-reduce, and a planner that starts it."""
+    """A planner and the sequencer that it starts, with egress paths only, as in an all-reduce."""
 
     def __init__(self):
         super().__init__({
@@ -185,7 +185,7 @@ class Headed(wiring.Component):
 
 
 def test_numbers_start_again():
-    """Headers of the largest ring have all their fields, and sequence numbers continue at 0 after the last."""
+    """Headers on the largest ring have all their fields, and sequence numbers wrap to 0."""
     unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MAX_NODES
     for seed in range(3):
         length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])
@@ -208,8 +208,8 @@ def test_numbers_start_again():
 @pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
                                                 (255, 2), (255, 20)])
 def test_headers_of_a_command_differ(size, segments):
-    """A link never carries two packets of a command with the same sequence number, block and segment, so no packet is
-    mistaken for another, even if ``NUMBERS`` packets are lost."""
+    """Packets of one command on a link never share sequence number, block and segment. None is therefore mistaken for
+    another, even if ``NUMBERS`` packets are lost."""
     for rank in (0, size // 2, size - 1):
         records = order(32 * size * segments, size, rank, True, True, 32)
         headers = {(number % NUMBERS, record[1], record[2]) for number, record in enumerate(records)}

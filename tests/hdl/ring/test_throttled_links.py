@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Link ends of nodes with throttles, joined into a ring of two nodes: hdl/ring/link_ends.py."""
+"""Link ends with throttles, connected to a ring of two nodes: hdl/ring/link_ends.py."""
 
 import pytest
 from amaranth.hdl import Module
@@ -21,7 +21,7 @@ WORDS, LONGEST = 6, 4000
 @pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize(("rate", "delay"), [(0, 0), (21845, 0), (0x2000, 3), (0, 200), (40000, 77)])
 def test_packets(replay, rate, delay):
-    """All packets arrive in order, no faster than the rate of the link, and later by the delay."""
+    """All packets arrive in order, no faster than the link's rate, and delayed by ``delay``."""
     config = CONFIG.replace(link=Replay() if replay else Credits())
     ends = [link_class(config)(config=config) for _ in range(2)]
     m = Module()

@@ -1,4 +1,4 @@
-"""Neighbours in a ring, computed with integers and in gateware: hdl/ring/topology.py."""
+"""Neighbours in a ring, computed with Python integers and in gateware: hdl/ring/topology.py."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MAX_NODES])
 def test_ring(nodes):
-    """Links form one circle, predecessor and successor are inverse functions, and every block has one owner."""
+    """Links form a single cycle, predecessor and successor are inverses, and each block has one owner."""
     ring = RingTopology(nodes)
     rank, seen = 0, []
     for _ in range(nodes):
@@ -35,7 +35,7 @@ def test_impossible_ring(nodes):
 
 
 def test_widths():
-    """Ranks and node counts have a fixed width in small rings, and the smallest possible width in larger ones."""
+    """The width of ranks and node counts is fixed for small rings, and minimal for larger ones."""
     for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()
@@ -45,8 +45,8 @@ def test_widths():
 @pytest.mark.parametrize(("most", "tried"), [
     (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MAX_NODES, (128, MAX_NODES))])
 def test_gateware_agrees(most, tried):
-    """The gateware and the Python class compute the same results from rank and size, for every node of every small
-    ring, and for ranks of each width in large ones."""
+    """Gateware and Python compute the same results from rank and size, for every node of every small ring, and for
+    ranks of each width in large rings."""
     rank, block, size = Signal(ranks(most)), Signal(ranks(most)), Signal(sizes(most))
     outputs = [function(rank, size) for function in (topology.predecessor, topology.successor)]
     outputs += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]

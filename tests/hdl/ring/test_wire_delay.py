@@ -12,7 +12,7 @@ NAMES = {LinkSignature: ("data", "last"), ReplayLinkSignature: ("data", "last", 
 
 @pytest.mark.parametrize("signature", NAMES)
 def test_delays(signature):
-    """Words arrive in order, one per cycle, each after its delay; a changed delay loses or repeats no word."""
+    """Words arrive in order, one per cycle, each after its delay; changing the delay loses no word."""
     dut = WireDelay(signature=signature())
     generator = np.random.default_rng(1)
     delays = (0, 1, 2, 255, 3, 48, 0, 17)
@@ -37,7 +37,7 @@ def test_delays(signature):
 
     pysim.simulate(dut, bench)
     assert [word for _, word in came] == [word for _, word in sent]
-    # The delay applies after 256 quiet cycles: words of the first cycles still have the previous delay.
+    # A new delay applies after 256 idle cycles, so the words of the first cycles still have the previous one.
     for (begun, _), (arrived, _) in zip(sent, came, strict=True):
         number = begun // cycles
         assert arrived - begun == (delays[number - 1] if number else 0)

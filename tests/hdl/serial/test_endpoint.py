@@ -20,7 +20,7 @@ NUMBER, NODES = 1, 3
 
 
 class Wire:
-    """Frame units around an endpoint, which send and accept one frame at a time."""
+    """Frame units of an endpoint, which send and accept one frame at a time."""
 
     def __init__(self, dut):
         self.dut = dut
@@ -59,7 +59,7 @@ class Wire:
         await cycles(dut, 3)
 
     async def take(self, *, patience=300):
-        """Accept the next frame for the host; return its header and words, or None if no frame comes."""
+        """Accept the next frame for the host; return its header and words, or None if none arrives."""
         dut = self.dut
         for _ in range(patience):
             await self.edge
@@ -104,7 +104,7 @@ async def takes_each_frame_once(dut):
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 0}
-    await wire.send([9, 9], sequence=6, last=True)  # the previous frame is missing, which is reported once
+    await wire.send([9, 9], sequence=6, last=True)  # the previous frame is missing, which is reported only once
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 1)
     await wire.send([9], sequence=8)
@@ -128,11 +128,11 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # there is no room, and none is freed while the frame arrives
+    await wire.send([99], sequence=BUFFER)  # there is no free space, and none is freed while the frame arrives
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
-    header, _ = await wire.take()  # half of the room is free again, as the header reports
+    header, _ = await wire.take()  # half of the space is free again, as the header reports
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
@@ -161,13 +161,13 @@ async def sends_again_what_is_not_acknowledged(dut):
     assert await frames(2) == expected[1:]
     await wire.send(acknowledged=6)
     assert await wire.take() is None
-    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host requests an answer
+    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host requests a reply
     header, _ = await wire.take()
     assert (header["length"], header["sequence"]) == (0, 6)
     await wire.send(again=True, acknowledged=9)  # acknowledges words that were never sent
     header, _ = await wire.take()
     assert header["sequence"] == 6
-    # The node waits when the buffer of unacknowledged words is full.
+    # The node waits when its buffer of unacknowledged words is full.
     sending = cocotb.start_soon(answers.send(framed([list(range(BUFFER + 3))])))
     assert len(await frames(BUFFER // FRAME)) == BUFFER // FRAME
     assert await wire.take() is None
@@ -200,7 +200,7 @@ async def begins_anew(dut):
     while (taken := await wire.take(patience=50)) is not None:
         assert taken[0]["kind"] == FrameKind.DATA.value  # the frame was sent before the OPEN
     assert int(dut.busy.value)
-    # Two responses are still due, and are discarded.
+    # Two responses are still outstanding and are discarded.
     await answers.send(framed([[50, 51, 52], list(range(40))]))
     header, _ = await wire.take()
     assert (header["kind"], header["sequence"]) == (FrameKind.OPEN.value, 0x1234)
@@ -218,7 +218,7 @@ async def begins_anew(dut):
 
 @cocotb.test(timeout_time=30, timeout_unit="ms")
 async def loses_nothing(dut):
-    """Each word arrives once and in order, with a host that follows the protocol and wires that lose frames."""
+    """Each word arrives once and in order if the host follows the protocol and wires lose frames."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     wire, node, answers = await start_endpoint(dut, sink=p["sink"], source=p["source"], seed=p["seed"])

@@ -47,7 +47,7 @@ def damaged(generator, data, rate):
     return bytes(result)
 
 
-# Tests of the host's codec on its own.
+# The host's codec on its own.
 
 
 def test_codec():
@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """The decoder returns only frames that were sent, however the bytes are damaged."""
+    """The decoder returns only frames that were sent, whatever the damage to the bytes."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
@@ -75,7 +75,7 @@ def test_codec_with_damage(rate):
     decoded = decoder.feed(b"".join(data))
     whole = [frame for frame, chunk in zip(frames, data, strict=True) if chunk == frame.encode()]
     assert all(frame in frames for frame in decoded)
-    # If a flag is lost, only its own frame is lost, since the length of each frame is known.
+    # A lost flag costs only its own frame, because each frame's length is known.
     assert len(decoded) >= len(whole) - 2
     assert decoder.crc_errors + decoder.resyncs > 0
 
@@ -154,7 +154,7 @@ async def takes_frames_apart(dut):
     assert received == expected, p["seed"]
     assert (counts["bad_crc"], counts["resync"]) == (model.crc_errors, model.resyncs), p["seed"]
     assert bool(model.crc_errors + model.resyncs) == bool(p["rate"])
-    # A byte with a framing error ends a frame; between frames it is ignored.
+    # A byte with a framing error ends a frame, or is ignored between frames.
     frame = Frame(payload=bytes(8))
     for byte in [*frame.encode()[:9], None, *frame.encode()[9:], None, *frame.encode()]:
         dut.value.value = byte or 0

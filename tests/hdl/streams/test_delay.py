@@ -11,7 +11,7 @@ test_cycles = refused_values(DelayLine, {"shape": 8}, "cycles", [-1, 1.0, None],
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
 def test_delay(cycles):
-    """Delay lines of flip-flops and of memory work, also near the length at which memory is used."""
+    """Delay lines of flip-flops and of memory work, including lengths around the switch to memory."""
     line = DelayLine(shape=12, cycles=cycles)
     assert line.latency == cycles
     values = np.random.default_rng(cycles).integers(1 << 12, size=1000)
@@ -28,7 +28,7 @@ def test_no_delay():
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
 def test_paced(cycles):
-    """The delay counts only the cycles of the random `step`."""
+    """The delay counts only the cycles with a high random `step`."""
     generator = np.random.default_rng(cycles)
     values = generator.integers(1 << 12, size=1000)
     step = generator.integers(2, size=1000)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Forks and packet routing: hdl/streams/route.py."""
+"""Test forks and packet routing: hdl/streams/route.py."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _drive(generator, kind, enable=None):
 
 
 def _model(_, drawn, willing, ready):
-    """Expected packets: each appears once at each output of its route."""
+    """Expected packets. Each appears exactly once at every output of its route."""
     kind, routes, vectors = drawn
     if kind is PacketMux:
         return Want({}, {"o": words(vectors)})

@@ -50,7 +50,7 @@ test_beats = refused_values(BlockBuffer, {"lanes": 4}, "beats", [0, 33, None],
 
 @pytest.mark.parametrize("case", CASES)
 def test_rate(case):
-    """Beats or words follow each other without a pause."""
+    """Beats and words follow each other without gaps."""
     kind, lanes = case
     run = BENCH.check(case)
     vectors, done = run.drive.drawn[-1], run.moves()
@@ -60,8 +60,8 @@ def test_rate(case):
 
 
 def _buffered(case):
-    """Run a buffer with each pair of stall patterns; yield whether nothing stalls, the ends of packets, the cycles
-    when beats arrived and left, the cycles with an offer, and the seed."""
+    """Run a buffer with each pair of stall patterns; yield whether nothing stalls, packet ends, the cycles when beats
+    arrived and left, the cycles with an offer, and the seed."""
     for seed, (source, sink) in enumerate(itertools.product(STALLS, repeat=2)):
         run = BENCH.check(case, seed=seed, kinds={"i": source, "o": sink})
         last = unpack(beat_layout(case[1]), run.drive.beats["i"])["last"]
@@ -70,7 +70,7 @@ def _buffered(case):
 
 def test_segment_buffer_gives_whole_segments_only():
     for free, last, arrived, done, _, seed in _buffered((SegmentBuffer, 2, 16)):
-        # No beat is offered before the last beat of its segment has arrived.
+        # No beat is offered until the last beat of its segment has arrived.
         segment = np.concatenate([[0], np.cumsum(last)[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(last)]
         assert (done > completed[segment]).all(), f"seed {seed}"
@@ -93,7 +93,7 @@ def test_segment_buffer_drops_a_part_on_reset():
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_block_buffer_gives_whole_blocks_only(size):
-    """The block buffer offers only whole blocks, each without a pause, even if its beats arrive late."""
+    """The block buffer offers only whole blocks without gaps, even if their beats arrive late."""
     for free, lasts, arrived, done, offered, seed in _buffered((BlockBuffer, 2, size)):
         count, ends = 0, []
         for last in lasts:

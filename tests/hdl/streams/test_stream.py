@@ -81,7 +81,7 @@ CONFIGURATIONS = [(1, None), (2, None), (3, None), (4, None), (4, True), (5, Tru
 
 
 def _make(depth=None, block=None):
-    """Create a queue, or a skid buffer if no depth is given."""
+    """Create a queue or, if no depth is given, a skid buffer."""
     return Queue(shape=word_layout(), depth=depth, block=block) if depth else SkidBuffer(shape=word_layout())
 
 
@@ -110,10 +110,10 @@ test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200
 
 
 class _Order(wiring.Component):
-    """Specification: a buffer does not lose, repeat, reorder or invent beats.
+    """Specification: a buffer never loses, repeats, reorders or invents beats.
 
-    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most ``depth``, have
-    arrived but not departed.
+    Beat number ``watched``, a free constant, leaves unchanged. The buffer contains the beats that have arrived but
+    not left, at most ``depth``.
     """
 
     i: In(stream.Signature(2))

@@ -1,4 +1,4 @@
-"""The checkpoint format: flipped bits, truncated files, modified manifests, and the process state."""
+"""Checkpoint format: flipped bits, truncated files, modified manifests, and the process state."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands for two queues, in the checkpoint of a node with a single queue, which receives all of them.
+#: Commands for two queues, in the checkpoint of a single-queue node, which receives all of them.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -47,7 +47,7 @@ SMALL = pack(FIELDS, REGIONS, KEY)
 
 
 def outcome(data):
-    """The reason why a checkpoint is rejected, or None if it is accepted."""
+    """Reason why a checkpoint is rejected, or None if it is accepted."""
     try:
         examine(data, key=KEY).check_regions()
     except RejectionError as error:
@@ -86,7 +86,7 @@ def test_every_length():
 
 
 class Watched(io.BytesIO):
-    """A file that records how far it was read, and the largest size that was requested."""
+    """File that records how far it was read, and the largest read size requested."""
 
     end = largest = 0
 
@@ -98,7 +98,7 @@ class Watched(io.BytesIO):
 
 
 def mutated(generator, manifest):
-    """A manifest with a few random errors in its text or in its values."""
+    """Return a manifest with a few random errors in its text or values."""
     if generator.random() < 0.5:
         text = bytearray(canonical(manifest))
         for _ in range(generator.randint(1, 4)):
@@ -134,13 +134,13 @@ def mutated(generator, manifest):
 
 
 class Node(Device):
-    """Stub of a node with only the methods that checking a restore target calls."""
+    """Stub of a node with only the methods that are called to check a restore target."""
 
     connect = read_register = lambda self, *name: 0
 
 
 class Nodes:
-    """Stub of a one-node ring with only the members that checking a restore target reads."""
+    """Stub of a one-node ring with only the members that are read to check a restore target."""
 
     nodes, topology = 1, RingTopology(1)
     devices = (Node(None, NodeConfig(weights=Weights(master=True), features=(SettableVersion(),))),)
@@ -151,7 +151,7 @@ def test_admitted():
 
 
 def test_mutated_manifests():
-    """Each of 20,000 manifests, signed or not, is rejected or admitted, and no read exceeds the limit."""
+    """All of 20,000 manifests, signed or not, are either rejected or admitted; no read exceeds the limit."""
     seed, names = 7, sorted(REGIONS)
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     manifest = open_archive(SMALL).manifest
@@ -177,7 +177,7 @@ def test_mutated_manifests():
         except RejectionError as error:
             counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # check the manifest's own sizes, even if its signature is invalid
+        try:  # check the manifest's sizes even if its signature is invalid
             sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):
@@ -190,7 +190,7 @@ def test_mutated_manifests():
 
 
 def test_large_sizes_are_not_read():
-    """A header with an excessive size is rejected, and nothing after it is read."""
+    """A header with an excessive size is rejected without reading any further."""
     info = tarfile.TarInfo("manifest.json")
     info.size = LARGEST_MANIFEST + 1
     file = Watched(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict") + bytes(1 << 20))
@@ -279,7 +279,7 @@ def test_stamp():
 
 
 def test_key(tmp_path):
-    """A key is created only once, and only its owner can read it."""
+    """A key is created only once, and can only be read by its owner."""
     path = tmp_path / "folder" / "key"
     assert key_of(path) == key_of(path) == path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Node programs in checkpoints: both banks, pending edits, and comparisons during a restore."""
+"""Node programs in checkpoints: both banks, pending edits, and comparison during a restore."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ LIVE = {"weights": [(0, LENGTH)], "gradients": [(0, LENGTH)]}
 
 
 def program(tag, root):
-    """A BROADCAST in one queue, and idle commands in the other two."""
+    """A BROADCAST in one queue and idle commands in the other two."""
     return [[[Command(operation=Operation.QUIESCE, tag=tag)],
              [Command(operation=Operation.BROADCAST, tag=tag + 1, rank=rank, size=2, root=root, length=LENGTH)],
              [Command(operation=Operation.QUIESCE, tag=tag + 2)]] for rank in range(2)]
@@ -40,7 +40,7 @@ def target():
 
 @pytest.fixture
 def source(ring):
-    """Nodes with different weights and a program in each bank; from set 5 on, they run the second program."""
+    """Nodes with different weights and a program in each bank; the second runs from set 5 on."""
     generator = np.random.default_rng(3)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
@@ -61,13 +61,12 @@ def weights(ring):
 
 
 def restore(frame, ring):
-    """Load and verify the frame without first backing up all memories to undo a possible failure."""
+    """Load and verify the frame without first backing up all memories."""
     load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
     verify(ring, frame)
 
 
 def finish(ring, sets):
-    """Run the given sets, and return the weights after each one."""
     results = []
     for first in sets:
         ring.programs.run(collectives=1, first=first, traced=False)
@@ -76,7 +75,7 @@ def finish(ring, sets):
 
 
 def test_an_edit_that_waits(source, target):
-    """The first set after the restore uses the program of the pending edit, as it would on the source."""
+    """The first set after a restore uses the program of the pending edit, as it would on the source."""
     before = weights(source)
     frame = read(source, LIVE)
     assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
@@ -96,7 +95,7 @@ def test_an_edit_that_waits(source, target):
 
 
 def test_a_set_that_is_run_again(source, target):
-    """If an edit's set was skipped, the previous program keeps running until that set is run."""
+    """If an edit's set is skipped, the previous program keeps running until that set is run."""
     source.programs.run(collectives=1, first=8, traced=False)
     frame = read(source, LIVE)
     assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
@@ -169,7 +168,7 @@ def test_other_words(source, target, monkeypatch, bank, edited):
 
 
 def test_number(source, target):
-    """The restore compares program numbers, and whether the nodes have a program at all."""
+    """The restore compares program numbers and whether the nodes have a program at all."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

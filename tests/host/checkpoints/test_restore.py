@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of simulated nodes: an invalid one is rejected with the reason before anything is changed."""
+"""Restoring checkpoints on simulated nodes; invalid ones are rejected before anything changes."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ def ring():
 
 @pytest.fixture(scope="module")
 def frame(ring):
-    """Checkpoint frame of nodes with data in their memories, and with settings and flags."""
+    """Checkpoint frame of nodes with data in memory and non-default settings and flags."""
     generator = np.random.default_rng(5)
     scrub(ring)
     for rank, device in enumerate(ring.devices):
@@ -62,7 +62,7 @@ def checkpoint(frame, **options):
 
 
 def test_there_and_back(target, frame):
-    """A frame is restored completely on used nodes, and their remaining contents are unchanged."""
+    """A frame is restored completely on used nodes, and all other contents stay unchanged."""
     before = digest(target)
     state, restored = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
     assert state["a"].tolist() == [0, 1, 2]
@@ -81,7 +81,7 @@ def test_there_and_back(target, frame):
 
 
 def test_canonical(frame):
-    """Equal frames are encoded as equal bytes, regardless of the order of assembly."""
+    """Equal frames have equal encodings, regardless of their order of assembly."""
     turned = dataclasses.replace(frame, regions=dict(reversed(frame.regions.items())),
                                  fields=dict(reversed(frame.fields.items())))
     assert checkpoint(turned) == checkpoint(frame)
@@ -97,7 +97,7 @@ def test_frames_apart(target, frame):
 
 
 def changed(frame, change):
-    """A checkpoint with changed fields in its device frame, signed after the change."""
+    """Checkpoint with modified fields in its device frame, signed after the modification."""
     fields = {**frame.fields, "ring": dict(frame.fields["ring"]),
               "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])}
                         for node in frame.fields["nodes"]]}
@@ -126,7 +126,6 @@ def other_memory(fields, regions):
 
 
 def flipped(name):
-    """A checkpoint with a flipped bit in the given region."""
     def flip(frame):
         whole = checkpoint(frame)
         index = whole.index(frame.regions[name]) if name in frame.regions else whole.index(b"\x93NUMPY") + 130
@@ -135,7 +134,7 @@ def flipped(name):
 
 
 def remarked(frame):
-    """A checkpoint with a changed weight and an unchanged watermark, signed with the manifest key."""
+    """Checkpoint with a changed weight but the old watermark, signed with the manifest key."""
     archive = open_archive(checkpoint(frame))
     regions = dict(archive.regions)
     name = "device/00/weights/0"
@@ -209,13 +208,13 @@ def test_rejected(ring, frame, clean, name):
 
 @pytest.fixture(scope="module")
 def clean(ring, frame):
-    """Digest of the target, which rejected checkpoints must not change."""
+    """Digest of the target, checked to be unchanged by rejected checkpoints."""
     scrub(ring)
     return digest(ring)
 
 
 def test_usable_behind(ring, frame, clean):
-    """After all invalid checkpoints have been rejected, a valid one can still be restored."""
+    """A valid checkpoint can still be restored after all invalid ones have been rejected."""
     assert digest(ring) == clean
     restore(checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
     verify(ring, frame)
@@ -232,7 +231,7 @@ def test_too_few_nodes(frame):
 
 
 def test_silent_peer(target, frame, monkeypatch):
-    """If a node of the target does not answer, this is detected before anything is written."""
+    """A target node that does not respond is detected before anything is written."""
     before = digest(target)
 
     def silent():
@@ -250,7 +249,7 @@ def test_silent_peer(target, frame, monkeypatch):
     ("register", "^READ_BACK: node 1, region registers must hold CLIP 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}$"),
 ])
 def test_read_back(target, frame, monkeypatch, where, message):
-    """A word that was not written correctly is detected, and the target's previous contents are restored."""
+    """A word that was written incorrectly is detected, and the previous contents are restored."""
     generator = np.random.default_rng(3)
     device = target.devices[1]
     device.write_memory(1, 1000, random(generator, 50))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of layer streaming: a run resumed on different workers and a different server has the same bits."""
+"""Checkpoints of layer streaming: runs resumed on other workers and servers have the same bits."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor that proposes changes of every kind while sets are running, and one that is rejected."""
+    """Assessor that proposes every kind of change while sets are running, and one that is rejected."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -93,7 +93,7 @@ def versions(ring):
 
 @pytest.fixture(scope="module")
 def whole():
-    """An uninterrupted run: final results, a checkpoint after each set, and the final weight versions."""
+    """Uninterrupted run: final results, a checkpoint after each set, and the final weight versions."""
     with open_streaming() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=2)
         run, checkpoints = run_of(ring), []
@@ -105,8 +105,8 @@ def whole():
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes that have other speeds of links and far memories, and still hold a program bank, a set count and edit
-    numbers of another run."""
+    """Nodes with different link and far-memory speeds that still hold the program bank, set count and edit numbers of
+    another run."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -118,8 +118,8 @@ def other():
 
 @pytest.mark.parametrize("sets", range(1, SETS))
 def test_same_bits(whole, other, sets):
-    """A run that resumes on used nodes after any set, with pending edits, with edits that are only proposed, or with
-    none, ends with the same losses, weights, state, counts and log."""
+    """A run that resumes on used nodes after any set, with pending edits, proposed edits or no edits, ends with the
+    same losses, weights, state, counts and log."""
     expected, checkpoints, last = whole
     run, frame = resumed(checkpoints[sets - 1], other)
     assert run.compare()
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """Workers that keep all layers resident use different windows, and their runs can be resumed as well."""
+    """Workers that keep all layers resident use different windows; their runs can be resumed too."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -143,7 +143,7 @@ def test_resident(other):
 
 
 def test_edits_of_all_kinds(whole):
-    """The checkpoints include pending edits, an edit that has not been sent yet, and the server's counts."""
+    """Checkpoints include pending edits, an edit that has not been sent yet, and the server's counts."""
     (described, refused, reports), checkpoints, _ = whole
     manifests = [open_archive(item).manifest for item in checkpoints]
     assert {edit["kind"] for edit in described["edits"]} == {kind.value for kind in Kind}
@@ -162,7 +162,7 @@ def test_edits_of_all_kinds(whole):
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
-    """A checkpoint with changed fields or regions, signed after the change, with the previous watermark."""
+    """Return a checkpoint with changed fields or regions, signed after the change; the watermark is old."""
     archive = open_archive(data)
     fields = json.loads(canonical({name: value for name, value in archive.manifest.items()
                                    if name not in ("schema", "format", "regions")}))
@@ -181,7 +181,7 @@ def flipped(data, name):
 
 
 def longer(fields, regions):
-    """Move a worker's window of lists to an address beyond the end of its activation memory."""
+    """Move a worker's window of lists beyond the end of its activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file in the previous frame format, with a single contract that all nodes share."""
+    """Return a file in the previous frame format, which has a single contract shared by all nodes."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")
@@ -236,13 +236,13 @@ def waiting(whole):
 
 @pytest.fixture(scope="module")
 def clean(other, waiting):
-    """Digest of the words that a restore would overwrite."""
+    """Return a digest of the words that a restore would overwrite."""
     return digest(other, windows_of(admit(open_archive(waiting), other)))
 
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(other, waiting, clean, name):
-    """Each kind of invalid checkpoint is rejected for its own reason, and the target is unchanged."""
+    """Each kind of invalid checkpoint is rejected for its own reason; the target is unchanged."""
     make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(RejectionError, match=message) as caught:
         restore(make_checkpoint(waiting), other, key=KEY, owner=OWNER, expected=Expectation(seen=2))
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """The error names the node that would compute different bits or that has no table of counts."""
+    """The error names the node that would compute different bits or lacks a table of counts."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
@@ -271,7 +271,7 @@ def test_other_nodes(waiting, rank, change, differs):
 ])
 def test_read_back(other, waiting, monkeypatch, space, message):
     """If a count, list word or program word is not written correctly, this is detected, and the previous contents of
-    all nodes are restored. Afterwards the checkpoint can be restored."""
+    all nodes are restored. The checkpoint can still be restored afterwards."""
     rank = 1 if space == "activations" else 2
     device, windows = other.devices[rank], windows_of(admit(open_archive(waiting), other))
     clean = digest(other, windows)
@@ -306,14 +306,14 @@ def test_read_back(other, waiting, monkeypatch, space, message):
 
 
 class Nodes:
-    """Stub of a streaming ring with only the members that checking a restore target reads."""
+    """Stub of a streaming ring with only the members read when checking a restore target."""
 
     nodes, topology = 3, RingTopology(3)
     devices = tuple(Node(None, config) for config in RELAY)
 
 
 def test_mutated_manifests(waiting):
-    """Each of 1,000 modified manifests of unequal nodes is either rejected or admitted."""
+    """Each of 1,000 modified manifests of unequal nodes is either rejected or accepted."""
     seed = 7
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     archive = open_archive(waiting)
@@ -331,7 +331,7 @@ def test_mutated_manifests(waiting):
 
 
 def test_not_begun():
-    """A run can be saved only after its first set, and a saved state can be resumed only by the same run."""
+    """A run can be saved only after its first set, and its state can be resumed only by the same run."""
     ring = Ring([Device(None, config) for config in RELAY])
     refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = GoldenStreaming(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A tenant's job resumes as a different tenant on different nodes, in windows at different addresses."""
+"""A tenant's job resumes as another tenant on other nodes, in windows at different addresses."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.host.rings import CONFIGS, TIMEOUT, Reference, open_nodes, random
 CONFIG = CONFIGS["engines"]
 KEY = b"k" * 32
 LENGTH, STEPS, MOVED = 300, 6, 3
-#: Window bases of tenant 1 on the source and of tenant 2 on the target; both windows have the same sizes.
+#: Window bases of tenant 1 on the source and of tenant 2 on the target; the window sizes are the same.
 HERE = {"gradients": 64, "weights": 1024, "state_0": 0, "activations": 0}
 THERE = {"gradients": 1504, "weights": 32, "state_0": 320, "activations": 480}
 SIZES = {"gradients": 512, "weights": 512, "state_0": 192, "activations": 32}
@@ -33,21 +33,21 @@ def windows(bases, **sizes):
 
 
 def job_of(host, tenant):
-    """A ring for the job of the tenant that the nodes currently serve."""
+    """Ring for the job of the tenant that the nodes currently serve."""
     ring = Ring(host.devices(tenant), timeout=TIMEOUT)
     ring.connect()
     return ring
 
 
 def program():
-    """A program that updates the vector after a COMPUTE has ended."""
+    """Program that updates the vector after a COMPUTE."""
     return [[[Command(operation=Operation.COMPUTE, tag=1, length=32, duration=50, gradient_base=480)],
              [Command(operation=Operation.FUSED_UPDATE, tag=2, rank=rank, size=2, length=LENGTH, after_0=1)]]
             for rank in range(2)]
 
 
 def step(ring, reference, number, gradients):
-    """Run a step of the program with momentum, and compare it with the golden model."""
+    """Run one momentum step of the program and compare it with the golden model."""
     optimizer = create(OptimizerName.MOMENTUM)
     settings = Settings(**dataclasses.asdict(optimizer.settings(number, gradient_scale=0.5)))
     ring.settings.write(settings)
@@ -65,7 +65,7 @@ def opened():
 
 
 def others(ring, outside):
-    """All words of all memories outside of the given windows."""
+    """Contents of all memories outside the given windows."""
     words = []
     for device in ring.devices:
         for space in CONFIG.memory_map:
@@ -77,8 +77,8 @@ def others(ring, outside):
 
 
 def test_same_bits(opened):
-    """Steps with momentum before and after the move match the golden model. Commands, lists and the program are
-    unchanged, as is everything outside of the window."""
+    """Momentum steps before and after the move match the golden model. Commands, lists, the program and everything
+    outside the window stay unchanged."""
     source, target = opened
     generator = np.random.default_rng(8)
     weights = random(generator, LENGTH)
@@ -94,7 +94,7 @@ def test_same_bits(opened):
     here.change(1)
     there.change(1)
     neighbour = job_of(there, 1)
-    for _ in range(MOVED):  # these nodes cannot set the update count, which all tenants share
+    for _ in range(MOVED):  # tenants share the update count, so it cannot be set
         neighbour.collectives.fused_update(32)
     there.change(2)
     ring, other = job_of(here, 1), job_of(there, 2)
@@ -124,7 +124,7 @@ def test_same_bits(opened):
 
 
 def test_refused(opened):
-    """A window that is too small is rejected as too little memory; the target and window are unchanged."""
+    """A window that is too small is rejected for lack of memory; the target and the window stay unchanged."""
     source, target = opened
     here, there = TenantHost(source.devices), TenantHost(target.devices)
     here.grant(1, windows(HERE))

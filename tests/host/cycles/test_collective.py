@@ -1,4 +1,4 @@
-"""Modelled costs match the golden model, and modelled cycles match simulated rings."""
+"""The cost model matches the golden model, and the cycle model matches simulated rings."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ POINTS = points.load()
 
 
 def traffic_of(kind, form, gradients, *, segment):
-    """Traffic of the collective according to the golden model."""
+    """Run a collective on the golden model and return its traffic."""
     bits = golden.bits(gradients)
     options = {"gradient_codec": GRADIENT_CODECS[form.gradients], "residuals": np.zeros_like(bits),
                "segment": segment, "lanes": 4}
@@ -37,7 +37,7 @@ def traffic_of(kind, form, gradients, *, segment):
 
 
 def words_of(costs):
-    """Words that each rank sends at each hop, as one array for the scatter and one for the gather."""
+    """Return the number of words each rank sends per hop, as one array for scatter and one for gather."""
     nodes = costs.nodes
     scatter, gather = (np.zeros((nodes - 1, nodes), np.int64) for _ in range(2))
     for number, hop in itertools.product(range(costs.segments), range(nodes - 1)):
@@ -71,7 +71,7 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """Element counts of short blocks are binomial, equally at all hops; a single block has the median."""
+    """In short blocks, element counts are binomial and equal at all hops; a single block has the median count."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05
@@ -117,7 +117,7 @@ def test_errors_where_zeros_are_counted():
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_errors_on_large_rings(counted):
-    """Errors are small on rings of 64 and 255 nodes, although no constant was fitted or changed for them."""
+    """The model is accurate for rings of 64 and 255 nodes, although no constant was fitted to them."""
     compared = points.compare(POINTS["large"], counted=counted)
     assert [comparison.line for comparison in compared if abs(comparison.error) > points.WORST] == []
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.02
@@ -127,7 +127,7 @@ def test_errors_on_large_rings(counted):
 
 
 def test_errors_where_zeros_are_expected():
-    """Errors are small except for vectors of 32 elements: they may be twice as dense as expected, or all zero."""
+    """Errors are small except at length 32, where the vector may be all zero or twice as dense as expected."""
     compared = points.compare(POINTS["chosen"])
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
     assert max(abs(comparison.error) for comparison in compared) <= 0.1
@@ -147,7 +147,7 @@ def test_constants_fit_best(monkeypatch):
 
 @pytest.mark.parametrize("kind", list(estimate._MEASURED))
 def test_table_of_the_default_node(kind):
-    """Modelled cycles are close to measured ones in the schedule table of :mod:`host.cycles.estimate`."""
+    """Modelled cycles are close to the measured cycles tabulated in :mod:`host.cycles.estimate`."""
     timing, errors = timing_of(NodeConfig()), {}
     for nodes, cycles in estimate._MEASURED[kind].items():
         for length, measured in zip(estimate._LENGTHS, cycles, strict=True):

@@ -1,4 +1,4 @@
-"""Estimated cycles of collectives, compared with cycles of Verilated nodes."""
+"""Compare the estimated cycles of collectives with Verilated nodes."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from host.driver.optimizer_settings import Settings
 from host.training.optimizers import SGD
 from tests.host.rings import open_nodes, random
 
-#: Lengths that are not in the table: three layers of 32, the deep network's last layer, and the whole network.
+#: Lengths that are not in the table: three layers of 32, the deep network's last layer, and the full network.
 LENGTHS = (3168 - 32, 384, 10_880)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Buffers, their allocator, and several vectors side by side in the memories of simulated rings."""
+"""Test buffers and their allocator, and several vectors in the memories of simulated rings."""
 
 import random
 
@@ -61,14 +61,14 @@ class TestBuffer:
 
 class TestAllocator:
     def test_room(self):
-        """The room for a region is limited by the smallest memory it uses, such as the state or master memory."""
+        """The smallest memory that a region uses, such as state or master memory, limits its room."""
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
         refuses("Region must be one of gradients, weights, not 'state'", plain.allocate, "state", 1)
 
     def test_gaps(self):
-        """A buffer is placed in the first gap that is long enough, and freed words are used again."""
+        """A buffer is placed in the first gap that is long enough, and freed words are reused."""
         allocator = Allocator(CONFIG.memory_map)
         buffers = [allocator.allocate("weights", length) for length in (33, 1, 32)]
         assert [buffer.base for buffer in buffers] == [0, 64, 96]
@@ -91,7 +91,7 @@ class TestAllocator:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_never_overlap(self, seed):
-        """Buffers never overlap or exceed their memory, and an allocation fails only if there is no room."""
+        """Buffers never overlap or exceed their memory, and allocation fails only if there is no room."""
         generator = random.Random(seed)
         allocator, taken = Allocator(CONFIG.memory_map), {space: {} for space in ("gradients", "weights", "state")}
         for _ in range(300):
@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Master weights take one word per block element, packed state half; a failed request reserves nothing."""
+        """Master weights take a word per block element, packed state half; a failed request reserves nothing."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
@@ -135,7 +135,7 @@ class TestAllocator:
 
 
 def test_two_vectors_train_in_one_memory():
-    """Two models in one memory train alternately as they would separately; sums of both may be queued."""
+    """Two models in one memory, trained alternately, get the same results as separately; sums may be queued."""
     config = rings.CONFIGS["default"]
     generator = np.random.default_rng(11)
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
@@ -164,7 +164,7 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
             assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
-        # Queue sums of both vectors in alternation, more of them than a node's queue can hold.
+        # Alternately queue sums of both vectors, more than a node's queue can hold.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
         for vector, values in zip(vectors, gradients, strict=True):
             ring.memory.write_gradients(list(values), vector)
@@ -178,7 +178,7 @@ def test_two_vectors_train_in_one_memory():
                 expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
             assert (ring.memory.read_gradients(vector).view(np.uint32) == expected).all()
 
-        # Sparsify with separate errors, while the contents at the start of the memories stay unchanged.
+        # Sparsify with separate errors; the start of the memories must not change.
         bound = np.float32(0.5)
         ring.memory.clear_errors(vectors[1])
         ring.memory.write_gradients(list(gradients[1]), vectors[1])
@@ -189,7 +189,7 @@ def test_two_vectors_train_in_one_memory():
         assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
-        # Mask a buffer, with lists after all weights. The weights and the gradients before the buffer stay unchanged.
+        # Mask a buffer, with lists after all weights. The weights and gradients before the buffer must not change.
         data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
         masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,
@@ -202,8 +202,8 @@ def test_two_vectors_train_in_one_memory():
 
 
 def test_masters_and_residuals_lie_with_their_vector():
-    """With codecs in both directions, masters and residuals of a second vector are stored at its own base addresses,
-    and the first vector's are unchanged."""
+    """With codecs in both directions, master weights and residuals of a second vector are stored at its own base
+    addresses, and the first vector's do not change."""
     generator = np.random.default_rng(12)
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         vectors = [ring.memory.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]
@@ -247,7 +247,7 @@ def test_what_buffers_lack():
 
 
 def test_a_failure_among_queued_commands():
-    """A rejected command reports its error, the commands before and after it succeed, and the ring stays usable."""
+    """A rejected command reports its error, and does not affect other commands or the ring."""
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):
         ring.memory.write_gradients([np.ones(64, np.float32)] * 2)

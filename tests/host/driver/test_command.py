@@ -1,4 +1,4 @@
-"""Encoding of commands and events, and the meaning of event statuses: host/driver/command.py."""
+"""Test the encoding of commands and events, and the event statuses, of host/driver/command.py."""
 
 import numpy as np
 import pytest

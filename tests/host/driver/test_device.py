@@ -1,4 +1,4 @@
-"""The contract between driver and node on every transport in conftest.py, and faulty transports."""
+"""The contract between driver and node, on every transport in conftest.py and with faulty transports."""
 
 
 import numpy as np
@@ -23,7 +23,7 @@ def spaces(config):
 
 
 def trip(device):
-    """Cycles of a round trip to the node, excluding a requested wait; below 100 without a serial line."""
+    """Round trip to the node in cycles, without a requested wait; below 100 without a serial line."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 
@@ -99,7 +99,7 @@ def test_settings(device):
 
 
 def test_bits(device):
-    """Consecutive registers are read and written as bits in one request."""
+    """Consecutive registers are read and written as bits in a single request."""
     values = [0x3F80_0000, 7]
     device.submit_write_bits("GRADIENT_SCALE", values[:1]).result()
     device.submit_write_bits("TIMEOUT", values[1:]).result()
@@ -235,7 +235,7 @@ def test_nodes_work_at_the_same_time(devices):
     for n, device in enumerate(devices):
         device.write_memory(Space.WEIGHT, 0, words(n))
     assert [device.read_memory(Space.WEIGHT, 0, 1)[0] for device in devices] == [0, 1]
-    # Both waits of 2,000 cycles expired at the same time, not one after the other.
+    # Both waits of 2,000 cycles expire at the same time, not one after another.
     ended = [device.read_register("CYCLES") for device in devices]
     assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
 
@@ -349,7 +349,7 @@ def refused(opcode, status, *payload):
     return [(opcode | 0x80) << 24 | 0x5A << 16 | len(payload), status, *payload]
 
 
-#: Opcodes, counts and words of malformed requests, with the statuses and words of the responses.
+#: Opcode, count and words of malformed requests, and the status and words of the responses.
 MALFORMED = [
     (0, 0, [], Status.UNKNOWN_OPCODE),
     (99, 3, [1, 2, 3], Status.UNKNOWN_OPCODE),
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """The write ends before WEIGHT_VERSION or, if that is settable, before the next register, LAST_ERROR."""
+    """The write stops before WEIGHT_VERSION or, if that is settable, before the next one, LAST_ERROR."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Errors of failed collectives identify slow links and links that lose words."""
+"""Errors from failed collectives identify slow links and links that lose words."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def check_usable(ring):
 
 
 class TestSlowLinks:
-    """Words in flight are not counted as lost, and the first node to time out is not mistaken for the slow one."""
+    """Words in flight do not count as lost, and the first node to time out is not taken for the slow one."""
 
     def fail(self, ring, simulation, length):
         ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
@@ -45,7 +45,7 @@ class TestSlowLinks:
 
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_rate(self, nodes, link):
-        """All words arrive, but so rarely that their receiver times out between two of them."""
+        """All words arrive, but so slowly that the receiver times out between two of them."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             simulation.links[link].set_rate(1, 1500)
             assert self.fail(ring, simulation, LENGTH) == (
@@ -56,7 +56,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """If a link loses all words from some point on, the error names it, even if counters changed earlier."""
+        """A link that loses all words from some point on is named, even if the counters changed before that."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]
@@ -76,7 +76,7 @@ class TestLostWords:
 
     @pytest.mark.parametrize("nodes", [2, 3, 5])
     def test_one_of_a_packet(self, nodes):
-        """If one word of a packet is lost, the node at the end of the link reports it."""
+        """The loss of one word of a packet is reported by the node at the end of the link."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
             state = simulation.save()
@@ -94,7 +94,7 @@ class TestLostWords:
 
 
 def test_differences_of_counters():
-    """Differences of counters wrap around, and become negative when words arrive late."""
+    """Counter differences wrap around, and become negative when words arrive late."""
     counters = RingCounters([None] * 2)
     assert counters.missing([(5, 0), (7, 4)]) == [1, 7]
     assert counters.missing([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]

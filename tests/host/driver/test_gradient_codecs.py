@@ -1,4 +1,4 @@
-"""Gradients that a codec decodes, adds and encodes at every hop: values, words, cycles, and residuals."""
+"""Gradients decoded, added and encoded at every hop: values, words, cycles and residuals."""
 
 import functools
 
@@ -45,7 +45,7 @@ class Reference(rings.Reference):
         ring.settings.write(SETTINGS)
 
     def gradients(self, *, density=0.8):
-        """Draw new random gradients, and write them to the nodes."""
+        """Draw new random gradients and write them to the nodes."""
         gradients = random(self.generator, self.errors.shape, density=density)
         self.ring.memory.write_gradients(list(gradients))
         return golden.bits(gradients)
@@ -59,7 +59,7 @@ class Reference(rings.Reference):
                          lanes=self.ring.formats.lanes)
 
     def check_update(self, message="", *, density=0.8):
-        """Run an update with new gradients on the ring and in the model; returns the outcome and the traffic."""
+        """Run an update with new gradients on the ring and in the model. Return the result and the traffic."""
         gradients = self.gradients(density=density)
         outcome = self.ring.collectives.fused_update(len(self.master))
         traffic = self.update(gradients)
@@ -67,7 +67,7 @@ class Reference(rings.Reference):
         return outcome, traffic
 
     def check_sum(self, name, message):
-        """Sum new gradients on the ring and in the model; return the traffic."""
+        """Sum new gradients on the ring and in the model, and return the traffic."""
         gradients = self.gradients()
         getattr(self.ring.collectives, name)(len(self.master))
         total, traffic = self.sum(getattr(golden, name), gradients)
@@ -84,7 +84,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """The residual of each operation is added by the next operation."""
+        """Each operation adds the residuals of the previous one."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -101,7 +101,7 @@ class TestValues:
 
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_not_finite(self, config):
-        """Non-finite gradients are reported, and residuals stay finite, so the next sum is correct."""
+        """Non-finite gradients are reported. Residuals stay finite, so the next sum is correct."""
         length = 700
         with open_nodes(3, config=config) as (ring, _):
             for operation in ("fused_update", "all_reduce", "reduce_scatter"):
@@ -127,7 +127,7 @@ class TestValues:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == total).all()
 
     def test_bases(self):
-        """Residuals are stored at the same addresses as their gradients."""
+        """Residuals have the same addresses as their gradients."""
         length, base = 600, 96
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -146,7 +146,7 @@ class TestValues:
 
     @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradients)
     def test_other_operations(self, config):
-        """A broadcast transfers weights unchanged, and an all-gather uses the weight codec."""
+        """A broadcast does not change weights; an all-gather uses the weight codec."""
         length = 700
         weights = random(np.random.default_rng(5), (3, length))
         with open_nodes(3, config=config) as (ring, _):
@@ -165,7 +165,7 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Units count segments, four per block: nodes send three, and the optimizer forms the last sum."""
+    """Units count four segments per block: nodes send three, and the optimizer forms the last sum."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -195,7 +195,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words may arrive one at a time, at any interval, even if a packet consists of a single block."""
+        """Words may arrive one by one, at any interval, even if a packet consists of a single block."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -228,8 +228,8 @@ class TestTiming:
 
     @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])
     def test_cycles(self, nodes, ratio):
-        """The update of a long vector takes only a few more cycles than the words of its weights and gradients. With
-        two nodes, the bottleneck is the optimizer, which computes one weight per cycle."""
+        """Updating a long vector takes only a few more cycles than its weights and gradients have words. With two
+        nodes, the bottleneck is the optimizer, which computes one weight per cycle."""
         length = 16384
         with open_nodes(nodes) as (ring, _):
             outcome, traffic = Reference(ring, length).check_update(density=1)
@@ -239,7 +239,7 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """The residual memory is as long as the gradient memory and is followed only by the trace memory."""
+        """The residual memory is as long as the gradient memory; only the trace memory follows it."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], RESIDUALS
             assert space == Space.STATE + BOTH.memories.planes + 1
@@ -263,7 +263,7 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals that the host writes are used in the next sum, except where only the optimizer reads it."""
+        """Residuals written by the host are used in the next sum, except where only the optimizer reads it."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -286,7 +286,7 @@ class TestResiduals:
 class TestFailures:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_random_damage_never_hangs(self, config):
-        """After random damage, weights and residuals have old or new values, and the next command works."""
+        """After random damage, weights and residuals are old or new, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3, config=config) as (ring, simulation):
@@ -336,7 +336,7 @@ class TestFailures:
 
 
 def test_training():
-    """All nodes are bit-identical after every step, and all their residuals match the model's at the end."""
+    """All nodes are bit-identical after every step, and in the end all residuals match the model."""
     with open_nodes(4, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig(epochs=2))
     assert training.bit_exact is True

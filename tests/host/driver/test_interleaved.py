@@ -1,4 +1,4 @@
-"""Collectives with interleaved segments on simulated rings: docs/ring/interleaved.md."""
+"""Interleaved collectives on simulated rings: docs/ring/interleaved.md."""
 
 import numpy as np
 import pytest
@@ -20,9 +20,7 @@ def test_configuration():
 
 @pytest.mark.parametrize(("name", "nodes"), [("wide", 2), ("wide", 3), ("wide", 4), ("table", 2), ("table", 5)])
 def test_operations(name, nodes):
-    """Weights, sums and words match the golden model for odd and even numbers of segments, for short and empty
-    segments, and for any rates and latencies (constant on links with replay). Gradients are added in coded form in
-    configuration ``wide``, and decoded in ``table``."""
+    """Weights, sums and words match the golden model for any segments, rates and latencies."""
     config, generator = CONFIGS[name], np.random.default_rng(nodes)
     segment, longest = config.segment, min(config.memories.weight, nodes * config.memories.state)
     codec, weight_codec = GRADIENT_CODECS[config.gradients], WEIGHT_CODECS[config.weights.codec]

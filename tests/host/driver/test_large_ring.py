@@ -1,4 +1,4 @@
-"""Rings with more nodes than a 4-bit rank could number, compared with the golden model."""
+"""Test rings of more nodes than a 4-bit rank allows against the golden model."""
 
 import functools
 
@@ -18,7 +18,7 @@ open_nodes = functools.partial(rings.open_nodes, NODES, config=CONFIG, timeout=2
 
 
 def test_sums():
-    """All bits and words match for blocks of several segments, blocks of a single group, and empty blocks."""
+    """Sums and word counts match for blocks of several segments, single-group blocks and empty blocks."""
     generator = np.random.default_rng(NODES)
     with open_nodes() as (ring, _):
         for length in (8192, 333):
@@ -32,7 +32,7 @@ def test_sums():
 
 
 def test_updates():
-    """All bits and words of a broadcast and of two updates match the golden model."""
+    """A broadcast and two updates match the golden model in every bit and word count."""
     generator, optimizer = np.random.default_rng(NODES), SGD(learning_rate=0.1, momentum=0.9)
     with open_nodes() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4)
@@ -46,7 +46,7 @@ def test_updates():
 
 
 def test_rank_that_there_is_not():
-    """A node compares all bits of the root with the size of the ring, so a nonexistent root is rejected."""
+    """A node compares every bit of ``root`` with the ring size, so a nonexistent root is rejected."""
     with open_nodes(timeout=2000) as (ring, _):
         ring.memory.write_weights(np.ones(64, np.float32))
         for root in (NODES, NODES + 16, 255):

@@ -26,7 +26,7 @@ ALTERNATIVE = -10000.0
 
 
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job with a random combination of mask kinds and random bits."""
+    """Return a job with a random combination of mask kinds and random mask bits."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -40,7 +40,7 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits and the number of replaced elements, from the golden model."""
+    """Return the masked bits and the number of replaced elements according to the golden model."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
     return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
@@ -129,7 +129,7 @@ class TestPlan:
             [golden.data_beats(job.matrices.view(np.uint32), 4).reshape(-1) for job in jobs]))
 
     @pytest.mark.parametrize(("elements", "words", "counts"), [
-        (64, 32, [[3], [2], [2], [1]]),  # three matrices of 20 elements each and two of 32
+        (64, 32, [[3], [2], [2], [1]]),  # three 20-element matrices and two 32-element ones
         (84, 64, [[4], [1, 2], [1]]),
         (32, 32, [[1], [1], [1], [1], [1], [1], [1], [1]]),
         (1 << 10, 32, [[5, 3]]),
@@ -168,20 +168,20 @@ SMALL = NodeConfig(memories=Memories(gradient=576, weight=512, state=32))
 
 
 class RecordedRing(GoldenRing):
-    """Golden nodes that take a cycle per memory row and record their commands.
+    """Golden nodes that take one cycle per memory row and record their commands.
 
     Parameters
     ----------
     nodes : int
     statuses : dict of int to EventStatus, optional
-        Statuses with which nodes end all commands, by rank.
+        Status with which a node ends all its commands, keyed by rank.
 
     Members
     -------
     commands : list of list of Command
         Commands of each node.
     writes : list of list of str
-        Registers of each node that the host has written.
+        Registers that the host has written on each node.
     """
 
     def __init__(self, nodes, *, statuses=None):
@@ -310,7 +310,7 @@ class TestVerilated:
         assert [counter["MASK_WORDS_FETCHED"] for counter in counters] == words
 
     def test_passes(self, ring):
-        """Jobs with more elements than the gradient memory holds are masked in several passes."""
+        """Jobs with more elements than the gradient memory holds are split into several passes."""
         generator = np.random.default_rng(9)
         job = MaskJob(matrices=generator.standard_normal((70, 16, 16)).astype(np.float32),
                       mask=Mask(triangle=True, padding=True, length_rows=16, length_columns=11))
@@ -319,7 +319,7 @@ class TestVerilated:
         assert_masked([[job], [], []], outcome, 0.0)
 
     def test_speed(self, ring):
-        """Masking takes one cycle per memory row, with little overhead."""
+        """Masking takes one cycle per memory row plus a small overhead."""
         job = MaskJob(matrices=np.ones((32, 16, 16), np.float32), mask=Mask(triangle=True))
         outcome = ring.local.mask([[job] * 2] * 3, alternative=0.0)
         assert 4096 <= outcome.cycles <= 4096 * 1.02
@@ -351,7 +351,7 @@ class TestVerilated:
 
 
 def test_pysim():
-    """Complete nodes mask correctly in Amaranth's simulator."""
+    """Complete nodes mask correctly in the Amaranth simulator."""
     config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
     simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
     ring = whole_ring([Device(transport, config) for transport in simulation.transports])

@@ -1,4 +1,4 @@
-"""Rings of unequal nodes: bits, words, cycles, states, and parameters that must agree."""
+"""Rings of different nodes: bits, words, cycles, states, and parameters that must match."""
 
 import functools
 import operator
@@ -36,7 +36,7 @@ open_streaming = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
 
 def play(seed, *, threads, host_port, data=16, credit=16):
-    """Compare collectives on a streaming ring with the golden model; returns cycles and the final state."""
+    """Compare collectives on a streaming ring with the golden model; return cycles and final state."""
     message = f"seed {seed}, {threads} threads"
     generator = np.random.default_rng(seed)
     cycles = []
@@ -69,7 +69,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(seed):
-    """Bits and words match the golden model, and cycles and state are the same with one, two and three threads."""
+    """Bits and words match the golden model; cycles and state are the same with one, two and three threads."""
     generator = np.random.default_rng(seed)
     data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
     results = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
@@ -77,13 +77,13 @@ def test_collectives(seed):
 
 
 def test_host_port():
-    """With access through each node's host port, commands take the same cycles as with direct access."""
+    """Commands take the same cycles whether memories are accessed through host ports or directly."""
     through, around = (play(7, threads=2, host_port=host_port) for host_port in (True, False))
     assert through[0] == around[0]
 
 
 def test_memories():
-    """Each node has the memories of its own configuration, with its own memory numbers."""
+    """Each node has its own configuration's memories and memory numbers."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A saved ring can continue with a different number of threads, and a reset restores every node."""
+    """A saved ring can resume with a different number of threads, and a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):
@@ -158,7 +158,7 @@ def test_rule_that_some_nodes_lack():
 
 
 def ring_of(*configs):
-    """A ring without a transport, which cannot send anything."""
+    """A ring without transports, which cannot send anything."""
     return Ring([Device(None, config) for config in configs])
 
 
@@ -179,7 +179,7 @@ def test_room_is_that_of_the_smallest():
         assert ring.formats.lanes
 
 
-#: Parameters that must be equal on all nodes of a ring, each with a non-default value.
+#: Parameters that all nodes of a ring must share, each with a non-default value.
 OTHERS = {"segment": {"segment": 128}, "weights": {"weights": Weights(codec="mx9")},
           "gradients": {"gradients": "raw"}, "link": {"link": Replay()}, "queues": {"programs": Programs()},
           "role.root_reduce": {"role": RootReduce()}, "role.interleaved": {"role": Peer(interleaved=True)}}

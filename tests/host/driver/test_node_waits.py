@@ -37,7 +37,7 @@ def relay_race(nodes, *, first, passes_back=0, duration=1500):
 
 
 def played(ring, program, *, passes=1):
-    """Run the program and return its spans by node, name and pass."""
+    """Run the program; return its spans keyed by node, name and pass."""
     nodes = ring.nodes
     ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
     result = ring.programs.run(collectives=program.collectives, passes=passes)
@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """If a command waits for a command on another node, the cycles between them match the formula for the number
-    of hops, plus up to two, since queues take turns at both ends."""
+    """If a command waits for a command on another node, the latency between them matches the formula for the number
+    of hops, plus up to two cycles because queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -87,7 +87,7 @@ def test_passes():
 
 
 def test_counts_of_earlier_runs():
-    """Commands of earlier runs are never counted: after a failed run, after other programs were loaded, and after
+    """Commands of earlier runs are never counted: after a failed run, after loading other programs, and after
     recovery of the ring."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
@@ -104,7 +104,7 @@ def test_counts_of_earlier_runs():
         events = ring.programs.play(1)
         assert [[event.status for event in queues[0]] for queues in events] == [[], *[[EventStatus.OK]] * 2]
         check()
-        # Run many passes of another program, with counts much higher than the counts of the next program.
+        # Run many passes of another program, so that its counts far exceed the next program's.
         other = Program(nodes=3)
         for index in range(5):
             other.add(f"{index}", operation="QUIESCE", queue=Queue.COMPUTE)
@@ -119,7 +119,7 @@ def test_counts_of_earlier_runs():
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """Comparing random programs with a model that waits reveals nodes that ignore waits for other nodes."""
+    """Comparing random programs with a model that waits reveals nodes that ignore remote waits."""
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -138,7 +138,7 @@ def test_alone():
 
 
 def test_statuses():
-    """Impossible waits are rejected, waits that are never satisfied time out, and correct programs run afterwards."""
+    """Impossible waits are rejected, unsatisfied waits time out, and correct programs run afterwards."""
     program = relay_race(NODES, first=1)
     with open_nodes() as (ring, _):
         cases = [
@@ -159,7 +159,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # With run number 0 and without positions in the ring, no node sends any signal.
+        # With run number 0 and no positions in the ring, no node sends signals.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -169,7 +169,7 @@ def test_statuses():
 
 
 def test_programs_that_nodes_cannot_run():
-    """Programs with waits that nodes cannot handle are rejected when they are loaded or sent."""
+    """Programs with waits that nodes do not support are rejected when loaded or sent."""
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2) as (ring, _):
         refuses("Queues must have as many commands on each node where commands wait for other nodes, not (0, 1) and "
@@ -198,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # Every node then waits for the end of the sum, which all nodes except the delayed one begin early.
+    # Every node then waits for the end of the sum, which all nodes except the delayed one start early.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -207,7 +207,7 @@ def straggler(late, duration, nodes=NODES):
 @pytest.mark.parametrize("late", range(NODES))
 def test_a_straggler_is_not_a_broken_link(late):
     """While one node computes for ten time-outs, all nodes wait for it, in the sum and in later commands, and the sum
-    is correct. A time-out must be longer than the period of keep-alive words."""
+    is correct. A time-out must exceed the period of keep-alive words."""
     duration = 10 * TIMEOUT
     assert KeepAlive.period < TIMEOUT
     values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
@@ -236,7 +236,7 @@ def test_a_node_that_others_wait_for_in_a_sum():
 
 
 def test_without_control_words_it_is():
-    """Nodes without control words time out while they wait for a straggler."""
+    """Nodes without control words time out while waiting for a straggler."""
     program = straggler(1, 10 * TIMEOUT, nodes=2)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         ring.programs.load([program.commands(rank, 2) for rank in range(2)])
@@ -261,13 +261,13 @@ def test_a_cut_link_is_named(program):
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 1 sends, but node 2 receives nothing, neither from node 1 nor forwarded from any other node.
+        # Node 1 sends, but node 2 receives nothing, either from node 1 or forwarded from another node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # When the node has timed out, it waits for another time-out for the end of its predecessor's packets.
+        # After timing out, the node waits for another time-out for the end of its predecessor's packets.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Collectives on parts of a vector, updates in several commands, and numbers that identify collectives."""
+"""Collectives on parts of a vector, updates split into several commands, and collective numbers."""
 
 import itertools
 
@@ -21,7 +21,7 @@ SCALARS = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
 
 
 def cut(generator, length, most=4):
-    """Random parts of a vector, cut only between groups."""
+    """Random parts of a vector, split only between groups."""
     groups = -(-length // 32)
     inner = generator.choice(np.arange(1, groups), int(generator.integers(1, most)), replace=False)
     return list(itertools.pairwise([0, *(32 * np.sort(inner)).tolist(), length]))
@@ -33,7 +33,7 @@ def settings(config, *, packed_state=False):
 
 
 def reset(ring, weights, state, where, *, packed_state):
-    """Give all nodes the same memory contents, whatever commands ran before."""
+    """Give all nodes the same memory contents, regardless of earlier commands."""
     ring.collectives.distribute(weights, where)
     ring.settings.write(settings(ring.devices[0].config, packed_state=packed_state))
     if state is not None:
@@ -41,7 +41,7 @@ def reset(ring, weights, state, where, *, packed_state):
 
 
 def found(ring, where, *, packed_state):
-    """All memory contents that a fused update changes."""
+    """Contents of all memories that a fused update changes."""
     config = ring.devices[0].config
     memories = [ring.memory.read_weights(where)]
     if config.weights.has_master:
@@ -54,7 +54,7 @@ def found(ring, where, *, packed_state):
 
 
 def held(state, *, packed_state):
-    """State as it is after it has been stored on the nodes, possibly in packed form."""
+    """State as it reads back after being stored on the nodes, possibly in packed form."""
     bits = golden.bits(state)
     return moments.unpack(moments.pack(bits), len(bits)) if packed_state else bits
 
@@ -122,7 +122,7 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """REDUCE_SCATTER of parts, an update of owned blocks and one ALL_GATHER equal a fused update, including master
+    """REDUCE_SCATTERs of parts, an update of owned blocks and one ALL_GATHER equal a fused update, including master
     weights and residuals. Weights pass through their codec twice, but the second pass has no effect."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
@@ -174,7 +174,7 @@ class TestNumbers:
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
     def test_swapped_on_one_node(self, lengths, operation):
-        """If one node swaps two collectives, both fail, and no memory holds a mixture of the two sums."""
+        """If one node swaps two collectives, both fail, and no memory contains a mixture of the two sums."""
         generator = np.random.default_rng(1)
         nodes = 3
         gradients = rings.random(generator, (nodes, 1300))
@@ -212,7 +212,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_repeated(self, nodes):
-        """The number of the previous collective is rejected, whatever ran in between, until links are reset."""
+        """Until a link reset, the previous collective's number is rejected, regardless of commands in between."""
         gradients = np.random.default_rng(nodes).standard_normal((nodes, 100)).astype(np.float32)
         with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
             def push(number, operation=Operation.ALL_REDUCE, **fields):
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """The driver's numbers wrap around, and every command of any kind uses a new number."""
+        """The driver's numbers wrap around, and every command of any kind gets a new number."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

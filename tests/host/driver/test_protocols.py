@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The contract that all kinds of rings fulfil: rings of plain nodes, of a grid, and of tenants."""
+"""Contract that all kinds of rings must fulfil: rings of plain nodes, of a grid, and of tenants."""
 
 import contextlib
 import importlib
@@ -42,9 +42,9 @@ from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 100
-#: Settings with which an update turns zero weights into the mean of the gradients.
+#: Settings for which an update turns zero weights into the mean gradient.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
-#: Windows of the tenants: half of each memory for each tenant.
+#: The tenants' windows: each has half of every memory.
 WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
            for name in ("gradients", "weights", "state_0", "activations")}
 
@@ -65,7 +65,7 @@ def open_shape(shape):
 
 @contextlib.contextmanager
 def open_tenant(*, own):
-    """A tenant's ring, opened by its own driver or by the privileged host on its behalf."""
+    """Tenant's ring, opened by the tenant's own driver or on its behalf by the privileged host."""
     with open_nodes(2, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)
         host.grant(1, WINDOWS)
@@ -76,13 +76,13 @@ def open_tenant(*, own):
         yield ring
 
 
-#: Configuration of golden nodes, with a single port so that their cycles are modelled.
+#: Golden node configuration. Nodes have a single port so that their cycles are modelled.
 GOLDEN = CONFIG.replace(topology=SingleRing(), features=())
 
 
 @contextlib.contextmanager
 def open_golden(*, shape=None):
-    """Golden nodes in a single ring, or in the rings of a grid."""
+    """Golden nodes, either in a single ring or in the rings of a grid."""
     config = GOLDEN if shape is None else GOLDEN.replace(topology=Grid())
     nodes, grid = (2, None) if shape is None else (4, (2, 2))
     with open_session(config, nodes=nodes, grid=grid, transport=TransportName.GOLDEN) as session:
@@ -98,13 +98,13 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Parts that some kinds of rings lack, with the beginning of the error message for each one.
+#: Components that some kinds of rings lack, and how the error message for each one begins.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
                     "inference": "Quantized inference must be of nodes in one flat ring, not in rings of shape grid"}}
 LACKING["golden_grid"] = LACKING["grid"]
-#: Kinds of rings without a cycle model for collectives.
+#: Kinds of rings that have no cycle model for collectives.
 NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
 NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
@@ -124,20 +124,20 @@ def ring(kind):
 
 
 def members(kind):
-    """Names and declarations of all members of a class or protocol, including its bases."""
+    """Names and declarations of all members of a class or protocol, including inherited ones."""
     return {name: value for base in reversed(kind.__mro__) if base.__module__.startswith("host.")
             for name, value in vars(base).items() if not name.startswith("_")}
 
 
 def parts():
-    """Name and class of each part of a ring's driver; parts that only flat rings have come last."""
+    """Name and class of each component of a ring's driver; components of flat rings only come last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
 
 
 def mean(ring):
-    """Write zero weights and gradients of 1, 2, …, and return the weights that an update must produce."""
+    """Write zero weights and gradients 1, 2, …, and return the weights expected after an update."""
     ring.memory.write_weights(np.zeros(LENGTH, np.float32))
     ring.memory.write_gradients([np.full(LENGTH, rank + 1, np.float32) for rank in range(ring.nodes)])
     ring.settings.write(Settings(gradient_scale=1 / ring.nodes, **MEAN))
@@ -145,7 +145,7 @@ def mean(ring):
 
 
 def check_lacking(ring, lacking):
-    """Check that each part of the ring has all its methods, and that each missing part raises its error."""
+    """Check that components have all their methods, and that missing components raise their error."""
     checked = set()
     lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
     for name, kind in parts().items():
@@ -166,7 +166,7 @@ def check_lacking(ring, lacking):
 
 
 def test_classes():
-    """Driver classes have at most three levels of inheritance, and no module uses a type cast."""
+    """Driver classes have at most three levels of inheritance, and no module uses casts."""
     def levels(kind):
         return kind.__module__.startswith("host.") + max(map(levels, kind.__bases__), default=0)
 
@@ -187,7 +187,7 @@ def test_parts(kind, ring):
 
 
 def test_parts_of_plain_nodes():
-    """Each access to a part that the configuration lacks raises a clear error."""
+    """Accessing a component that the configuration lacks raises a clear error."""
     with open_nodes(1, config=CONFIGS["default"]) as (ring, _):
         for _ in range(2):
             check_lacking(ring, {**NO_ROUNDS, "compute": "Nodes must have compute in their configuration, to run "
@@ -230,7 +230,7 @@ def test_memory(ring):
 
 
 def test_partition(kind, ring):
-    """Each element has one owner; in two dimensions, blocks are as large as in a single flat ring."""
+    """Each element has exactly one owner; in two dimensions, blocks are as large as in a flat ring."""
     owned = ring.partition.owned(LENGTH)
     assert sorted(np.concatenate(owned).tolist()) == list(range(LENGTH))
     assert sorted(map(len, owned)) == sorted(map(len, block_indices(LENGTH, ring.nodes)))
@@ -247,7 +247,7 @@ def test_partition(kind, ring):
 
 
 def check_cycles(kind, outcome):
-    """Check that cycles are positive, or None for kinds of rings that have no cycle model."""
+    """Check that cycle counts are positive, or None for rings without a cycle model."""
     assert outcome.cycles is None if kind in NOT_MODELLED else outcome.cycles > 0
 
 
@@ -262,7 +262,7 @@ def test_updates(kind, ring):
 
 
 def test_counters(kind, ring):
-    """Every node counts an update; a tenant's driver may not clear the counters."""
+    """Every node counts an update. A tenant's driver is not allowed to clear the counters."""
     if kind == "driver":
         with pytest.raises(ForeignTenantError):
             ring.counters.clear()
@@ -297,7 +297,7 @@ def test_local_operations(ring):
 
 
 def test_programs(kind, ring):
-    """A program of one update runs for several passes, and its events arrive in order."""
+    """A program of one update runs several passes, and its events arrive in order."""
     if "programs" in LACKING.get(kind, {}):
         return
     expected = mean(ring)
@@ -325,7 +325,7 @@ def test_collectives(kind, ring):
 
 
 def test_recovery(kind, ring):
-    """Recovery clears settings but no memory, and commands run again; tenants may not recover a ring."""
+    """Recovery clears settings but not memories, and commands run again; tenants cannot recover a ring."""
     expected = mean(ring)
     if kind == "driver":
         with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):

@@ -37,7 +37,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=3000)
 
 
 def vectors(generator, nodes, length, *, density=0.6, special=0.02):
-    """Gradients with zeros, special numbers, and numbers with uniformly random bits."""
+    """Gradients that include zeros, special numbers and numbers with uniformly random bits."""
     values = generator.integers(0, 1 << 32, (nodes, length), dtype=np.uint32).view(np.float32)
     ordinary = generator.standard_normal((nodes, length)).astype(np.float32)
     kind = generator.random((nodes, length))
@@ -57,7 +57,7 @@ def words_sent(ring):
 
 @pytest.fixture
 def ring(devices):
-    """A connected ring of two nodes, for tests that run no commands."""
+    """Connected ring of two nodes, for tests that run no commands."""
     ring = Ring(devices, timeout=1000)
     ring.connect()
     return ring
@@ -66,7 +66,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each state block is stored on its owner, from the start of the plane; planes are independent."""
+        """Each block of state is stored on its owner, from the start of the plane; planes are independent."""
         planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
@@ -81,7 +81,7 @@ class TestState:
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
     def test_packed(self, ring, length):
-        """Words and rounding match the golden model, and a plane holds twice the elements if they are packed."""
+        """Words and rounding match the golden model; a plane holds twice as much state if it is packed."""
         state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
@@ -108,7 +108,7 @@ class TestState:
 class TestSettings:
     @pytest.fixture
     def written(self, ring, monkeypatch):
-        """Registers of node 0 that have been written so far."""
+        """Registers of node 0 written so far."""
         names = []
         submit = ring.devices[0].submit_write_register
         monkeypatch.setattr(ring.devices[0], "submit_write_register",
@@ -183,7 +183,7 @@ class TestCollectives:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
     @pytest.mark.parametrize("length", [0, 1, 33, 1300])
     def test_fused_update(self, nodes, length):
-        """Each optimizer runs for two steps, with unpacked and then packed state."""
+        """Each optimizer runs two steps, first with unpacked and then with packed state."""
         generator = np.random.default_rng(nodes * 10_000 + length)
         gradients = vectors(generator, nodes, length)
         updated = golden.bits(vectors(generator, 1, length)[0])
@@ -243,7 +243,7 @@ class TestCollectives:
         assert cycles[2] < cycles[0] < cycles[3]
 
     def test_counts_of_units(self):
-        """A block is encoded when it is first sent and at each addition, and is never decoded on the way."""
+        """A block is encoded when it is first sent and after each addition, and is never decoded along the way."""
         nodes, length = 4, 4096  # four segments per block
         gradients = np.ones((nodes, length), dtype=np.float32)
         with open_nodes(nodes) as (ring, _):
@@ -319,7 +319,7 @@ class TestFailures:
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):
-        """Recovery aborts a command that only one node has received and that would wait for the rest."""
+        """Recovery aborts a command that only one node has received, which would wait for the rest forever."""
         with open_nodes(3) as (ring, _):
             ring.devices[1].push(Command(operation=Operation.ALL_REDUCE, rank=1, size=3, length=500))
             ring.recover()

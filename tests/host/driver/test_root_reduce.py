@@ -1,4 +1,4 @@
-"""Collectives with one node that owns all groups, on simulated rings: docs/ring/root_reduce.md."""
+"""Collectives with a single owner of all groups, on simulated rings: docs/ring/root_reduce.md."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ PLAIN = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
 
 
 def slow_links(simulation, generator):
-    """Give every link a random rate and latency."""
+    """Set a random rate and latency on every link."""
     for link in simulation.links:
         link.set_rate(int(generator.integers(1, 5)), 4)
         latency = int(generator.integers(1, 40))
@@ -41,8 +41,8 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """With one owner, weights, state, sums, words and bursts match the golden model for any lengths, owners, rates
-    and latencies."""
+    """With a single owner, weights, state, sums, words and bursts match the golden model for arbitrary lengths,
+    owners, rates and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
         for length in (0, 1, 33, SEGMENT, 3 * SEGMENT - 1, 4 * SEGMENT, 4 * SEGMENT + 1, STATE):
@@ -88,8 +88,8 @@ def test_values_and_words(nodes):
 
 
 def test_queued():
-    """Updates and sums of vectors, or of parts of vectors, can be queued, even if owners change, some commands
-    partition groups, and nodes begin at different times."""
+    """Updates and sums of whole or partial vectors can be queued, even if the owner changes, some commands partition
+    the groups, and nodes start at different times."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -123,7 +123,7 @@ def test_queued():
 
 
 def push(ring, operation, *, collective, each=None, **fields):
-    """Push a command to each node and return the statuses of the events."""
+    """Push a command to each node and return the status of each event."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=operation, **{
             "rank": rank, "size": ring.nodes, "collective": collective, "epoch": 77, "root_reduce": 1, **fields,
@@ -132,13 +132,13 @@ def push(ring, operation, *, collective, each=None, **fields):
 
 
 def test_refused():
-    """An owner that does not exist, or has no room for all state, is rejected by the host and by every node."""
+    """An owner that does not exist or lacks memory for all state is rejected by host and nodes."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits if blocks are partitioned over three nodes, and any length fits with SGD without state.
+        # The same length fits with blocks partitioned over three nodes; with stateless SGD, any length fits.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -168,7 +168,7 @@ def test_refused():
 
 
 def test_buffers():
-    """An owner's buffers have room for all state, which can be moved to a different partitioning and back."""
+    """An owner's buffers can hold all state, which can be moved to a different partitioning and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
@@ -194,7 +194,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of a stateful optimizer have the same results as with any other partitioning."""
+    """Two steps of a stateful optimizer give the same results as with any other partitioning."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)
@@ -214,7 +214,7 @@ def test_training():
 
 
 class TestFaults:
-    """The ring works again after a fault on any link has ended a command early."""
+    """The ring keeps working after a fault on any link has ended a command early."""
 
     @pytest.mark.parametrize("link", range(4))
     def test_damage(self, link):
@@ -257,7 +257,7 @@ class TestFaults:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), link
 
     def test_another_owner(self):
-        """If commands name different owners, nodes receive unexpected packets and no sum is computed."""
+        """If commands name different owners, nodes receive unexpected packets and compute no sum."""
         with open_nodes(3, config=CONFIG, host_port=False, timeout=3000) as (ring, _):
             statuses = push(ring, Operation.ALL_REDUCE, collective=5, length=600, root=0, each={1: {"root": 1}})
             assert EventStatus.OK not in statuses
@@ -266,7 +266,7 @@ class TestFaults:
 
 
 class TestPartitioning:
-    """Tests of measuring the rates of links, and of choosing an owner."""
+    """Measuring the rates of links, and choosing an owner."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):
@@ -288,7 +288,7 @@ class TestPartitioning:
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
-            # A segment of 64 is short compared with the ring's latency, so an owner pays off only for a slow link.
+            # A segment of 64 is short relative to the ring latency, so an owner pays off only with a slow link.
             partitioning = choose(ring, 2048, rates)
             assert partitioning.root == 2
             assert partitioning.gain > 0.05

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver with faulty transports, and requests that the driver rejects itself."""
+"""The driver with faulty transports, and requests rejected by the driver itself."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Weights that the optimizer sends to all nodes through a codec: values, words, cycles and failures."""
+"""Test weights sent to all nodes through a codec: values, words, cycles and failures."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 def prepare(ring, length, *, seed=1):
-    """Write weights, gradients and settings to all nodes; returns the reference and the gradients."""
+    """Write weights, gradients and settings to all nodes, and return the reference and the gradients."""
     generator = np.random.default_rng(seed)
     reference = Reference(ring, random(generator, length))
     ring.collectives.distribute(golden.floats(reference.master))
@@ -49,7 +49,7 @@ def prepare(ring, length, *, seed=1):
 
 
 def check_update(ring, length, message=""):
-    """Update prepared nodes, compare them with their reference, and return the outcome."""
+    """Update prepared nodes, compare them with their reference, and return the result."""
     reference, gradients = prepare(ring, length)
     outcome = ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
@@ -61,7 +61,7 @@ class TestFusedUpdate:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("length", [0, 1, 33, 500, 1300])
     def test_values_words_and_state(self, nodes, length):
-        """Two steps with each optimizer match the reference."""
+        """Two steps with each optimizer match the reference model."""
         generator = np.random.default_rng(nodes * 10_000 + length)
         with open_nodes(nodes) as (ring, _):
             for name, (optimizer, packed_state) in OPTIMIZERS.items():
@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with infinity or NaN becomes NaN on all nodes and its owner; master weights do not change."""
+        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; master weights stay."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -86,7 +86,7 @@ class TestFusedUpdate:
             assert not np.isnan(decoded[:, 16:288]).any()
 
     def test_counts_of_units(self):
-        """Counters and packets equal those with raw weights, but fewer words are sent."""
+        """Counters and packets are the same as with raw weights, but fewer words are sent."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             ring.collectives.distribute(np.ones(length, np.float32))
@@ -133,7 +133,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """A dense update takes only a few cycles more than its words and headers, although packets are short."""
+        """A dense update takes only a few cycles more than its words and headers, even with short packets."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
@@ -148,11 +148,11 @@ class TestFusedUpdate:
 
 
 class TestOtherOperations:
-    """Sums and broadcasts work as without a codec, and a gather uses the codec."""
+    """Sums and broadcasts work as they do without a codec, and gathers use the codec."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 3])
     def test_weights(self, nodes):
-        """The owner of a block also ends up with the decoded weights, and its master weights do not change."""
+        """The owner of a block also receives the decoded weights, and its master weights do not change."""
         length = 700
         weights = random(np.random.default_rng(nodes), (nodes, length))
         with open_nodes(nodes) as (ring, _):
@@ -190,7 +190,7 @@ class TestOtherOperations:
 class TestMasters:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 500])
     def test_there_and_back(self, length):
-        """Each block is stored on its owner, from the start of the memory that follows the state planes."""
+        """Each block is stored by its owner, at the start of the memory after the state planes."""
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
             ring.memory.write_master(master)
@@ -226,7 +226,7 @@ class TestMasters:
             check_update(ring, 300)
 
     def test_base(self):
-        """Master weights start at the command's state base."""
+        """Master weights start at the state base of the command."""
         length, base = 600, 96
         generator = np.random.default_rng(6)
         weights, gradients = random(generator, length), random(generator, (2, length))
@@ -251,7 +251,7 @@ class TestMasters:
 
 class TestFailures:
     def test_random_damage_never_hangs(self):
-        """After random damage, each weight has its old or its new value, and the next command works."""
+        """After random damage, each weight is old or new, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3) as (ring, simulation):
@@ -271,7 +271,7 @@ class TestFailures:
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """Damage in the last segment, which the gather sends, is detected; the segment is not written."""
+        """Damage to the last segment, sent by the gather, is detected, and the segment is not written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -288,7 +288,7 @@ class TestFailures:
             check_update(ring, 600, "afterwards")
 
     def test_one_node_sends_raw_weights(self):
-        """If one node sends raw weights, its successor rejects them, and the node itself ends normally."""
+        """If one node sends raw weights, its successor rejects them; the node itself ends normally."""
         with open_nodes(3) as (ring, _):
             prepare(ring, 600)
             for rank, device in enumerate(ring.devices):
@@ -302,8 +302,8 @@ class TestFailures:
 
 
 def test_training_reaches_the_bar():
-    """Weights on all nodes and master weights are bit-identical to the model after every step, and accuracy is within
-    half a point of a run with raw weights and gradients, 97.22 % of 360 images."""
+    """Weights on all nodes and master weights match the model bit for bit after every step, and accuracy is within
+    half a point of the 97.22 % (of 360 images) reached with raw weights and gradients."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

@@ -1,4 +1,4 @@
-"""Arguments of the library: each call checks their types and ranges, and numpy types are accepted."""
+"""Test the arguments of library calls: types and ranges are checked, and numpy types are accepted."""
 
 import contextlib
 import fractions
@@ -27,8 +27,6 @@ from tests.refusals import refuses
 
 
 class Buffers:
-    """Stub of a job's buffers, without any memory."""
-
     length = 64
 
     def __getattr__(self, name):
@@ -40,7 +38,7 @@ class AskedError(Exception):
 
 
 class Nodes:
-    """Stub of nodes that have room for any buffer and do nothing."""
+    """Stub of nodes that accept any buffer and do nothing."""
 
     nodes, formats = 2, Formats([gradring.NodeConfig()])
     memory = property(lambda self: self)
@@ -53,7 +51,7 @@ class Nodes:
 
 
 class Opening:
-    """Replacement for sessions that records when each one opens and closes."""
+    """Replacement for sessions that records when they are opened and closed."""
 
     def __init__(self):
         self.events = []
@@ -81,7 +79,7 @@ def job(**options):
     return gradring.simulate(**{"nodes": 2, "length": 64, "optimizer": gradring.SGD(0.1), **options})
 
 
-#: Library functions, each with the arguments of a valid call.
+#: Library functions, with the arguments of a valid call.
 CALLS = {
     "simulate": lambda **options: job(**options),
     "node_for": lambda **options: gradring.node_for(**{"length": 64, "nodes": 2, **options}),
@@ -98,10 +96,10 @@ CALLS = {
     "AdamW": gradring.AdamW,
 }
 
-#: Methods of a job that take no arguments.
+#: Job methods without arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are invalid for at least some parameters; most of the values are invalid for almost all parameters.
+#: Values that at least some parameters reject; most are invalid for almost all parameters.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
@@ -136,13 +134,13 @@ def test_wrong_values(name, parameter, opening):
         except AskedError:
             pass  # the value is valid
     assert refused >= (3 if parameter in FREE else 15)
-    # An object of an unknown type is never accepted.
+    # Objects of unknown type are never accepted.
     with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
         CALLS[name](**{parameter: object()})
 
 
 def test_all_walked():
-    """The tests cover every function that the package exports and every method of a job."""
+    """The tests cover every exported function and every method of a job."""
     methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
@@ -177,7 +175,7 @@ def test_messages(options, error, message, opening):
     {"check": np.True_}, {"part": np.uint16(32)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
     {"optimizer": [gradring.SGD(np.float32(0.5))]}])
 def test_numpy(options, opening):
-    """Integers, numbers and booleans of numpy are accepted and converted to Python types."""
+    """Numpy integers, numbers and booleans are accepted and converted to Python types."""
     with job(**options) as made:
         assert made.length == 64
     for value in (*opening.events[0].values(), made.length, *vars(gradring.Adam(np.float32(0.5), eps=1)).values()):
@@ -201,7 +199,7 @@ def test_closing(opening, monkeypatch):
     assert job().nodes == 2
     gc.collect()
     assert opening.events[1:] == ["open", "closed"]
-    # A session that the caller has opened stays open.
+    # A session opened by the caller stays open.
     opening.events.clear()
     outer = job()
     inner = gradring.Job(outer.session, [64])
@@ -234,7 +232,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job that is still open at the end of its process is closed exactly once, without any output."""
+    """A job that is still open when its process ends is closed exactly once, without output."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
@@ -243,11 +241,11 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning at the caller's line names the factor, which keeps bfloat16 moments from decaying."""
+    """A warning at the caller's line names the factor that keeps bfloat16 moments from decaying."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # In a launched script, jobs report the factor once instead of warning.
+    # In a launched script, jobs report the factor once instead of issuing a warning.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
@@ -276,7 +274,7 @@ def test_kinds():
 
 
 def test_checked_together():
-    """Arguments are checked together with the defaults of omitted arguments; Python's own errors are unchanged."""
+    """Arguments are checked together with defaults of omitted arguments; Python's own errors are unchanged."""
     seen = []
 
     @checked(lambda **options: seen.append(options), count=Integer(1))

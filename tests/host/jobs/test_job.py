@@ -1,4 +1,4 @@
-"""Jobs sum and update vectors of any length, in parts that share the nodes' memories one after another."""
+"""Jobs sum and update vectors of any length, in parts that share the nodes' memories one at a time."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from host.transports.session import TransportName
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
-#: Node configurations that other tests use as well, so that libraries are shared.
+#: Node configurations that are shared with other tests, to share libraries as well.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
 
 
@@ -45,8 +45,8 @@ def test_sums():
 
 
 def test_raw_gradients():
-    """Gradients are raw if no codec is named: sums and weights are as with zero_value, and the report contains the
-    number of words that zero_value would have sent."""
+    """If no codec is named, gradients are raw: sums and weights are the same as with zero_value, and the report
+    contains the number of words that zero_value would have sent."""
     values = gradients(5, 3, 1000)
     with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
             simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
@@ -58,7 +58,7 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """Parts have the sums of the whole vector, whoever splits it, and their figures are added."""
+    """Summing in parts gives the sums of the whole vector, whoever splits it; the figures are added up."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000) as whole, simulate(nodes=3, length=1000, part=416) as job:
         expected, _ = whole.all_reduce(values)
@@ -73,7 +73,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize(("nodes", "gradient_codec"), [(2, "zero_value"), (3, "mx9"), (5, "raw")])
 def test_any_cut(nodes, gradient_codec):
-    """Sums, weights, state and residuals have the same bits for all lengths of parts."""
+    """Sums, weights, state and residuals are bit-identical for all part lengths."""
     length, results = 1_700, []
     values = [gradients(60 + step, nodes, length) for step in range(2)]
     options = {"nodes": nodes, "length": length, "gradients": gradient_codec, "transport": TransportName.GOLDEN}
@@ -94,7 +94,7 @@ def test_any_cut(nodes, gradient_codec):
 
 @pytest.mark.parametrize("part", [None, 640, 256])
 def test_steps(part):
-    """Weights and state have the same bits whether they stay on the nodes, are swapped in parts, or are restored."""
+    """Weights and state are bit-identical whether they stay on the nodes, are swapped, or are restored."""
     length, optimizer = 640, AdamW(0.01)
     first = gradients(3, 1, length)[0]
     shares = [gradients(4 + step, 2, length) for step in range(4)]
@@ -114,7 +114,7 @@ def test_steps(part):
 
 
 def adamw(optimizer, weights, means):
-    """AdamW in double precision, as described in its paper."""
+    """AdamW in double precision, as in its paper."""
     weights, moment, square = weights.astype(np.float64), 0.0, 0.0
     first, second = optimizer.betas
     for number, mean in enumerate(means, start=1):
@@ -144,7 +144,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """A codec's errors are added to the same elements in the next sum, even if there are other sums in between."""
+    """Codec errors are added to the same elements of the next sum, even with other sums in between."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:
@@ -178,7 +178,7 @@ def test_lossy_steps():
 
 
 def test_density():
-    """In each sum, nodes send only a fraction of their elements; later sums send the rest."""
+    """In each sum, nodes send only a fraction of the elements; the rest is sent in later sums."""
     length, density = 1000, 0.2
     with simulate(nodes=2, length=length, density=density, part=512) as job:
         sums, added = np.zeros(length), np.zeros(length)
@@ -197,7 +197,7 @@ def test_density():
 
 
 def test_moments():
-    """State stored as bfloat16 keeps its bits when parts are swapped in and out."""
+    """State stored as bfloat16 is preserved exactly when parts are swapped out and in."""
     with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=192) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
@@ -206,7 +206,7 @@ def test_moments():
 
 
 def test_difference(monkeypatch):
-    """A result that differs from the golden model raises an error that names the node."""
+    """If a result differs from the golden model, an error names the node."""
     with simulate(nodes=2, length=64) as job:
         values = gradients(50, 2, 64)
         read = job.session.ring.memory.read_gradients
@@ -226,7 +226,7 @@ def test_difference(monkeypatch):
 
 
 def test_without_check():
-    """Without the golden model, results have the same bits, and figures that require the model are absent."""
+    """Without the golden model, results are bit-identical; figures that require it are missing."""
     values = gradients(60, 2, 96)
     with simulate(node=DEFAULT, nodes=2, length=96, optimizer=SGD(0.1), check=False) as job:
         weights, figures = job.step(values)
@@ -267,7 +267,7 @@ def test_bad_input():
 
 
 def test_values_of_bits():
-    """NaN, infinities, subnormal numbers and zeros of both signs are summed as the formats of the nodes specify."""
+    """NaN, infinities, subnormals and signed zeros are summed as specified by the nodes' formats."""
     corners = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38], np.float32)
     values = np.stack([np.repeat(corners, len(corners)), np.tile(corners, len(corners))])
     with simulate(nodes=2, length=values.shape[1]) as job:
@@ -280,7 +280,7 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """Replacing the optimizer of a job, as a schedule does, changes only the scalar settings of a step."""
+    """Replacing a job's optimizer, as a schedule does, changes only the scalar settings of a step."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

@@ -1,4 +1,4 @@
-"""Real runs of make, in a copy of the tree where programs only print their arguments."""
+"""Run make for real, in a copy of the tree where programs only print their arguments."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ from host.make.targets import find_target
 ROOT = Path(__file__).parents[3]
 EXTRAS = {extra for name in ("setup", "test", "torch-scripts") for extra in find_target(name).extras}
 
-#: Prints its arguments and environment and exits with CODE; with WAIT, waits for a signal first.
+#: Prints its arguments and environment and exits with CODE; if WAIT is set, it first waits for a signal.
 PROGRAM = f"""#!{sys.executable} -SE
 import json, os, signal, sys, time
 def end(number, frame):
@@ -35,7 +35,7 @@ sys.exit(int(os.environ.get("CODE", 0)))
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the tree that has all stamps of installed packages."""
+    """Copy the tree, with stamps for all packages."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "host/signals.py",
                  "hdl/__init__.py", "hdl/choices.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def start(tree, *words, environment=(), **options):
 
 
 def make(tree, *words, **options):
-    """Exit code, printed lines, arguments of programs that ran, and error lines that make did not write."""
+    """Run make; return exit code, printed lines, programs run, and error lines not written by make."""
     process = start(tree, f"PYTHON={sys.executable} -S", *words, **options)
     out, errors = process.communicate(timeout=200)
     lines = out.splitlines()
@@ -75,7 +75,7 @@ VALUES = {"HIDDEN": "2;id", "WEIGHTS": "256;1024 # no", "GRADIENTS": "$(id) `id`
 
 
 def test_values(tree):
-    """Values with any characters reach the command unchanged, since no shell is involved."""
+    """Values with any characters reach the command unchanged because no shell is involved."""
     code, _, ((_, words, _),), errors = make(tree, "sim", *(f"{name}={value}" for name, value in VALUES.items()))
     assert (code, errors) == (0, [])
     variables = find_target("sim").variables
@@ -117,7 +117,7 @@ def test_assignments(tree, words):
 
 
 def test_environment(tree):
-    """Environment variables do not set options, and a make within the command inherits no variables."""
+    """Environment variables do not set options, and a make run by the command inherits no variables."""
     _, _, ran, _ = make(tree, "sim", "STEPS=3", environment={"NODES": "8", "RESUME": "1"}.items())
     assert ran[0][1] == ["train", "--steps", "3"]
     assert ran[0][2]["NODES"] == "8"
@@ -127,7 +127,7 @@ def test_environment(tree):
 
 
 def test_modes_of_make(tree):
-    """With -n commands are printed but not run, and with -s they are run but not printed."""
+    """With -n, commands are printed but not run; with -s, they are run but not printed."""
     (tree / ".venv/.tiling").unlink()
     code, lines, ran, _ = make(tree, "-n", "tiling", "FULL=1")
     assert (code, ran) == (0, [])
@@ -143,7 +143,7 @@ def test_modes_of_make(tree):
 
 
 def test_two_goals(tree):
-    """Each variable is passed to one goal, and all variables are checked before the first goal runs."""
+    """Each variable is passed to one goal; all variables are checked before the first goal runs."""
     _, lines, _, _ = make(tree, "-s", "sim", "wave", "NODES=8", "STEPS=2")
     assert lines == []
     _, lines, _, _ = make(tree, "sim", "wave", "NODES=8", "STEPS=2")
@@ -179,7 +179,7 @@ def test_exit_code(tree):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("target", ["sim", "check"])
 def test_signals(tree, target, number):
-    """A SIGINT from the terminal or a SIGTERM to make reaches the command and ends the whole target."""
+    """SIGINT from the terminal or SIGTERM to make reaches the command and ends the whole target."""
     process = start(tree, target, environment={"WAIT": ""}.items(), start_new_session=True,
                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while not process.stdout.readline().startswith("ran "):
@@ -194,14 +194,14 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """Signals that Python ignores, such as SIGPIPE, are not ignored in the command that make runs."""
+    """Signals that Python ignores, such as SIGPIPE, are not ignored in make's commands."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
 def test_front_end_needs_no_packages(tree):
-    """In a fresh clone, the front end runs with only Python's standard library, without site-packages."""
+    """In a fresh clone, the front end needs only the standard library, without site-packages."""
     shutil.rmtree(tree / ".venv")
     code, lines, _, errors = make(tree, "help")
     assert (code, errors) == (0, [])
@@ -216,7 +216,7 @@ def test_front_end_needs_no_packages(tree):
 
 class TestInstall:
     def test_stamps(self, tree):
-        """Packages are installed only if a stamp is missing or a list of packages is newer."""
+        """Packages are installed only if a stamp is missing or older than a list of packages."""
         (tree / ".venv/.tiling").unlink()
         _, lines, ran, _ = make(tree, "tiling")
         assert [words[0] for words in ran] == ["python", "gradring"]
@@ -229,7 +229,7 @@ class TestInstall:
         assert next(line for line in make(tree, "-n", "sim")[1] if "install" in line).endswith("--editable .")
 
     def test_failure(self, tree):
-        """A failed installation is reported on one line with advice, and the next command tries it again."""
+        """A failed installation is reported in one line with advice and retried by the next command."""
         (tree / ".venv/.tiling").unlink()
         code, _, ran, errors = make(tree, "tiling", environment={"CODE": "3"}.items())
         assert (code, len(ran)) == (2, 1)
@@ -259,7 +259,7 @@ class TestInstall:
         assert out.startswith(".venv/bin/gradring lab tiling\nran ")
 
     def test_no_venv_module(self, tree):
-        """Without the package python3-venv, Debian's Python has no ensurepip, which is reported."""
+        """If ensurepip is missing, as in Debian without python3-venv, an error is reported."""
         (tree / ".venv/.base").unlink()
         (tree / "sitecustomize.py").write_text("import sys\nsys.modules['ensurepip'] = None\n")
         process = start(tree, f"PYTHON={sys.executable}", "sim", environment={"PYTHONPATH": str(tree)}.items())
@@ -269,7 +269,7 @@ class TestInstall:
                                  "install python3.")
 
     def test_missing_python(self, tree):
-        """If the Python of the environment was removed, the environment is rebuilt."""
+        """If the environment's Python no longer exists, the environment is rebuilt."""
         (tree / ".venv/bin/python").unlink()
         (tree / ".venv/bin/python").symlink_to("nowhere")
         assert f"{sys.executable} -m venv --clear .venv" in make(tree, "-n", "sim")[1]

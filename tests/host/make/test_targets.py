@@ -1,4 +1,4 @@
-"""All make targets, their variables and their help, compared with the tables of the front end."""
+"""Test all make targets, their variables and their help against the front end's tables."""
 
 import re
 import tomllib
@@ -13,16 +13,16 @@ from host.make.run import install
 from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]
-#: Beginning of the message about an unknown variable.
+#: Start of the message about an unknown variable.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Part of the error message about an unknown target, which gives the number of targets.
+#: Part of the error message about an unknown target, with the number of targets.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
 #: All targets, including their modes.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
 
 
 def call(monkeypatch, capsys, target, *, letters="n", **variables):
-    """Exit code, lines and errors of a target that prints its commands without running them."""
+    """Return the exit code, output lines and error lines of a dry run of a target."""
     words = [f"{name}={value}".replace(" ", "\\ ") for name, value in variables.items()]
     monkeypatch.setenv("GRADRING_MAKEFLAGS", " ".join([letters, "--", *words]))
     code = run.main([target, target])
@@ -32,7 +32,7 @@ def call(monkeypatch, capsys, target, *, letters="n", **variables):
 
 @pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """Each variable of a target adds words to its command; 0, no and false, in any case, switch it off."""
+    """Each variable adds words to the target's command; 0, no and false, in any case, switch it off."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -49,7 +49,7 @@ def test_values_of_all_variables(target):
 
 
 def test_switches(monkeypatch, capsys):
-    """Switches that used to be turned on by any value, or to ignore wrong values, work correctly."""
+    """Switches reject wrong values and are not turned on by values such as 0."""
     for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
@@ -66,7 +66,7 @@ def test_switches(monkeypatch, capsys):
 
 
 def test_all_options_are_variables():
-    """Each option of `gradring train`, and of commands that make targets run directly, is a make variable."""
+    """Each option of `gradring train` and of commands that a make target runs directly is a make variable."""
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
@@ -107,7 +107,7 @@ def test_all_options_are_variables():
     (".venv/.onxn", {}, "Extra must be one of base, test, check, synth, registers, wave, docs, tensorboard, cluster, "
                         "mpi, chakra, tiling, onnx, torch, not 'onxn': did you mean onnx?")])
 def test_errors(monkeypatch, capsys, target, variables, error):
-    """Errors are a single line with the most similar name, and nothing is installed or run."""
+    """An error is a single line that suggests the most similar name, and nothing is installed or run."""
     monkeypatch.setattr(run, "install", None)
     assert call(monkeypatch, capsys, target, **variables) == (2, [], [f"error: {error}"])
 
@@ -146,7 +146,7 @@ def test_commands(monkeypatch, capsys, target, variables, command):
 
 
 def test_extras():
-    """Variables need only extras that pyproject.toml defines; not all targets need the extras of TORCH."""
+    """Variables use only extras that pyproject.toml defines; not all targets need the extras of TORCH."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     known = set(project["optional-dependencies"])
     for target in CHOSEN:
@@ -163,14 +163,14 @@ def test_extras():
     assert find_target(".venv/.torch").needed({}) == ["torch"]
 
 
-#: Pattern for a target of make, with variables and values, in a line of a page or docstring.
+#: Pattern for a make target with its variables and values, in a line of a page or docstring.
 LINE = re.compile(r"""(?<=[`' ])make[ ]((?:\.venv/\.)?[a-z][a-z-]+)          # target
                       ((?:\s+[A-Z][A-Z_]*=(?:"[^"]*"|[^\s`'#)…,;]*))*)      # variables
                       (?=[\s`'),.;:]|$)""", re.MULTILINE | re.VERBOSE)
 
 
 def shown():
-    """Lines with `make TARGET NAME=value` in the README, docs and sources."""
+    """Yield the `make TARGET NAME=value` commands in the README, docs and sources."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     pages += [path for folder in ("host", "boards", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     for page in pages:
@@ -180,7 +180,7 @@ def shown():
 
 
 def test_lines_of_the_pages():
-    """All targets and variables that are mentioned in pages and docstrings exist."""
+    """All targets and variables mentioned in pages and docstrings exist."""
     lines = list(shown())
     assert len(lines) > 150
     for page, goal, variables in lines:
@@ -226,7 +226,7 @@ class TestHelp:
 
 
 def test_install_of_nothing(monkeypatch, tmp_path, capsys):
-    """A dry run prints which packages it would install, and creates nothing."""
+    """A dry run prints the packages it would install, and creates nothing."""
     monkeypatch.chdir(tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()

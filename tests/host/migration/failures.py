@@ -1,12 +1,12 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations between processes, with one process killed or one message lost.
+"""Test job migration between processes while one process is killed or one message is lost.
 
     python -m tests.host.migration.failures --folder build/migrate-failures
 
 runs a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
-one party is killed before or within a step by SIGKILL, or one message is lost. Dead parties then restart with only
-the data on disk, and another tenant settles. After that exactly one site must run, the one that the ledger names, and
-the job must end bit-identical to a job that was never moved. ``--few`` has each step once, and each party twice.
+one party is killed by SIGKILL before or during a step, or one message is lost. Dead parties then restart with only
+their data on disk, and another tenant settles. After that, only the site named in the ledger may run, and the job
+must end bit-identical to a job that was never moved. ``--few`` runs each step once and each party twice.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PATIENCE = 240
 
 
 class Job(Site):
-    """Migration site with additional calls that run steps of its job and finish it."""
+    """Migration site with additional calls to run steps of its job and to finish it."""
 
     calls = Site.calls | {"begin", "advance", "digest"}
 
@@ -52,14 +52,13 @@ class Job(Site):
             self.run.advance()
 
     def digest(self):
-        """Digest of the job's final bits, losses, and update counts."""
         return hashlib.sha256(pickle.dumps(result(self))).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Failure in a case: the party that is killed, before a step or some seconds into it; or the number of the lost
-    message; or none."""
+    """The failure of a case: a party that is killed, before a step or some seconds into it; the number of a lost
+    message; or nothing."""
 
     victim: str = ""
     step: Step | None = None
@@ -77,7 +76,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: A few cases: together they include each step once, and each party twice.
+#: A few cases that together include each step once and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -94,7 +93,7 @@ def address(folder, name):
 
 
 def forked(act):
-    """Process ID of a child process that calls the function and exits."""
+    """Fork a child process that calls the function and exits; return its process ID."""
     sys.stdout.flush()
     number = os.fork()
     if number == 0:
@@ -108,7 +107,7 @@ def forked(act):
 
 
 def started(name, folder):
-    """Process ID of a party that has started and is listening."""
+    """Start a party; return its process ID once it is listening."""
     where = address(folder, name)
     where.unlink(missing_ok=True)
     number = forked(lambda: serve(Ledger(folder / "ledger.json") if name == "ledger" else site(name, folder), where,
@@ -121,7 +120,7 @@ def started(name, folder):
 
 
 def ended(number):
-    """Whether a process has ended by itself within the time limit; if not, it is killed."""
+    """Wait until a process ends; kill it after the time limit. Return whether it ended by itself."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if os.waitpid(number, os.WNOHANG)[0]:
@@ -138,7 +137,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether it is lost; at most one message is lost."""
+    """Decides for each message, in order, whether to lose it; at most one message is lost."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -149,7 +148,7 @@ class Messages:
 
 
 def move(folder, case, numbers):
-    """Run the tenant's process, which begins a job and moves it while the failure of ``case`` occurs."""
+    """Run the tenant's process, which begins a job and moves it while the failure of ``case`` happens."""
     source, _, _ = proxies(folder)
     source.call("begin")
     source.call("advance", MOVED)
@@ -180,7 +179,7 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """Settle the job's ledger in a new process, and make the owner finish the job."""
+    """Settle the job's ledger in a new process and make the owner finish the job."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
     before = [party.name for party in sites if party.running]
@@ -193,7 +192,7 @@ def finish(folder):
 
 
 def play(folder, case):
-    """Run a case, and return its result: the tenant's report, and the final state."""
+    """Run a case; return the tenant's report and the final state."""
     shutil.rmtree(folder, ignore_errors=True)
     ledger_of(folder, "source")
     numbers = {name: started(name, folder) for name in PARTIES[:3]}

@@ -1,4 +1,4 @@
-"""Migration sites on simulated rings, which several tests share."""
+"""Migration sites on simulated rings, shared by several tests."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
 
 def fabric_of(name, *, nodes, **options):
-    """A function that opens a ring with a configuration that several tests share."""
+    """Return a function that opens a ring with one of the shared configurations."""
     @contextlib.contextmanager
     def opens():
         with open_nodes(nodes, config=CONFIGS[name], **options) as (ring, simulation):
@@ -57,7 +57,7 @@ def advance(site, steps):
 
 
 def result(site):
-    """Complete a run; returns the final bits of its model and its nodes' memories, losses, and versions."""
+    """Finish a run; return its final model bits and node memories, its losses and its versions."""
     while not site.run.complete:
         advance(site, 1)
     site.run.finish()

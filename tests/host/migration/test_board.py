@@ -1,4 +1,4 @@
-"""A job that moves over a simulated board's serial line: from a local ring to the board, and back."""
+"""Move a job over a simulated board's serial line: from a local ring to the board and back."""
 
 import contextlib
 import dataclasses
@@ -26,8 +26,8 @@ def board():
 
 
 def test_same_bits(tmp_path):
-    """A job moves from nodes with four lanes and an optimizer four elements wide to board nodes with one lane, runs a
-    step there, and moves back."""
+    """A job moves from nodes with four lanes and a four-element-wide optimizer to one-lane board nodes, runs a step
+    there, and moves back."""
     config = with_optimizer(MOMENTUM, max_steps=3)
     small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # to save time
     ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
@@ -55,7 +55,7 @@ def test_same_bits(tmp_path):
 
 
 def test_serial_port():
-    """The state of a board at a serial port (here a pseudo-terminal) is read, loaded and read back, and times are
+    """The state of a board on a serial port (here a pseudo-terminal) is read, loaded and read back; times are
     measured by the serial line's clock."""
     built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
     live = {"weights": [(0, 32)]}

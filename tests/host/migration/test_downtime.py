@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The downtime of a job is at most three passes over its live words, plus 4,000 cycles."""
+"""The downtime of a job is at most three passes over its live words plus 4,000 cycles."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def check(downtime):
 
 
 def test_digits(tmp_path):
-    """A run on four nodes (digits, 64 hidden units, momentum) moves from links of 16 cycles to 40."""
+    """A run on four nodes (digits, 64 hidden units, momentum) moves from 16-cycle links to 40-cycle links."""
     config = with_optimizer(MOMENTUM, hidden=(64,), max_steps=2)
     here, there = (site_of(name, tmp_path, fabric_of("default", nodes=4, latency=latency), config=config)
                    for name, latency in (("here", 16), ("there", 40)))
@@ -35,7 +35,7 @@ def test_digits(tmp_path):
 
 
 def test_a_whole_node():
-    """Downtime of two nodes with 40,960 words each, from the end of one QUIESCE to the next one's start."""
+    """Downtime of two nodes with 40,960 words each, from the end of one QUIESCE to the start of the next."""
     live = {"gradients": [(0, 16384)], "weights": [(0, 16384)], "state_0": [(0, 8192)]}
     generator = np.random.default_rng(4)
     with open_nodes(2, config=CONFIGS["default"]) as (source, here), open_nodes(

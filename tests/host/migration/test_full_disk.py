@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Full disks and memories at each step of a migration: one owner runs the job, with identical bits."""
+"""Full disks and memories at each step of a migration: one owner runs the job, bit-identically."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions that the parties' calls use; a fault in any of them leaves a call partly done.
+#: Functions used by the parties' calls; a fault in any of them leaves a call partly done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
-    """Replaces a function with one that fails before or after it runs, either once or from then on."""
+    """Wrapper that makes a function fail before or after it runs, either once or from then on."""
 
     def __init__(self, act, error, *, late=False, forever=False):
         self.act, self.error, self.late, self.forever = act, error, late, forever
@@ -63,7 +63,7 @@ def expected(tmp_path_factory, rings):
 
 
 def calls(folder, rings):
-    """The calls that a migration makes to its parties, in order."""
+    """Names of the calls that a migration makes to its parties, in order."""
     here, there, ledger, made = *begun(folder, rings), []
     with pytest.MonkeyPatch.context() as patch:
         for title, party in (("here", here), ("there", there), ("ledger", ledger)):
@@ -88,19 +88,19 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """Check that only the ledger's site runs, and that its results match the expected ones bit for bit."""
+    """Check that only the owner named in the ledger runs, and that its results are bit-identical."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls of a migration in order; a test compares this list with the calls that are made.
+#: Calls that a migration makes, in order; a test compares this list with the actual calls.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
 
 def test_calls(tmp_path, rings):
-    """``CALLS`` lists every call that a migration makes."""
+    """``CALLS`` lists all calls that a migration makes."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -108,7 +108,7 @@ def test_calls(tmp_path, rings):
                          ids=["disk", "disk, when it is done", "memory"])
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
-    """If any call of any party fails, before or after its work is done, exactly one owner runs the job."""
+    """If any call to any party fails, before or after doing its work, exactly one owner runs the job."""
     here, there, ledger = begun(tmp_path, rings)
     party = {"here": here, "there": there, "ledger": ledger}[call[0]]
     failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
@@ -123,13 +123,13 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """If any function called in the steps fails, once or permanently, exactly one owner runs the job."""
+    """If any function used in the steps fails, once or permanently, exactly one owner runs the job."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:
         failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
         patch.setattr(module, name, failing)
-        # If scrubbing fails, the source loses its fabric, but the job has already moved, so no error is raised.
+        # If scrubbing fails, the source loses its fabric; the job has already moved, so no error is raised.
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed

@@ -1,4 +1,4 @@
-"""Calls to a party in another process: results, errors, and lost messages."""
+"""Calls to a party in another process: results, errors and lost messages."""
 
 import contextlib
 import pickle
@@ -21,7 +21,7 @@ KEY = b"key of tenants"
 
 @pytest.fixture
 def served(tmp_path):
-    """A ledger that answers calls at a socket."""
+    """A ledger that answers calls on a socket."""
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
     threading.Thread(target=serve, args=(ledger, address),
@@ -49,7 +49,7 @@ def test_calls(served):
 
 
 def test_lost_messages(served):
-    """A call has no effect if its request is lost, has run if its answer is lost, and the next one works."""
+    """A call has no effect if its request is lost but has run if its answer is lost; the next call works."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +80,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Several tenants make calls alternately while other connections are silent, and no call is blocked."""
+    """Tenants can make calls alternately while other connections are idle."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
@@ -93,7 +93,7 @@ def test_tenants_at_once(served):
 
 
 def frames(registry):
-    """Messages that are invalid, require the key, or are incomplete."""
+    """Return frames that are invalid, need the key, or are incomplete."""
     call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
     wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
     generator = random.Random(8)
@@ -105,7 +105,7 @@ def frames(registry):
 
 @pytest.mark.parametrize("kind", frames(MESSAGES))
 def test_other_bytes(served, kind):
-    """Invalid data from a tenant ends only that tenant's connection."""
+    """Invalid data from a tenant closes only that tenant's connection."""
     ledger, address = served
     remote = RemoteLedger("ledger", address, key=KEY)
     remote.read()
@@ -113,7 +113,7 @@ def test_other_bytes(served, kind):
     assert len(other.recv(1000)) > 32  # the challenge
     other.sendall(frames(MESSAGES)[kind])
     if kind == "half":
-        assert remote.read() == Entry("here", 3)  # while the server waits for the remaining bytes
+        assert remote.read() == Entry("here", 3)  # while the server is still waiting for the remaining bytes
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1000) == b""
     other.close()
@@ -122,7 +122,7 @@ def test_other_bytes(served, kind):
 
 
 def test_random_calls(served):
-    """Any message and any value from a tenant with the key gives a result or an error."""
+    """Any message or value from a tenant with the key yields a result or an error."""
     _, address = served
     generator = random.Random(9)
     for _ in range(100):
@@ -139,7 +139,7 @@ def test_random_calls(served):
 
 
 def test_impostor(tmp_path):
-    """The tenant rejects a party that does not have the key."""
+    """A tenant rejects a party that does not have the key."""
     address = tmp_path / "socket"
     server = Server(address, MESSAGES, greet=lambda peer: peer.send(Challenge(drawn=b"3" * 32)))
 
@@ -159,7 +159,7 @@ def test_impostor(tmp_path):
 
 
 def test_file_at_the_address(tmp_path):
-    """A regular file at the address of the socket is not removed."""
+    """A regular file at the socket's address is not removed."""
     address = tmp_path / "file"
     address.write_text("kept")
     with pytest.raises(OSError, match=r"in use"):

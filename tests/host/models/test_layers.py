@@ -13,7 +13,7 @@ def slope(function, vector, direction, step=1e-6):
 
 
 def away_from_zero(values):
-    """Move values that are near the kink of a ReLU away from it by more than the difference step."""
+    """Move values near the kink of a ReLU away from it by more than the difference step."""
     return np.where(np.abs(values) < 1e-3, 1e-3, values)
 
 
@@ -129,7 +129,7 @@ class TestModel:
         assert not np.array_equal(first.parameters, third.parameters)
 
     def test_aligned(self):
-        """Layers start at multiples of 32; parameters and gradients equal a model without gaps."""
+        """Layers start at multiples of 32; parameters and gradients match a model without gaps."""
         generator = np.random.default_rng(4)
         x, labels = generator.standard_normal((9, 5)), generator.integers(0, 4, 9)
         model, other = (perceptron(5, (6, 7), 4, dtype=np.float64, align=align) for align in (32, 1))

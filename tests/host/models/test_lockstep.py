@@ -1,4 +1,4 @@
-"""Passes that run in lockstep are bit-identical to passes that run one after another."""
+"""Running passes in lockstep gives bit-identical results to running them one after another."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Tests of the masks for attention scores and of the masks for rows."""
+"""Tests of the masks for attention scores and of the row masks."""
 
 import numpy as np
 import pytest
@@ -67,9 +67,9 @@ class TestMask:
             assert np.array_equal(masked[n, :, row], expected)
 
     def test_left_out(self):
-        """The gradient depends only on the causal mask and the row mask. The mask of padded columns affects only the
-        scores of padding, and their gradient is already set to zero by the row mask. The column mask cannot replace
-        the row mask, since padding has a loss of its own.
+        """The gradient depends only on the causal mask and the row mask. Masking padded columns affects only the
+        scores of padding, which already have zero gradient due to the row mask. The column mask cannot replace the
+        row mask, because padding has a loss of its own.
         """
         def causal(scores, lengths):
             return mask(scores, np.full(len(scores), scores.shape[-1]))

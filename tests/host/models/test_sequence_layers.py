@@ -1,4 +1,4 @@
-"""Layers for sequences: gradients compared with finite differences, and attention weights."""
+"""Sequence layers: gradients checked against finite differences, and attention weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Layers in binary32 follow the golden summation order bit for bit, in forward and backward passes."""
+"""Binary32 layers follow the golden summation order bit for bit, in forward and backward passes."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.host.models.tiny import same, single
 
 
 def draw(layer, shape, seed=1):
-    """Random parameters and input, buffers for gradients, and the generator for the upstream gradient."""
+    """Random parameters and input, gradient buffers, and the generator for the upstream gradient."""
     generator = np.random.default_rng(seed)
     parameters = single(layer.shapes, generator.standard_normal)
     x = generator.standard_normal(shape).astype(np.float32)
@@ -42,7 +42,7 @@ def test_linear_of_sequences():
 
 
 def test_relu():
-    """Gradients are selected rather than multiplied by zero, so that infinite ones do not become NaN."""
+    """Gradients are selected instead of multiplied by zero, so infinite ones do not become NaN."""
     x = np.array([-1, -0.0, 0.0, 1e-45, 2, np.inf, -np.inf, np.nan], np.float32)
     output, cache = ReLU().forward(x, {})
     assert output.view(np.uint32).tolist()[:7] == np.array(
@@ -120,7 +120,7 @@ def test_attention():
 
 @pytest.mark.parametrize("size", [1e20, np.inf, np.nan])
 def test_nans_are_canonical(size):
-    """After overflows or NaNs in the input, all NaNs in gradients have the same bit pattern."""
+    """If inputs overflow or are NaN, all NaNs in the gradients have the same bit pattern."""
     model = perceptron(5, (4,), 3)
     model.initialize(1)
     model.parameters[:20] *= np.float32(size)

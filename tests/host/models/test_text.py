@@ -99,7 +99,7 @@ class TestBatch:
 
 class TestBigram:
     def test_by_hand(self):
-        # Character a is followed by b twice and by c once; b is followed by a once.
+        # The sequences contain the pairs ab twice, ac once and ba once.
         bigram = Bigram(sequences("aba", "ab", "ac"), smoothing=0.5)
         probabilities = np.exp(bigram.logarithms)
         a, b, c, d = encode("abcd")

@@ -1,4 +1,4 @@
-"""A transformer that is small enough for finite differences, and random sequences for it."""
+"""A transformer small enough for finite differences, with random sequences for it."""
 
 import numpy as np
 
@@ -17,36 +17,36 @@ def slope(function, vector, index, step=1e-6):
 
 
 def sequences(generator, lengths, characters=TINY.characters):
-    """Random sequences with the given numbers of predicted characters."""
+    """Draw random sequences with the given numbers of predicted characters."""
     return [generator.integers(0, characters, length + 1) for length in lengths]
 
 
 def tiny(seed, dtype=np.float32):
     model = Transformer(TINY, dtype=dtype)
-    # No parameter has a special value, for example a shift of zero.
+    # Random parameters, so that none has a special value such as a zero shift.
     model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
     return model
 
 
 def same(a, b):
-    """Whether all bits of two float32 arrays are equal."""
+    """Return whether two float32 arrays have the same bits."""
     return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def mean_loss(model, sequences, batch=64):
-    """Loss per predicted character in nats, computed for ``batch`` sequences at a time, the shortest ones first."""
+    """Return the loss per predicted character in nats, evaluating ``batch`` sequences at a time, shortest first."""
     ordered = sorted(sequences, key=len)
     total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
     return total / sum(len(sequence) - 1 for sequence in sequences)
 
 
 def real(batch):
-    """True at all positions that are not padding, in the shape of the inputs."""
+    """Return a mask of the positions that are not padding."""
     return np.arange(batch.inputs.shape[1]) < batch.lengths[:, None]
 
 
 def repad(batch, generator, characters=TINY.characters):
-    """The same batch with random contents in the padding."""
+    """Return the same batch with random values in the padding."""
     other = generator.integers(0, characters, (2, *batch.inputs.shape))
     return Batch(np.where(real(batch), batch.inputs, other[0]), np.where(real(batch), batch.targets, other[1]),
                  batch.lengths)

@@ -1,4 +1,4 @@
-"""A simulated ring that has all of its ranks in this process."""
+"""A simulated ring with all ranks in this process."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ __all__ = ["SimulatedJobs", "standing_in"]
 
 
 class SimulatedJobs:
-    """Client that makes each request for all ranks, multiplying this process's values by each rank's factor."""
+    """Client that makes each request for all ranks, multiplying this process's values by the rank's factor."""
 
     def __init__(self, jobs, factors):
         self._jobs, self._factors = jobs, factors
@@ -31,7 +31,7 @@ class SimulatedJobs:
 
 @contextlib.contextmanager
 def standing_in(monkeypatch, node, *factors, **options):
-    """A client of a simulated ring that has one node per factor, with these options."""
+    """Create a client of a simulated ring with one node per factor and these options."""
     def simulated(*, gradients, weights, **options):
         return simulate(node=node, **options)
 

@@ -1,4 +1,4 @@
-"""Detection of ranks that do not call init_process_group()."""
+"""Test the detection of ranks that do not call init_process_group()."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.host.pytorch.commands import SCRIPTS, launch
 
 
 class Server:
-    """Stub of a server that some ranks have joined."""
+    """Stub of a server that only some ranks have joined."""
 
     error = None
 
@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """After a first time limit, gradring launch prints one line; after a second one, it ends the run."""
+    """After one timeout, gradring launch prints a line; after a second one, it ends the run."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
@@ -70,7 +70,7 @@ def test_not_awaited():
     ("multiprocessing.spawn", "torch.multiprocessing.spawn"), ("multiprocessing.forkserver", "multiprocessing"),
     ("multiprocessing.resource_tracker", None), ("worker", None)])
 def test_starters(word, way):
-    """Processes that start ranks are recognized by their command lines and by a rank's environment."""
+    """Processes that start ranks are recognized by their command line and a rank's environment."""
     begun = [subprocess.Popen([sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE,
                               env={**os.environ, **environment}) for environment in ({ADDRESS: "x"}, {})]
     try:
@@ -85,7 +85,7 @@ def test_starters(word, way):
 
 
 def test_own_ranks(tmp_path):
-    """If a script starts ranks itself, the error says so, and the run and its processes end in time."""
+    """If a script starts ranks by itself, the error says so, and the run and its processes end in time."""
     begun = time.monotonic()
     printed, errors = launch("-n", 1, "--slow", 3, "--timeout", 20, "--output", tmp_path / "output",
                              SCRIPTS / "own_ranks.py", tmp_path / "begun", expect=1)

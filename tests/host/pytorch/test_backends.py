@@ -14,8 +14,8 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """In this version of PyTorch, every collective gives gloo's results and errors for every type, and the script
-    knows the names of all collectives."""
+    """Every collective of this PyTorch version gives gloo's results and errors for every type. The script knows the
+    names of all collectives."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())

@@ -33,7 +33,6 @@ BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 @pytest.fixture
 def group():
-    """A process group that consists of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""PyTorch scripts on a simulated ring, started by `gradring launch`."""
+"""PyTorch scripts on a simulated ring, started with `gradring launch`."""
 
 import dataclasses
 import json
@@ -26,11 +26,11 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses match gloo's up to rounding, all ranks are bit-identical, and figures are printed."""
+    """Losses match gloo's up to rounding, ranks are bit-identical, and figures are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # sums of four float32 numbers below 1, added in a different order
+    # sums of four float32 numbers below 1 in a different order
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -45,7 +45,7 @@ def test_tutorial(tmp_path):
 
 
 def test_optimizer_on_nodes(tmp_path):
-    """A step on the nodes equals `Job.step` bit for bit, whatever else the script does."""
+    """A step on the nodes matches `Job.step` bit for bit, whatever else the script does."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "on_nodes.py", tmp_path)
     assert not errors
     ranks = [dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in (0, 1)]
@@ -66,8 +66,8 @@ def test_optimizer_on_nodes(tmp_path):
 
 
 def test_failing_ranks(tmp_path):
-    """Only ranks that are late are reported. If a rank is killed during a sum, the other ranks report the reason and
-    end within two seconds, and no process remains."""
+    """Only late ranks are reported. After a rank is killed during a sum, the other ranks report the reason and end
+    within two seconds, and no process remains."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
     cases = plan(4, ranks=3, slow=slow, seed=seed)
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # by then the ranks compute a sum, which takes at least half a second
+        time.sleep(0.3)  # by now the ranks are computing a sum that takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -109,8 +109,8 @@ def running(processes):
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first error of a rank is reported as the reason on all ranks, even if they wait in gloo. The timeout of a
-    process group may be shorter than the ring's."""
+    """A rank's first error is reported as the reason on all ranks, even if they wait in gloo. A process group may
+    have a shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
         "import torch.distributed as dist\n"
@@ -125,27 +125,27 @@ def test_error_of_a_rank(tmp_path):
 
 
 def test_what_is_true_at_each_pass(tmp_path):
-    """All ranks get gloo's values even if optimizers, groups, frozen parameters or types change."""
+    """All ranks get gloo's values, even when optimizers, groups, frozen parameters or types change."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # The ranks' mean factor is 2.5. Steps 2 and 4 use gradients 4 and 64; in steps 1 and 3 a gradient is infinite.
+    # The ranks' mean factor is 2.5; steps 2 and 4 use gradients 4 and 64, steps 1 and 3 have an infinite gradient.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
-    # Adam's steps are 0.5, apart from its epsilon, which float32 rounds away here. Means are 2.5 and -2.
+    # Adam's steps are 0.5 up to epsilon, which float32 rounds away here. The means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
-    # The gradient of the output weight is 1 * 2 r + 2 * 2 in three of four steps; the learning rate is 0.25.
+    # The output weight's gradient is 1 * 2 r + 2 * 2 in three of four steps, with learning rate 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. A momentum of 0.5 gives steps
     # of 1 and 1.5 times the mean, and one of 1 times the mean after a reset.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
-    # Two of five steps are skipped, so the scale is halved twice.
+    # Two of the five steps are skipped, which halves the scale twice.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
     assert ends["circle"] == [-2 * 2.5] * 4
     own = ("Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in one of a process "
            "group of 2")
     assert ends["own_hook"] == [[2.5, 2.5, mean, mean, own] for mean in (1.5, 1.5, 3.5, 3.5)]
-    # Ranks 0 to 3 have 1 to 4 inputs with value 4, so means are 4, 3, 2 and 1.
+    # Ranks 0 to 3 have 1 to 4 inputs of value 4, so the means are 4, 3, 2 and 1.
     assert ends["uneven_inputs"] == [[
         -10.0, "join() must have divide_by_initial_world_size=True, not False",
         "join() must have optimizers of torch.optim, not of gradring.torch"]] * 4
@@ -167,7 +167,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
               "2 steps, 2 forward passes and 2 backward passes")])
 def test_step_that_one_rank_skips(tmp_path, case, text):
-    """If only one rank skips a step, the next operation fails immediately on all ranks, with the cause."""
+    """If only one rank skips a step, the next operation fails immediately on all ranks with the cause."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
     assert errors.rstrip().splitlines()[-1] == (
         f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "

@@ -1,4 +1,4 @@
-"""Optimizers on the nodes, compared with PyTorch's and with `Job.step`, in a single process."""
+"""Optimizers on the nodes, compared with PyTorch's optimizers and with `Job.step`, in a single process."""
 
 import inspect
 import io
@@ -14,14 +14,14 @@ from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # see tests/host/training/test_torch.py
 
 from host.pytorch import optimizers as module  # noqa: E402
 from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: For each case: kind, arguments that torch.optim accepts too, and a job's equivalent optimizer.
+#: For each case: optimizer, arguments that torch.optim also accepts, and the equivalent for a job.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """Two ranks, one with zero gradients and one with twice this process's, so that the mean is exact."""
+    """A client of two ranks, one with zero and one with doubled gradients, so that the mean is exact."""
     with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
         monkeypatch.setattr(module, "client", lambda: client)
         yield client
@@ -66,7 +66,7 @@ def bits(array):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps(ring, case):
-    """Weights equal `Job.step` bit for bit, and weights and state equal PyTorch's up to a few roundings."""
+    """Weights equal `Job.step` bit for bit; weights and state equal PyTorch's up to a few roundings."""
     kind, options, own = CASES[case]
     ours, plain = parameters(), parameters()
     optimizer, theirs = kind(ours, **options), getattr(torch.optim, kind.__name__)(plain, **options)
@@ -81,7 +81,7 @@ def test_steps(ring, case):
             optimizer.step()
             theirs.step()
             np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
-    # Weights and terms are below 4, so their last bit is at most 2 ** -22; each step has a few roundings.
+    # Weights and terms are below 4, so their last bit is at most 2 ** -22, and each step rounds a few times.
     np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
@@ -93,7 +93,7 @@ def test_steps(ring, case):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """All arguments of PyTorch's optimizers are present, with the same defaults."""
+    """All arguments of PyTorch's optimizers exist and have the same defaults."""
     own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
@@ -102,7 +102,7 @@ def test_arguments(kind):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_wrong_arguments(kind):
-    """Unknown arguments, and arguments of PyTorch's optimizers that nodes do not support, are rejected."""
+    """Unknown arguments are rejected, and so are PyTorch arguments that the nodes do not support."""
     for name in set(inspect.signature(kind).parameters) - {"params", *kind._taken, "foreach", "fused"}:
         with pytest.raises(ValueError, match=f"^{name} must be left out with an optimizer on the nodes, not True$"):
             kind(parameters(), **{name: True})
@@ -114,7 +114,7 @@ def test_wrong_arguments(kind):
 
 
 def test_clip(ring):
-    """`clip` has the same effect as `clip_grad_value_` on the mean gradient."""
+    """`clip` has the same effect as `clip_grad_value_` applied to the mean gradient."""
     ours, plain = parameters(), parameters()
     optimizer, theirs = SGD(ours, lr=0.5, clip=0.25), torch.optim.SGD(plain, lr=0.5)
     for side in (ours, plain):
@@ -126,7 +126,7 @@ def test_clip(ring):
 
 
 def test_saved(ring):
-    """A different optimizer continues from saved state bit for bit, including names and schedules."""
+    """A new optimizer continues from saved state bit for bit, including parameter names and schedules."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
     for network in (model, again):
         network[0].bias.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Process groups of all ranks (here, of this process only) on a simulated ring."""
+"""Test process groups of all ranks (here, only of this process) on a simulated ring."""
 
 import datetime
 from concurrent.futures import Future
@@ -29,7 +29,7 @@ class Ring:
 
 
 def test_numbers(monkeypatch):
-    """Groups are numbered in order of creation, and each sum has the number of its group."""
+    """Groups are numbered in order of creation, and each sum carries its group's number."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
     first, second = (process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The server for requests of ranks: disagreement, slow ranks, ranks that end, and time-outs."""
+"""Test the server for requests of ranks: disagreement, slow ranks, ranks that end, and time-outs."""
 
 import re
 import time
@@ -19,8 +19,6 @@ RANKS = 3
 
 
 class Sums:
-    """Stub of jobs that computes sums without a ring."""
-
     def __init__(self):
         self.asked = 0
 
@@ -47,7 +45,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """The error text of several ranks, which must be equal."""
+    """Return the error text of several ranks, which must be the same."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -60,7 +58,7 @@ def test_sum(ranks):
 
 
 def test_state_of_one_rank(ranks):
-    """One rank may request a job's state while the other ranks wait for a sum."""
+    """One rank may request a job's state while other ranks wait for a sum."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 1)]
     assert ranks.clients[2].ask(Save(job=5)) == {"job": 5}
     ranks.clients[2].ask(ones())
@@ -75,7 +73,7 @@ def test_refused_request(ranks):
 
 
 def test_broken_ring(ranks):
-    """When the ring has failed, all further requests of all ranks fail."""
+    """After the ring has failed, all further requests of all ranks fail."""
     assert same_error(ranks.ask(*[Open(lengths=(10,), optimizers=(SGD(0.1),))] * RANKS)) == "Node 1 is broken"
     assert same_error(ranks.ask(*[ones()] * RANKS)) == "Node 1 is broken"
 
@@ -92,7 +90,7 @@ def test_broken_ring(ranks):
 def test_disagreement(ranks, other, text):
     error = same_error(ranks.ask(ones(), other, ones()))
     order = "all ranks must ask for the same in the same order"
-    # The requests of ranks 1 and 2 may be compared in either order.
+    # The requests of ranks 1 and 2 can be compared in either order.
     assert error in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
 
 
@@ -104,7 +102,7 @@ def test_rank_that_leaves(ranks):
 
 
 def test_rank_that_ends(ranks):
-    """If a rank ends, all other ranks get the reason within two seconds, as does every later request."""
+    """If a rank ends, all other ranks get the reason within two seconds, and so does every later request."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 2)]
     time.sleep(0.1)
     begun = time.monotonic()
@@ -123,7 +121,7 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank with an error of its own is given as the reason, even for errors it may have caused."""
+    """The first rank with an error of its own is named as the cause, even for errors it may have caused."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -134,7 +132,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """A rank's error that another rank may have caused is attributed to it if no other rank reports one."""
+    """A rank's error that another rank may have caused is attributed to it if no other rank reports an error."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (
@@ -185,7 +183,7 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """If a group's timeout is shorter than the ring's, the shorter one applies, and the cause is named."""
+    """A group timeout shorter than the ring's takes effect, and the cause is named."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
@@ -229,14 +227,13 @@ def test_fault_of_the_launcher(tmp_path):
 
 
 def test_wrong_request(ranks):
-    """A request with values of wrong types is rejected at its own rank, and no other rank is affected."""
+    """A request with values of wrong types is rejected on its own rank, without affecting other ranks."""
     with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
         ranks.clients[0].ask(AllReduce(values=np.ones(4)))
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
 
 
 def send(ranks, data):
-    """Send raw bytes on the connection of rank 1."""
     ranks.clients[1]._connection._socket.sendall(data)
 
 
@@ -248,7 +245,7 @@ def send(ranks, data):
     (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
 ], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
 def test_other_bytes_of_a_rank(ranks, data, text):
-    """A rank that sends invalid data ends the run; the error gives the rank and the reason."""
+    """A rank that sends invalid data ends the run; the error names the rank and the reason."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     send(ranks, data)
     assert same_error([waiting.exception(10)]).startswith(text)
@@ -258,7 +255,7 @@ def test_other_bytes_of_a_rank(ranks, data, text):
                                                                                                    own=True)],
                          ids=lambda message: type(message).__name__)
 def test_other_messages_first(ranks, tmp_path, message):
-    """If the first message on a connection is invalid, only this connection is closed."""
+    """If the first message on a connection is invalid, only that connection is closed."""
     other = Client(tmp_path / "ring", MESSAGES)
     other.send(message)
     with pytest.raises(EOFError):
@@ -270,7 +267,7 @@ def test_other_messages_first(ranks, tmp_path, message):
 
 
 def test_rank_that_does_not_read(tmp_path):
-    """A rank that does not read its answer blocks no other rank, and is named in the next operation."""
+    """A rank that does not read its answer does not block other ranks, and is named in the next operation."""
     with serving(tmp_path, Sums(), ranks=2, patience=Patience(slow=0.3, timeout=1.5)) as ranks:
         request = ones(1_000_000)
         ranks.clients[1]._connection.send(request)
@@ -280,7 +277,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks suspended by a signal are reported even if no rank waits for them; eventually the run ends."""
+    """Ranks stopped by a signal are reported even if no rank waits for them; eventually, the run ends."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Packets that are read from a waveform equal the golden packets on the wires."""
+"""Packets read from a waveform equal the golden packets on the wires."""
 
 import math
 import random
@@ -19,7 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Write a waveform of nodes sending packets with pauses; return each word's cycle by node and packet."""
+    """Write a waveform of nodes that send packets with pauses; return the cycles by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):
@@ -47,7 +47,7 @@ def wave_of(path, links, *, seed=0):
 
 
 def random_packets(node, *, codecs=PLAIN, seed=0):
-    """For each codec, a packet and the elements that it decodes to."""
+    """Return a packet for each codec, with the elements that it decodes to."""
     generator = np.random.default_rng([seed, node])
     packets = []
     for sequence, name in enumerate(codecs):
@@ -116,14 +116,14 @@ def test_damaged_packets():
 
 
 def test_packets_with_a_codebook():
-    """Without the codebook, a packet's elements are unknown, and its words are not shown as elements."""
+    """Without the codebook, a packet's elements are unknown, so its words are not shown as elements."""
     name = next(name for name, codec in CODECS.items() if codec.codebook_words)
     seen = _seen(packet(Header(codec=CODECS[name].code, length=4), [1]))
     assert (seen.codec, seen.elements, seen.roles[3]) == (name, None, ("payload0", None))
 
 
 def test_packet_wave(tmp_path):
-    """In each cycle, the waveform shows the current word, elements as floats, and states by name."""
+    """In each cycle, the waveform shows the current word, elements as floats, and named states."""
     links = [random_packets(node, codecs=("raw", "zero_value"), seed=2) for node in range(2)]
     wave_of(tmp_path / "ring.vcd", [[packet(header, payload) for header, payload, _ in link] for link in links])
     wave = Wave(tmp_path / "ring.vcd")

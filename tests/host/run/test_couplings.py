@@ -1,4 +1,4 @@
-"""Couplings between options: each one is tested, and random pairs either run or are rejected by name."""
+"""Couplings between options: each is tested, and random pairs either run or are rejected by name."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SEED = 20
 
 
 def tries(coupling):
-    """Yield RunSpecs that set the coupling's option, for each value of the option on which it depends."""
+    """Yield run descriptions that set the coupling's option, for each value of the option it depends on."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -29,7 +29,7 @@ def tries(coupling):
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
 def test_each(coupling):
-    """Each coupling rejects some values of its option with its own message and accepts all other values."""
+    """Each coupling rejects some values with its own message and accepts all other values."""
     refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
     assert refused
     assert len(refused) < len(list(tries(coupling)))
@@ -42,18 +42,18 @@ def test_each(coupling):
 
 
 def test_number():
-    """The number of couplings is fixed here, so that adding one is a deliberate change."""
+    """The number of couplings is fixed here to make adding one a deliberate change."""
     assert len(COUPLINGS) == 69
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
-#: Options that apply to schedules with a training loop of their own.
+#: Options that schedules with their own training loop accept.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with its own loop accepts its options; for any other one, the error names both."""
+    """A schedule with its own loop accepts its options; with any other option, the error names both."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():
@@ -79,7 +79,7 @@ def test_fields():
 
 
 def test_pairs(tmp_path, monkeypatch):
-    """Random pairs of options either pass the check or are rejected with one line that names both options."""
+    """Random pairs of options pass the check or are rejected with one line that names both options."""
     monkeypatch.chdir(tmp_path)
     outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
     assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []

@@ -1,4 +1,4 @@
-"""Runs described by a file, and reports that are used to repeat a run."""
+"""Test runs described by a file, and reports used to repeat a run."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ EQUAL = ["losses of 2 steps: equal to those of the report", "cycles of 2 steps: 
 
 
 def test_comparison():
-    """Each kind of figure that differs is reported, together with the first step where it differs."""
+    """Each kind of figure that differs is reported, with the first step where it differs."""
     assert comparison(REPORT, copy.deepcopy(REPORT)) == EQUAL
     for name, line in (("loss", 0), ("cycles", 1), ("words_sent", 2)):
         other = copy.deepcopy(REPORT)
@@ -47,7 +47,7 @@ def test_other_reports(tmp_path):
 
 
 def test_report_again(run, succeed, nodes_of, tmp_path):
-    """A report and its run.toml describe the same run, whether unchanged or modified by options."""
+    """A report and its run.toml describe the same run, unchanged or modified by options."""
     nodes_of("default")
     first, folder = tmp_path / "first", ("--output", tmp_path / "second")
     assert run("train", "--nodes", 2, "--steps", 2, "--hidden", "none", "--batch", 200, "--set", "workload.seed=3",
@@ -65,14 +65,14 @@ def test_report_again(run, succeed, nodes_of, tmp_path):
     code, out, err = run("train", first / "run.toml", "--set", "optimizer.momentm=0.5", *folder)
     assert (code, out) == (1, "")
     assert err.endswith("not 'momentm': did you mean momentum or moments?\n")
-    # If the output folder is the report's own, the earlier report is moved aside.
+    # If the output folder is the report's own, the earlier report is moved to previous/.
     out = succeed("train", first / "report.json", "--output", first)
     assert "cycles of 2 steps: equal to those of the report" in out
     assert json.loads((first / "previous" / "report.json").read_text()) == content
 
 
 def test_old_spelling(run, tmp_path, capsys):
-    """Command lines in the previous release's spelling work and print a warning."""
+    """Command lines in the previous release's spelling work but print a warning."""
     code, out, err = run("relay-nodes", "--sets=3", "--rate", -1, "--output", tmp_path)
     assert (code, out) == (1, "")
     warning, error = err.splitlines()

@@ -1,4 +1,4 @@
-"""Descriptions of runs: input and output as text, TOML and JSON, and invalid input."""
+"""Test run descriptions: reading and writing them as text, TOML and JSON, and invalid input."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from tests.run_pairs.drawing import FIELDS, pairs
 
 
 def drawn(count, seed=5):
-    """Random run descriptions; combinations of fields that belong to different schedules are skipped."""
+    """Draw random run descriptions, skipping combinations of fields of different schedules."""
     for _, values in pairs(random.Random(seed), count):
         try:
             yield RunSpec().replace(dict(values))
@@ -36,7 +36,7 @@ def test_in_and_out():
 
 
 def test_every_field(tmp_path):
-    """Each value of each field is written and read back correctly."""
+    """Every value of every field can be written and read back."""
     for path, values in FIELDS.items():
         for value in values:
             spec = RunSpec().replace({path: value})
@@ -57,7 +57,7 @@ def test_defaults_are_left_out():
 
 
 def test_defaults():
-    """Adding defaults to a description that has all of them changes nothing; explicit values are kept."""
+    """Adding defaults to a description with all defaults changes nothing; explicit values are kept."""
     for spec in drawn(300, seed=6):
         full = with_defaults(spec)
         assert with_defaults(full) == full
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """Defaults are removed from a complete description, as found in reports, so that it can be modified."""
+    """Removing defaults from a complete description, as found in reports, allows it to be modified."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)
@@ -94,7 +94,7 @@ def test_known_defaults(texts, path, value):
 
 
 def test_schedules():
-    """A field of a schedule selects that schedule, and fields of two different schedules are rejected."""
+    """A field of a schedule selects the schedule; fields of two different schedules are rejected."""
     assert RunSpec().schedule is None
     assert with_defaults(RunSpec()).schedule == Update()
     assert with_texts(RunSpec(), ["schedule.overlap=layers"]).schedule == Program(overlap="layers")

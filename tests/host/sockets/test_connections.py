@@ -1,4 +1,4 @@
-"""Connections of a server: limits on size, time and number, and peers that do not read."""
+"""Server connections: limits on size, time and number, and peers that do not read."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def connect(tmp_path, server):
-    """Create connections that are closed at the end of the test."""
+    """Create connections that are closed when the test ends."""
     made = []
 
     def make(data=b""):
@@ -40,7 +40,7 @@ def connect(tmp_path, server):
 
 
 def polled(server, seconds=5.0, *, until=None):
-    """Events until the given time has passed or an event of the given class arrives; polls at least once."""
+    """Collect events until the time is over or an event of the given class arrives; polls at least once."""
     events, limit = server.poll(0.02), time.monotonic() + seconds
     while time.monotonic() < limit:
         if until is not None and any(isinstance(message, until) for _, message in events):
@@ -71,7 +71,7 @@ def test_pieces(server, connect):
 
 
 def test_first_message_alone(server, connect):
-    """Messages from an unadmitted peer are read one at a time, and none is read after it is closed."""
+    """Messages from an unadmitted peer are read one at a time, and never after it has been closed."""
     connect(LISTEN * 3)
     (peer, _), = polled(server, until=Listen)
     assert [message for _, message in server.poll(0)] == [Listen()]
@@ -96,7 +96,7 @@ def test_unknown(server, connect, data, reason):
 
 
 def test_many(server, connect):
-    """If there are too many unknown peers, the oldest ones are closed."""
+    """If there are too many unknown peers, the oldest are closed."""
     connections = [connect() for _ in range(5)]
     events = polled(server, 0.1)
     assert [end.reason for _, end in events] == ["must send its first message before others come"] * 2
@@ -107,7 +107,7 @@ def test_many(server, connect):
 
 
 def test_half(server, connect):
-    """An admitted peer may be silent, but must complete each message that it begins."""
+    """An admitted peer may stay silent, but must complete each message that it begins."""
     connection, peer = admitted(server, connect)
     assert polled(server, 0.5) == []
     connection.sendall(LISTEN[:9])
@@ -117,7 +117,7 @@ def test_half(server, connect):
 
 
 def test_time_without_polls(server, connect):
-    """The time during which the server does not poll is not counted against a peer."""
+    """Time during which the server does not poll is not counted against a peer."""
     connection, _ = admitted(server, connect)
     connection.sendall(LISTEN[:9])
     assert server.poll(0.1) == []
@@ -127,7 +127,7 @@ def test_time_without_polls(server, connect):
 
 
 def test_unread_answer(server, connect):
-    """A peer that does not read its answer blocks no other peer, and is closed after its time limit."""
+    """A peer that does not read its answer does not block the rest, and is closed after its time limit."""
     slow, peer = admitted(server, connect)
     quick, other = admitted(server, connect)
     slow.sendall(LISTEN)
@@ -143,7 +143,7 @@ def test_unread_answer(server, connect):
 
 
 def test_large_messages(tmp_path):
-    """Messages that are too large for a single call of a socket pass in both directions."""
+    """Messages that are too large for one socket call pass in both directions."""
     server = Server(tmp_path / "socket", MESSAGES, limits=Limits(first_bytes=1 << 24))
     values = np.arange(1_000_000, dtype=np.float32)
     ended = threading.Event()

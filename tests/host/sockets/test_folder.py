@@ -1,4 +1,4 @@
-"""Socket folders: where they are created, and which ones are removed."""
+"""Socket folders: where they are created and which of them are removed."""
 
 import fcntl
 import os
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """An empty temporary folder for one test; no other folder can be selected."""
-    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as a socket's path must be
+    """Empty temporary folder for one test; no other folder can be selected."""
+    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, since it is part of a socket's path
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())
     yield folder
@@ -27,7 +27,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def killed(temporary):
-    """A folder that a killed process has left, with its socket."""
+    """Folder left by a killed process, with its socket."""
     code = ("import os, signal, socket\n"
             "from host.sockets.folder import socket_folder\n"
             "with socket_folder() as folder:\n"
@@ -40,7 +40,7 @@ def killed(temporary):
 
 
 def test_abandoned(temporary):
-    """The next start removes the folder of a killed process. It keeps links, folders of living processes or of other
+    """The next start removes the folder of a killed process. It keeps links, folders of running processes or other
     users, folders without a lock, and folders with other files."""
     abandoned = killed(temporary)
     other = temporary / "other"
@@ -76,7 +76,7 @@ def test_another_users(temporary, monkeypatch):
 
 
 def test_locked(temporary):
-    """A folder is in use while its lock is held, whether its process is alive or not."""
+    """A folder is in use for as long as its lock is held, even if its process has ended."""
     abandoned = killed(temporary)
     with (abandoned / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

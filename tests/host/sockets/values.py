@@ -1,4 +1,4 @@
-"""Random values of all types that a message can contain."""
+"""Random values of all types that a message can carry."""
 
 import math
 import struct

@@ -1,8 +1,8 @@
-"""Tables in the documentation with means over seeds, from runs of digits on golden nodes.
+"""Tables of means over seeds for the documentation, from training on digits with golden nodes.
 
 ``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
 ``int16``; ``density`` and ``settings`` print the tables of docs/masking/masking.md, and ``text`` prints the tables of
-docs/text.md. Nodes of gateware compute the same bits.
+docs/text.md. Gateware nodes would give the same bits.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from host.training.workloads import CharacterModel
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
 
-#: Target accuracy of a run, and number of images in the test set.
+#: Target accuracy of a run, and the number of images in the test set.
 TARGET, IMAGES = 0.97, 360
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 
 
 class Counting(GoldenRing):
-    """A ring that records, for each step, the fraction of elements that each node keeps."""
+    """Ring that records the fraction of elements that each node keeps in each step."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
@@ -75,7 +75,7 @@ def print_heading(*names):
 
 
 def epoch_of(training):
-    """First epoch that reaches the target accuracy, or 99 if there is none."""
+    """First epoch that reaches the target accuracy, or 99 if none does."""
     return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
 
 
@@ -119,13 +119,13 @@ def int16(seeds):
 
 
 def sparse(seed, *, nodes=4, **options):
-    """Run a training with sparse gradients; return the result and the ring."""
+    """Train with sparse gradients; return the result and the ring."""
     ring = Counting(nodes)
     return run(ring, {"seed": seed, "density": 0.1}, **options), ring
 
 
 def density(seeds):
-    """Print the accuracy with sparse gradients, by seed."""
+    """Print the accuracy with sparse gradients for each seed."""
     print_heading("seed", "accuracy dense, %", "sparse, %", "density sent, %", "hop by hop, %", "share kept, %",
                   "threshold")
     for seed in range(seeds):
@@ -140,7 +140,7 @@ def density(seeds):
 
 
 def settings(seeds):
-    """Print the accuracy with sparse gradients for various other settings."""
+    """Print the accuracy with sparse gradients for other settings."""
     print_heading("", "seeds", "dense, sparse, %", "mean, least difference", "more than a point below",
                   "density sent, mean, most, %")
     slow = SGD(learning_rate=0.8, momentum=0.7)
@@ -174,7 +174,7 @@ def settings(seeds):
 
 
 def text(seeds):
-    """Print held-out losses minus the bigram model's loss, and the batch losses of a run of 200 steps."""
+    """Print held-out losses relative to the bigram model, and batch losses of runs of 200 steps."""
     print_heading("steps", "seed", *(f"step {step}" for step in range(50, 301, 50)), "0.1 below at step")
     losses = {}
     for steps in (150, 200, 300):

@@ -1,8 +1,8 @@
-"""Cycles of steps after a resume, minus the cycles of an uninterrupted run, as a table in Markdown.
+"""Print how many more cycles steps take after a resume than in an uninterrupted run, as a Markdown table.
 
     python -m tests.host.training.resumed
 
-trains each run, and resumes it from each of its checkpoints.
+trains each configuration and resumes it from each of its checkpoints.
 """
 
 import itertools
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def train(folder, *options):
-    """Train with the command, and return the cycles of each step or quorum update."""
+    """Run the train command and return the cycles of each step or quorum update."""
     sys.argv = ["gradring", "train", *options, "--output", str(folder)]
     try:
         cli.main()
@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Sum over all steps of the differences in cycles, for a resume from each checkpoint except the last."""
+    """For each checkpoint except the last, return the cycle difference of the resumed run, summed over its steps."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):

@@ -1,6 +1,6 @@
-"""Short training runs on golden models, with a digest of each run's weights, losses and measures.
+"""Short training runs on golden models that print a digest of the weights, losses and measures.
 
-This is a separate program because numpy examines the processor and the environment only when it is loaded.
+This is a separate program because numpy checks the processor and the environment only on import.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tests.host.golden import GoldenRing, compute_options
 
 
 def runs():
-    """Ring, workload and configuration of each run, by name."""
+    """Yield the name, ring, workload and configuration of each run."""
     config = TrainingConfig(max_steps=6, interval=3)
     yield "momentum", GoldenRing(4), Classifier(digits(), (64,)), config
     yield "codebook", GoldenRing(3, weight_codec="table32"), Classifier(digits(), (16,)), dataclasses.replace(

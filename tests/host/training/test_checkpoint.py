@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file that is older than format 1 is not ignored, but is rejected with the reason."""
+        """A file older than format 1 is not ignored, but rejected with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """A checkpoint with long option values is recognized as a checkpoint of the same run."""
+        """A checkpoint with long option values is recognized as belonging to the same run."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -125,7 +125,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_after_every_step(few, lines, tmp_path, name):
-    """A run that resumes on a different ring with a new model reports the figures of an uninterrupted run."""
+    """A run resumed on a different ring with a new model reports the same figures as an uninterrupted run."""
     options, config = RUNS[name]
 
     def begin():
@@ -153,8 +153,6 @@ def test_goes_on_after_every_step(few, lines, tmp_path, name):
 
 
 class Session:
-    """A session with a golden ring and a clock that counts updates."""
-
     def __init__(self):
         self.ring, self.golden = GoldenRing(2), True
         self.seconds = 0.25
@@ -167,7 +165,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment, and send a signal in the given step; steps of all runs are counted."""
+    """Run the experiment and send a signal in the given step, counting the steps of all runs."""
     signals, done = Signals(), []
 
     def step(training):
@@ -213,7 +211,7 @@ class TestExperiment:
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):
-        """A checkpoint is written at every interval, and always at the end of each run."""
+        """A checkpoint is written at every interval and at the end of each run."""
         kept = []
         monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
             (content["run"], content["state"]["batches"]["number"])))
@@ -235,7 +233,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """If a signal's exception is discarded in a finalizer, the second signal still ends the step."""
+        """If the exception of a signal is lost in a finalizer, the second signal still ends the step."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -250,7 +248,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step that takes longer than the grace period is interrupted, but a step that completes is not."""
+        """A step that exceeds the grace period is interrupted, but a step that completes is not."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -269,10 +267,11 @@ class TestExperiment:
 
 
 def test_killed(tmp_path):
-    """A run of 24 steps on the Verilated ring is killed by SIGKILL at random instants until this has happened 20
-    times, and a new process resumes it each time. A process that only writes checkpoints is killed as well."""
+    """A run of 24 steps on the Verilated ring is killed by SIGKILL at random times, 20 times in total, and each time
+    a new process resumes it. A process that only writes checkpoints is killed as well.
+    """
     kills, seed = 20, 16
-    library(CONFIGS["mx9"])  # built in advance, so that the processes need not wait
+    library(CONFIGS["mx9"])  # built in advance, so that the processes do not have to wait
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)

@@ -1,4 +1,4 @@
-"""Tables of the documentation, computed with few examples: tests/host/training/figures.py."""
+"""Tables of the documentation, computed with only a few examples: tests/host/training/figures.py."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.host.training import figures
 
 @pytest.mark.parametrize(("name", "rows"), [("optimizers", 7), ("int16", 6), ("density", 1), ("settings", 8)])
 def test_tables(name, rows, few, monkeypatch, capsys):
-    """Each table has a heading and one row per setting or seed, all with the same number of cells."""
+    """Each table has a heading and one row per setting or seed, with equal numbers of cells."""
     monkeypatch.setattr(figures, "digits", lambda: few)
     kept = figures.sparsifier.Threshold, figures.Reference.sparsify, figures.NodeOperations.sparsify
     figures.TABLES[name](1)

@@ -1,4 +1,4 @@
-"""Training on text on golden models, with scores and gradients that the nodes mask."""
+"""Training on text with golden models, where nodes mask scores and gradients."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def small(lines, **options):
 
 class TestText:
     def test_reaches_the_bar(self):
-        """Training as on the command line, but with fewer steps and only on the golden model."""
+        """A shorter version of the command-line training run, on the golden model only."""
         workload = CharacterModel(topics(context=16))
         config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
         training = train(GoldenRing(4), workload, config)
@@ -33,7 +33,7 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """Masks applied by nodes give the same bits as the model's own masks, even if some shares are empty."""
+        """Masks applied by the nodes give the same bits as masks applied by the model, even for empty shares."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)

@@ -74,7 +74,7 @@ class TestSettings:
         assert SGD(learning_rate=0.5).settings(1, gradient_scale=1).clip == math.inf
 
     def test_momentum_starts_with_the_gradient(self):
-        """Dampening has no effect in the first step, as in PyTorch."""
+        """Dampening has no effect in the first step, just as in PyTorch."""
         optimizer = SGD(learning_rate=0.5, momentum=0.75, dampening=0.25)
         expected = Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.75, first_gain=1)
         assert optimizer.settings(1, gradient_scale=1) == expected
@@ -105,7 +105,7 @@ class TestSettings:
             plain, rule=Rule.ADAMW, weight_factor=1 - 0.5 * 0.25)
 
     def test_scheduled_learning_rate(self):
-        """A scheduled learning rate replaces the optimizer's rate everywhere, even in AdamW's weight decay."""
+        """A learning rate schedule replaces the optimizer's rate everywhere, including AdamW's weight decay."""
         for optimizer in (SGD(learning_rate=1), Adam(learning_rate=1), AdamW(learning_rate=1, weight_decay=0.5)):
             scheduled = optimizer.settings(4, gradient_scale=1, learning_rate=0.25)
             assert scheduled == dataclasses.replace(optimizer, learning_rate=0.25).settings(4, gradient_scale=1)
@@ -114,7 +114,7 @@ class TestSettings:
 
 class TestRegisters:
     def test_names(self):
-        """Every optimizer setting has a register, and vice versa; all remaining registers belong to masks."""
+        """Every optimizer setting has a register, and all remaining registers belong to masks."""
         floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
         floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
         assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}
@@ -168,7 +168,7 @@ class TestMoments:
         (0.0, True), (0.9, True), (0.99, True), (0.996, True), (1 - 1 / 258, True), (1 - 1 / 258 + 1e-6, False),
         (0.998, False), (1 - 2**-9, False), (0.999, False)])
     def test_falls(self, decay, expected):
-        """The result of ``falls`` is true if all stored moments decay in 400 steps, and false if some stick."""
+        """``falls`` returns True if all stored moments decay within 400 steps, and False if some get stuck."""
         assert falls(decay) is expected
         values = np.arange(128, 256, dtype=np.float32)
         for _ in range(400):

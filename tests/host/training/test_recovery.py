@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Training on rings with links that fail occasionally, and on rings with links that fail permanently."""
+"""Training on rings with links that fail occasionally or permanently."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from tests.host.golden import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())
-#: Configurations of the nodes and of their training, by name.
+#: Configurations of the nodes and of their training, keyed by name.
 RUNS = {
     "momentum": (NodeConfig(), RUN),
     "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
@@ -35,7 +35,7 @@ RUNS = {
 
 
 class Faults:
-    """Causes a link fault in five of a ring's updates.
+    """Injects a link fault into five of a ring's updates.
 
     Members
     -------
@@ -47,7 +47,7 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # If nodes have programs, they perform an update by running a program.
+        # Nodes that support programs perform an update by running one.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring continues to work if a link loses only some of its credits.
+        # A ring keeps working if a link loses only some of its credits.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -97,22 +97,20 @@ class Faults:
                      bit=int(self.generator.integers(32)))
 
     def flip_last(self, link, first, last, begun):
-        """Flip the bit that marks the last word of a packet."""
         link.corrupt(word=int(self.generator.integers(first.words_carried, last.words_carried)), bit=32)
 
     def lose_word(self, link, first, last, begun):
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """Drop all credits after the last word, update after update, until the link has no credits left."""
+        """Drop all credits after the last word of each update, until the link has none left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
-        """Cut the link for the second half of the update."""
+        """Cut the link during the second half of the update."""
         link.cut((begun + last.last_word) // 2, last.last_word + 1)
 
     def check(self, fault, first, now):
-        """Check that the intended fault has occurred."""
         lost = now.words_dropped - first.words_dropped, now.credits_dropped - first.credits_dropped
         flipped = now.words_corrupted - first.words_corrupted
         if fault in (self.flip, self.flip_last):
@@ -125,7 +123,7 @@ class Faults:
 
 
 def digest(ring, config, length):
-    """Digest of all state that the nodes keep between steps."""
+    """Digest of all state that nodes keep between steps."""
     vectors = [ring.memory.read_weights(length)]
     if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
@@ -139,7 +137,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """Figures of a training run without repeats and cycles: steps take more cycles with fewer credits."""
+    """Figures of a training run except repeats and cycles: with fewer credits, steps take more cycles."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -185,7 +183,7 @@ class TestFaults:
 
 
 class Failing:
-    """Makes calls of a method fail after they have done their work; the given call numbers start at 1."""
+    """Make the given calls of a method (counted from 1) fail after they have done their work."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -205,7 +203,7 @@ class Failing:
 
 
 class TestTries:
-    """Repeated steps on golden models of integer nodes, after commands that fail with memories changed."""
+    """Steps on golden integer nodes are repeated after commands that fail with memories changed."""
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
@@ -220,7 +218,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Up to the maximum number of retries, failed calls change no bit, in steps or when weights are sent."""
+        """Up to the retry limit, failed calls change no bit, in steps or while sending weights."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean

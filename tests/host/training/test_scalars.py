@@ -1,4 +1,4 @@
-"""Functions of single numbers in binary64, compared with the math library."""
+"""Scalar binary64 functions, compared with the math library."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Each worker's share of the examples, and the endless sequence of its batches."""
+"""Partition of the examples into workers' shares, and each worker's endless sequence of batches."""
 
 import functools
 
@@ -23,7 +23,7 @@ def test_each_example_once():
 
 
 def test_own_classes():
-    """With a skew, this fraction of examples is from neighbouring classes; without it, all classes occur."""
+    """A skew gives this fraction of examples from neighbouring classes; without it, all classes occur."""
     own = Shares(LABELS, workers=4, skew=0.9, seed=2)
     for worker in range(4):
         counts = np.sort(np.bincount(LABELS[examples(own, worker)], minlength=10))[::-1]
@@ -33,7 +33,7 @@ def test_own_classes():
 
 
 def test_batches():
-    """All batches have the same size; each pass visits every example once, in a new order given by the seed."""
+    """All batches have the same size; each pass visits every example once, in an order given by the seed."""
     shares = Shares(LABELS, workers=4, skew=0.5, seed=3)
     size = 8
     taken = np.concatenate([shares.batch(1, number, size) for number in range(25)])

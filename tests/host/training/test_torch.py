@@ -1,8 +1,8 @@
-"""Optimizers on the golden model, which the gateware matches bit for bit, compared with PyTorch's.
+"""Compare the golden model's optimizers, which the gateware matches bit for bit, with PyTorch's.
 
-Both compute in binary32, but they order operations differently (docs/training/theory.md gives the details), so each
-is within a few roundings of the exact result, but rarely on the same side of it. All comparisons therefore use the
-ulp of the largest term of an update, see :func:`largest_term`.
+Both compute in binary32 but order operations differently (see docs/training/theory.md), so each is within a few
+roundings of the exact result and the two rarely agree exactly. Differences are therefore measured in ulps of an
+update's largest term; see :func:`largest_term`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from sim.golden import ring as golden
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: run `make .venv/.torch` for the comparison with torch.optim")
-# With two threads, a process's first square roots once had only 12 correct bits; one thread avoids this race.
+# With two threads, a race once left the first square roots of a process with only 12 correct bits.
 torch.set_num_threads(1)
 
 WEIGHTS = 32768
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 
 def torch_optimizer(optimizer, parameter):
-    """PyTorch's optimizer of the same name, with separate operations instead of fused kernels."""
+    """Create the corresponding PyTorch optimizer, without fused kernels."""
     options = {"lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay, "foreach": False}
     if isinstance(optimizer, SGD):
         return torch.optim.SGD([parameter], momentum=optimizer.momentum, dampening=optimizer.dampening,
@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Gradients, weights and moments of many magnitudes, some of them zero; at step 1, all moments are zero."""
+    """Draw gradients, weights and moments over a wide range, some of them zero; at step 1 moments are zero."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -76,7 +76,7 @@ def draw(step):
 
 
 def step_of_torch(optimizer, step, gradients, weights, first, second):
-    """PyTorch's new weights after one step that starts from this state."""
+    """Return the weights after one PyTorch step from the given state."""
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     parameter.grad = torch.from_numpy(gradients.copy())
     if optimizer.clip is not None:
@@ -98,12 +98,12 @@ def step_of_golden(optimizer, step, gradients, weights, first, second):
 
 
 def largest_term(optimizer, step, gradients, weights, first, second):
-    """Exact new weights, the magnitude of each update's largest term, and the largest term except the weight.
+    """Return exact new weights, the largest term of each update, and the largest term except the weight.
 
-    The terms are the weight w before and after, learning rate · step, and the terms of the step's sum, each times the
-    same factor. For SGD and momentum these are g, weight_decay·w, and the terms of m' (momentum·m, g and
-    weight_decay·w with their factors); for Adam and AdamW they are the terms of m': b1·m, (1 - b1)·g and (1 -
-    b1)·weight_decay·w. Where terms cancel, the error of the largest one remains in the sum.
+    The terms are the weight w before and after the update, learning rate · step, and the summands of the step scaled
+    by the same factor. For SGD and momentum the summands are g, weight_decay·w, and the terms of m' (momentum·m, g
+    and weight_decay·w with their factors). For Adam and AdamW they are the terms of m': b1·m, (1 - b1)·g and (1 -
+    b1)·weight_decay·w. If terms cancel, the rounding error of the largest one remains.
     """
     g, w, m, v = (values.astype(np.float64) for values in (gradients, weights, first, second))
     if optimizer.clip is not None:
@@ -142,25 +142,25 @@ class TestOneStep:
         exact, largest, rest = largest_term(optimizer, step, *state)
         ulp = np.spacing(largest.astype(np.float32)).astype(np.float64)
         difference = np.abs(ours.astype(np.float64) - theirs) / ulp
-        # In training, this is the usual case: the weight is several times larger than the terms added to it.
+        # The usual case in training: the weight is several times larger than the terms added to it.
         small = rest <= np.abs(state[1]) / 4
         assert small.sum() >= 4096
         print(f"{name}, step {step}: at most {difference[small].max():.2f} ulp where the step is small, "
               f"{difference.max():.2f} ulp anywhere; from the exact result at most "
               f"{np.max(np.abs(ours - exact) / ulp):.2f}, torch {np.max(np.abs(theirs - exact) / ulp):.2f}; "
               f"{np.mean(ours == theirs):.1%} the same")
-        # The error on each side is the last rounding, of half an ulp, plus the error of its step: at most five
-        # roundings, each of at most a quarter of an ulp here.
+        # Each side's error is half an ulp from the last rounding plus the error of its step: at most five roundings,
+        # each of at most a quarter of an ulp here.
         assert difference[small].max() <= 2
-        # Adam has about ten roundings on each side (two factors, two products and a sum for m'; half that number for
-        # v', since a root halves relative errors; then the root, its sum with epsilon, the quotient, the learning
-        # rate and its product). Where the step exceeds the weight, torch itself is more than four ulp from the exact
-        # result, so no result, not even the exact one, is within two ulp of it everywhere.
+        # Adam has about ten roundings on each side (two factors, two products and a sum for m'; half as much for v',
+        # since a root halves relative errors; then the root, its sum with epsilon, the quotient, the learning rate
+        # and its product). Where the step exceeds the weight, torch itself is over four ulp from the exact result, so
+        # no result, not even the exact one, is within two ulp of it everywhere.
         assert difference.max() <= (6 if optimizer.planes == 2 else 2)
 
     def test_momentum_alone_is_the_same(self):
-        """All bits are equal if the learning rate is a power of two: torch orders the operations in the same way, and
-        its last product, which is not rounded, makes no difference."""
+        """If the learning rate is a power of two, all bits are equal: torch uses the same order of operations, and
+        its final product is exact, so it does not matter that torch does not round it."""
         optimizer = SGD(learning_rate=0.5, momentum=0.9)
         for step in STEPS:
             state = draw(step)
@@ -169,14 +169,14 @@ class TestOneStep:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
 def test_clipping(clip):
-    """Clipping gives the same values as PyTorch's, also for infinities, subnormal numbers and NaN."""
+    """Clipping matches PyTorch, also for infinities, subnormal numbers and NaN."""
     gradients = np.concatenate([draw(1)[0], np.array(
         [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
     parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
     parameter.grad = torch.from_numpy(gradients.copy())
     torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
     ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-    # If clip is zero, our result is a zero with the gradient's sign, and torch's is a zero with the limit's sign.
+    # With a limit of zero, we return a zero with the gradient's sign, but torch a zero with the limit's sign.
     np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 
@@ -188,12 +188,11 @@ class TestTraining:
         AdamW(), AdamW(learning_rate=0.01, clip=0.01),
     ], ids=lambda optimizer: f"{optimizer.name}-{optimizer.learning_rate}")
     def test_loss_curve(self, optimizer):
-        """Losses of 200 steps of the digits perceptron on the same batches.
+        """The losses of a digits perceptron agree over 200 steps on the same batches.
 
-        Losses differ by less than one part in 10,000, that is, they agree to four digits. The weights of the two runs
-        diverge by an ulp here and there, which by itself changes a loss in the seventh digit. Steps that are small
-        enough for the loss to fall smoothly do not amplify this difference. (Large steps do: if an activation is
-        within an ulp of zero, its gradient appears or disappears, and the runs diverge.)
+        They agree to four digits. Some weights of the two runs differ by an ulp, which changes the loss only in its
+        seventh digit. Steps small enough for the loss to fall smoothly do not amplify this difference. (Large steps
+        do: an activation within an ulp of zero may gain or lose its gradient, and the runs diverge.)
         """
         data = digits()
         generator = np.random.default_rng(0)

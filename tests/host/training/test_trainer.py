@@ -1,4 +1,4 @@
-"""Training on golden models: accuracy, steps, and non-finite gradients."""
+"""Training on golden models: accuracy, number of steps and non-finite gradients."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from tests.host.golden import GoldenRing, after
 
 
 def epochs_to_target(data, name):
-    """First epoch with 97 % accuracy for seeds 0 to 9, or 99 if there is none."""
+    """First epoch with at least 97 % accuracy for each of the seeds 0 to 9; 99 if there is none."""
     runs = [train(GoldenRing(4), data, TrainingConfig(optimizer=create(name), seed=seed)) for seed in range(10)]
     return [next((epoch for epoch, accuracy in enumerate(run.measures, start=1) if accuracy >= 0.97), 99)
             for run in runs]
@@ -48,7 +48,7 @@ class TestAccuracy:
 
     @pytest.mark.parametrize("name", [OptimizerName.ADAM, OptimizerName.ADAMW])
     def test_fewer_epochs_than_sgd(self, data, plain_epochs, name):
-        """At least 8 of 10 seeds need fewer epochs than with SGD; docs/training/figures.md has more seeds."""
+        """At least 8 of 10 seeds need fewer epochs than with SGD; docs/training/figures.md covers more seeds."""
         ahead = [epochs < plain for epochs, plain in zip(epochs_to_target(data, name), plain_epochs, strict=True)]
         assert ahead[0]
         assert sum(ahead) >= 8, ahead
@@ -65,7 +65,7 @@ class TestSteps:
         assert training.losses[1] < training.losses[0]
 
     def test_nodes_agree_with_one_node(self, few):
-        """Losses of four nodes and of one node differ only by the order of additions."""
+        """Losses with four nodes and with one node differ only by the order of the additions."""
         config = TrainingConfig(epochs=2, batch=10, hidden=(5,))
         single, four = (train(GoldenRing(nodes), few, config) for nodes in (1, 4))
         assert [step.loss for step in four.steps] == pytest.approx([step.loss for step in single.steps], rel=1e-4)
@@ -122,7 +122,7 @@ class TestSteps:
 
 class TestNonFinite:
     def test_nan_among_gradients(self, few):
-        """If an image in a node's share contains a NaN, the step fails, and the message names the node."""
+        """If an image in a node's share contains NaN, the step fails with an error that names the node."""
         images = few.train_x.copy()
         images[:, 3] = np.nan
         broken = dataclasses.replace(few, train_x=images)

@@ -102,7 +102,7 @@ class TestOnNodes:
         assert all(step.sparsify_cycles for step in training.steps)
 
     def test_causal(self, ring):
-        """Changing a character does not change any earlier output; without the nodes' masks it would."""
+        """Changing a character does not change earlier outputs; without the nodes' masks it would."""
         workload = CharacterModel(Text(topics(context=16).train[:20], topics(context=16).test[:2]))
         model = workload.model
         workload.initialize(5)

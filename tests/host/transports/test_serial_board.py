@@ -34,7 +34,7 @@ JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
 
 
 def outcome(ring, *, job=JOB, **options):
-    """Outcome of a short job: losses, accuracies, and the bits of the weights."""
+    """Result of a short job: losses, accuracies, and the bits of the weights."""
     training = train(ring, digits(), job, **options)
     assert training.bit_exact
     return training.losses, training.measures, ring.memory.read_weights(650).view(np.uint32).tolist()
@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Outcome of the job on a ring, simulated in this process, of nodes with different configurations."""
+    """Result of the job on a ring of differently configured nodes, simulated in this process."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -114,7 +114,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         assert np.array_equal(pending[0].result(), payload)
         assert pending[1].result().size == payload.size
         assert devices[1].ping(payload[:3]).tolist() == payload[:3].tolist()
-        # A board that was opened by another program or reset has lost the data in transit.
+        # If another program opens or resets the board, the data in transit is lost.
         board.unplug()
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """Even if a tenth of the small frames is damaged in each direction, no command is lost or runs twice."""
+    """No command is lost or runs twice, even if a tenth of the small frames is damaged in each direction."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -164,7 +164,7 @@ def test_requests_are_executed_once():
 
 
 def test_rate():
-    """Bursts to memory use most of the line rate if the latency is 1.5 ms in each direction."""
+    """Memory bursts use most of the line rate at a latency of 1.5 ms in each direction."""
     delay = int(0.0015 * 12e6)
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
@@ -219,7 +219,7 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # The port is not opened as this process's controlling terminal, which would send a hangup when it closes.
+        # The port must not become this process's controlling terminal, since closing that would send a hangup signal.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -274,7 +274,7 @@ def test_command_line(program, arguments, message, tmp_path):
     (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
 def test_what_a_board_was_built_for(program, arguments, expected, monkeypatch, tmp_path):
-    """Configuration, number of nodes and rates are the board's, unless the command line overrides them."""
+    """Configuration, node count and rates are the board's unless the command line overrides them."""
     opened = []
 
     @contextlib.contextmanager

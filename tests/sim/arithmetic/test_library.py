@@ -1,4 +1,4 @@
-"""The library of kernels: different flags give the same bits, and compilers that fuse or reorder are detected."""
+"""Kernel library: all flags give the same bits, and compilers that fuse or reorder are detected."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """Results are bit-identical with all of the processor's instructions and with only the common baseline."""
+    """Results have the same bits with all of the processor's instructions and with the common baseline only."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))
@@ -42,7 +42,7 @@ def test_all_instructions_of_the_processor(monkeypatch):
      ["keeps subnormal numbers"]),
 ], ids=["fused product", "fused exponential", "fused logarithm", "order", "flush to zero"])
 def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
-    """A library is rejected if it fuses or reorders operations, or flushes subnormals, as compilers might do."""
+    """A library that fuses or reorders operations, or flushes subnormals, is rejected."""
     assert library.KERNELS.count(before) == 1
     path = library.build(flags=("-O1", *library.FLAGS[1:]),
                          text=library.KERNELS.replace(before, after).replace("defined(__GLIBC__)", "0"))
@@ -54,7 +54,7 @@ def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
 
 
 def test_a_contracted_build_is_found(tmp_path):
-    """If the processor supports it, a compiler that may fuse multiply and add does so, and the check reports it."""
+    """If the processor has fused multiply-add, a build that allows contraction uses it and fails the check."""
     command = [compiler(), "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"]
     fused = "__FP_FAST_FMAF " in run(command, cwd=tmp_path)
     flags = ["-ffp-contract=fast" if flag == "-ffp-contract=off" else flag for flag in library.FLAGS]

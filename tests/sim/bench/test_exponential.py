@@ -1,4 +1,4 @@
-"""The command that reports errors and monotonicity of exp and log: results for few arguments, and failures."""
+"""Command that reports errors and monotonicity of exp and log: output and failures."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_command(monkeypatch, capsys):
     exp, log = capsys.readouterr().out.splitlines()
     assert exp.startswith("exp: 50,")
     assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
-    # A coefficient off by one unit in the last place changes some bits; one off by a quarter causes large errors.
+    # An error of one unit in the last place of a coefficient changes some bits; an error of a quarter is large.
     monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
     assert bench.main() == 1
     assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]

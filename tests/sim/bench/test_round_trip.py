@@ -1,4 +1,4 @@
-"""Round trips of codecs: sim/bench/round_trip.py."""
+"""Encoding and decoding with every codec: sim/bench/round_trip.py."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sim.bench import round_trip
 
 @pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
 def test_within_the_limit(name):
-    """A packet is decoded completely; its first beat is decoded long before the last beat is encoded."""
+    """A packet is decoded completely; its first beat is decoded long before its last beat is encoded."""
     first, last = round_trip.measure(name)
     assert 1 < first <= 25 < round_trip.LIMIT
     assert last >= first + round_trip.BEATS - 1

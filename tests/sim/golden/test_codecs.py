@@ -1,4 +1,4 @@
-"""Codecs of weights and gradients by name: words, elements and codebooks of each."""
+"""Codecs for weights and gradients, by name: words, elements and codebook of each."""
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +12,7 @@ from sim.golden.features.table.codec import TableCodec
 from tests.refusals import refuses
 from tests.words import bits_of, values_of
 
-#: Elements and words of a block of every codec whose packets have a fixed word count per length.
+#: Number of elements and words per block, for every codec with fixed-length packets.
 BLOCKS = {
     "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
     "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
@@ -32,7 +32,7 @@ SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x
 
 
 def codec_of(name):
-    """The codec with a given name, with evenly spaced centroids if it has a codebook."""
+    """Return the codec with the given name, with evenly spaced centroids if it has a codebook."""
     codec = WEIGHT_CODECS[name]
     if isinstance(codec, TableCodec):
         return codec.bind((2 * np.arange(32) + 1) << 17)
@@ -42,7 +42,7 @@ def codec_of(name):
 
 
 def elements(seed, count):
-    """Numbers between -1 and 1, with occasional special values in every second vector."""
+    """Draw numbers between -1 and 1, with occasional special values in every second vector."""
     generator = np.random.default_rng(seed)
     values = bits_of(generator.uniform(-1, 1, count))
     if seed % 2:
@@ -57,7 +57,7 @@ REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name
 
 
 def test_names():
-    """Names of codecs are in the expected order; formats that are added later come after them."""
+    """Codec names are in the expected order; formats added later come after them."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -86,7 +86,7 @@ def test_words(name):
 
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_decoded_once_is_decoded_for_good(name):
-    """A decoded vector is encoded and decoded without loss, with any number and kind of elements."""
+    """A decoded vector of any size and contents can be encoded and decoded again without loss."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
         values = elements(seed, count)
@@ -147,7 +147,7 @@ def test_bfloat16():
 
 
 def test_bfp8_by_hand():
-    """16 elements share one exponent: a sign and seven bits each, after eight bits of exponent."""
+    """Sixteen elements share an 8-bit exponent, followed by a sign and seven bits per element."""
     codec = WEIGHT_CODECS["bfp8"]
     words = codec.encode(bits_of([1.5, -1, 0.25]))
     number = 127 | 96 << 8 | (128 + 64) << 16 | 16 << 24
@@ -156,7 +156,7 @@ def test_bfp8_by_hand():
 
 
 def test_centroids_by_hand():
-    """With centroids 1 to 16, each number is rounded to the nearest, ties to the lower one."""
+    """With centroids 1 to 16, each number is rounded to the nearest one; ties go to the lower one."""
     codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
     values = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
     words = codec.encode(values)
@@ -165,13 +165,13 @@ def test_centroids_by_hand():
     assert words.tolist() == [sum(plane << 8 * position for position, plane in enumerate(planes)), 0, 0, 0]
     assert values_of(codec.decode(words, 8)).tolist() == [index + 1 for index in indices]
     assert values_of(codec.decode(words)).tolist()[8:] == [1] * 24
-    # The registry's codec has only zeros as centroids.
+    # All centroids of the registry's codec are zero.
     assert WEIGHT_CODECS["centroid16"].decode(words, 8).tolist() == [0] * 8
     assert WEIGHT_CODECS["centroid16"].decode(WEIGHT_CODECS["centroid16"].encode(values), 8).tolist() == [0] * 8
 
 
 def test_table_by_hand():
-    """1.0 and -3.5 become two exponents, with the last repeated, and 7-bit codes with the nearest centroids."""
+    """1.0 and -3.5 give two exponents, the last one repeated, and 7-bit codes of the nearest centroids."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7
@@ -179,7 +179,7 @@ def test_table_by_hand():
     assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
     # 1.03125 is a centroid; 1.04 is nearer to it than to 1.0625.
     assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
-    # Without centroids from the host, the registry's codec represents only powers of two.
+    # If the host loads no centroids, the registry's codec represents only powers of two.
     listed = WEIGHT_CODECS["table32"]
     assert values_of(listed.decode(listed.encode(bits_of([1.0, -3.5])), 2)).tolist() == [1, -2]
 
@@ -187,7 +187,7 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A packet has a byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
+    """A packet has one byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -216,7 +216,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """``span`` returns the known length, number of missing words and error flag of packets with a table."""
+    """``span`` returns the known length, missing word count and error flag of packets with a table."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

@@ -1,4 +1,4 @@
-"""Conversions compared with numpy and ml_dtypes or, where both lack them, with exact fractions."""
+"""Compare conversions with numpy and ml_dtypes or, where neither supports them, with exact fractions."""
 
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ from tests.hdl.floating import operands
 
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
-#: Types of formats by exponent and fraction bits, of IEEE 754 or ml_dtypes.
+#: Formats of IEEE 754 and ml_dtypes, keyed by their number of exponent and fraction bits.
 NARROW = {(4, 3): ml_dtypes.float8_e4m3, (5, 2): ml_dtypes.float8_e5m2, (3, 4): ml_dtypes.float8_e3m4}
 WIDE = {(5, 10): np.float16, (8, 7): ml_dtypes.bfloat16}
 TYPES = {**NARROW, **WIDE}
@@ -26,7 +26,7 @@ def canonical(values, format):
 
 
 def every(format):
-    """All numbers of a format of at most 16 bits, and their encodings."""
+    """All encodings of a format of at most 16 bits together with their values."""
     bits = np.arange(1 << 1 + sum(format), dtype=np.uint32)
     return bits, bits.astype(np.uint8 if sum(format) < 8 else np.uint16).view(TYPES[format])
 
@@ -52,7 +52,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves round correctly for lower halves around the tie, and a round trip keeps them."""
+    """All upper halves round correctly when the lower half is near a tie; a round trip preserves them."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -65,7 +65,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """Every number of narrow formats, and every fifth number of 16-bit formats, converts to the nearest number."""
+    """Numbers of narrow formats (all) and of 16-bit formats (every fifth) convert to the nearest number."""
     bits, values = (column[::1 if source in NARROW else 5] for column in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
@@ -74,7 +74,7 @@ def test_every_pair_of_formats(source, target):
 
 
 def fraction(bits, exponent_bits, fraction_bits):
-    """The number that an encoding stands for, by definition; None for infinities and NaNs."""
+    """Exact value of an encoding, or None for infinities and NaNs."""
     field, rest = bits >> fraction_bits & (1 << exponent_bits) - 1, bits & (1 << fraction_bits) - 1
     if field == (1 << exponent_bits) - 1:
         return None
@@ -85,7 +85,7 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """Numbers are rounded to nearest, ties to even, or to infinity from half a step above the largest number."""
+    """Numbers round to nearest, ties to even; half a step above the largest number becomes infinity."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])
@@ -134,7 +134,7 @@ def test_integers():
 @pytest.mark.parametrize("width", [2, 5, 8, 64])
 @pytest.mark.parametrize("source", [(4, 3), (2, 5), (5, 2), (6, 1)])
 def test_every_number_as_an_integer(source, width):
-    """Every number is rounded to an integer as Python rounds exact fractions, with ties to even."""
+    """Every number rounds to an integer like Python's exact fractions, with ties to even."""
     bits = np.arange(1 << 1 + sum(source))
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(

@@ -1,4 +1,4 @@
-"""The optimizer in fixed point, checked by hand and against its definition in fractions."""
+"""Test the fixed-point optimizer against hand-computed values and its definition in fractions."""
 
 import math
 from fractions import Fraction
@@ -33,7 +33,7 @@ def test_quantise():
         127, 127, 127, 127, -128, -128, -128]
     assert quantise([1.0, -2.0, 2.0, 0.9], SCALAR_WIDTH, FRACTION_BITS).tolist() == [
         1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
-    # One half minus the smallest step of a float64: adding a half before rounding would round it up.
+    # One half minus the smallest float64 step: adding one half before rounding down would give 1.
     assert quantise(0.49999999999999994, 8, 0) == 0
     refuses("Values must be numbers, not array(nan)", quantise, np.nan, 8, 0)
 
@@ -46,7 +46,7 @@ def test_dequantise():
 
 @pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
 def test_quantised_by_definition(width, fraction_bits):
-    """All sixteenths of a step, in and around the range, become floor(x + 1/2), limited to the range."""
+    """All sixteenths of a step, in and around the range, become floor(x + 1/2), clamped to the range."""
     steps = np.arange(-40 << width, 40 << width)
     values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
     low, high = -(1 << width - 1), (1 << width - 1) - 1
@@ -56,7 +56,7 @@ def test_quantised_by_definition(width, fraction_bits):
 
 @pytest.mark.parametrize("width", [2, 8, 11])
 def test_every_pattern(width):
-    """Two's complement, by definition: the highest bit has negative weight."""
+    """Two's complement by definition: the highest bit has negative weight."""
     patterns = np.arange(1 << width)
     expected = [sum(1 << bit for bit in range(width - 1) if bits >> bit & 1) - (bits >> width - 1 << width - 1)
                 for bits in patterns.tolist()]
@@ -73,7 +73,7 @@ def test_saturate():
 
 
 def test_bit_patterns():
-    """Bit patterns give the same results as numbers, in two's complement."""
+    """Bit patterns in two's complement give the same results as numbers."""
     model = Fixed(width=8, workers=2)
     total = model.reduce(to_bits([[-128, 127], [-128, 1]], 8))
     assert total.tolist() == [0x100, 0x080]
@@ -86,7 +86,7 @@ def test_bit_patterns():
 
 
 def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
-    """Compute an update by its definition, in exact numbers."""
+    """Compute an update from its definition, in exact arithmetic."""
     def nearest(value):
         return math.floor(value + Fraction(1, 2))
 
@@ -111,7 +111,7 @@ def compare(rule, width, total, weight, velocity, scale, rate, momentum):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_operand_of_8_bits(rule):
-    """All values of each operand, with corner cases of the scalars, agree with the definition."""
+    """All values of each operand match the definition, also with corner cases of the scalars."""
     every = np.arange(-128, 128)
     for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
         scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
@@ -122,7 +122,7 @@ def test_every_operand_of_8_bits(rule):
 
 
 def draw(generator, width, count):
-    """Numbers of ``width`` bits, every third of them at an end of the range or near zero."""
+    """Draw numbers of ``width`` bits; every third one is near zero or at an end of the range."""
     half = 1 << width - 1
     numbers = generator.integers(-half, half, count)
     corners = [-half, 1 - half, -half // 2, -1, 0, 1, half // 2, half - 2, half - 1]
@@ -142,7 +142,7 @@ def test_against_integers(rule, width):
 
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_sums(workers):
-    """Sums are exact at both ends of the range, in the required number of bits."""
+    """Sums are exact at both ends of the range, and have the required number of bits."""
     model = Fixed(width=8, workers=workers)
     assert model.total_width == 8 + math.ceil(math.log2(workers))
     ends = to_bits([[-128, 127, -1]] * workers, 8)
@@ -154,7 +154,7 @@ def test_sums(workers):
 @pytest.mark.parametrize(("rules", "expected"), [
     ((Rule.SGD,), (0, 6, 9, 12)), ((Rule.MOMENTUM,), (1, 7, 10, 13)), ((Rule.SGD, Rule.MOMENTUM), (1, 7, 10, 13))])
 def test_times(rules, expected):
-    """Latencies: product 3, rounding 1, saturation 2; one more for the state; product 3, rounding 1, saturation 2."""
+    """Latencies are product 3, rounding 1, saturation 2; 1 more for the state; then 3, 1 and 2 again."""
     model = Fixed(rules=rules)
     assert (model.planes, model.step, model.weight, model.latency) == expected
     assert (model.state, model.new_state) == ((0,) * expected[0], (expected[1],) * expected[0])
@@ -162,7 +162,7 @@ def test_times(rules, expected):
 
 
 def test_planes_that_are_not_used():
-    """Planes that the rule does not use stay unchanged."""
+    """Planes that the rule does not use are unchanged."""
     settings = FixedSettings(Rule.SGD, ONE, ONE, ONE)
     _, (state,) = update([5], [0], [[7]], settings, width=8)
     assert state.tolist() == [7]

@@ -1,4 +1,4 @@
-"""Golden model of the interleaved order, and models of its cycles with credits and in slots."""
+"""Golden model of the interleaved order, and cycle models with credits and in slots."""
 
 import graphlib
 
@@ -12,7 +12,7 @@ from sim.golden.interleaved import blockwise, order
 from sim.golden.ring_cycles import update_cycles
 from tests.refusals import refuses
 
-#: Measured cycles of a dense update with credits, by elements and nodes: docs/ring/interleaved.md.
+#: Measured cycles of a dense update with credits, keyed by (elements, nodes): docs/ring/interleaved.md.
 MEASURED = {(16384, 2): 17030, (16384, 4): 25486, (16384, 8): 29714, (4832, 4): 7624, (4832, 8): 8887}
 
 
@@ -35,7 +35,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """With two alternating segments, a packet is forwarded two slots after it was sent, or three for weights."""
+    """With two alternating segments, packets are forwarded two slots later, or three for weights."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -53,7 +53,7 @@ def test_distances(nodes):
 
 
 def has_circle(waits):
-    """Whether some events wait for each other in a cycle; ``waits`` maps each event to its prerequisites."""
+    """Whether events wait for each other in a cycle; ``waits`` maps each event to its prerequisites."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError:
@@ -67,7 +67,7 @@ def ends(*shape, **room):
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16])
 def test_no_deadlock(nodes):
-    """Ingresses of three packets and room for two sums prevent deadlocks, with one phase and with both."""
+    """Room for three packets in each ingress and for two sums avoids deadlock, with one phase or both."""
     for segments in (1, 2, 3, 4, 7):
         for phases in ((SR, AG), (SR,), (AG,)):
             assert ends(nodes, segments, credits=3, room=2, phases=phases), (segments, phases)
@@ -76,35 +76,35 @@ def test_no_deadlock(nodes):
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
 def test_deadlock(nodes):
-    """Rings that pass packets on deadlock with ingresses of two packets, and with room for only one sum."""
+    """Rings deadlock with only two packets of ingress buffer, or with room for only one sum."""
     for phases in ((SR, AG), (SR,), (AG,)):
         assert not ends(nodes, 4, credits=2, room=2, phases=phases)
     assert not ends(nodes, 4, credits=3, room=1)
 
 
 class TestCycles:
-    """Models of cycles; docs/ring/interleaved.md compares them with measurements."""
+    """Cycle models, which docs/ring/interleaved.md compares with measurements."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_credits(self, nodes):
-        """With credits, the interleaved order takes no additional cycles."""
+        """With credits, the interleaved order costs no extra cycles."""
         for length in (1024, 4832, 16384):
             assert update_cycles(length, nodes, interleaves=True) == update_cycles(length, nodes)
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """Cycles in slots are within a factor of the cycles measured with credits, and no slot is lost."""
+        """In slots, an update takes at most a given factor of the measured cycles, and no slot is lost."""
         measured = MEASURED[16384, nodes]
         two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
         assert single.cycles <= bar * measured
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # The number of cycles is never below the number needed for the slots.
+        # The cycle count is never below the cycles needed for the slots.
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without interleaving, a packet to forward is incomplete at the next slot, except with two nodes."""
+        """Without interleaving, packets to forward miss the next slot, except on rings of two nodes."""
         for nodes in (4, 8):
             result = slot_cycles(16384, nodes, interleaves=False)
             assert result.cycles > 1.65 * MEASURED[16384, nodes]
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """Room for more packets than a superframe's slots and one in transit does not change the cycles."""
+        """Room for more packets than one superframe's slots plus one in transit does not save any cycles."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

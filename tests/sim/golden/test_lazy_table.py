@@ -1,4 +1,4 @@
-"""Tables whose entries are imported when they are read."""
+"""Tables that import their entries when they are read."""
 
 import json
 

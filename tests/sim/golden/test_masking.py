@@ -7,7 +7,7 @@ from sim.golden.masking import Element, Job, Mask
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
-#: Smallest row maximum for which masked weights are guaranteed to be zero.
+#: Lowest row maximum for which masked weights are guaranteed to be zero.
 MIN_MAXIMUM = -9000.0
 
 
@@ -35,7 +35,7 @@ def test_kinds(mask, picture):
 
 
 def test_external_words():
-    """Of two matrices of 5 by 5, the second starts within a word, at bit 25."""
+    """The second of two 5 x 5 matrices starts in the middle of a word, at bit 25."""
     job = Job(rows=5, columns=5, count=2, mask=Mask(external=True))
     mask = np.zeros((2, 5, 5), bool)
     mask[0, 0, 0] = mask[0, 1, 2] = mask[1, 0, 0] = mask[1, 4, 4] = True
@@ -68,7 +68,7 @@ def test_apply():
 
 
 def test_beats():
-    """Two rows of five elements have the expected beats in four lanes."""
+    """Two rows of five elements give the expected beats with four lanes."""
     job = Job(rows=2, columns=5, mask=Mask(triangle=True, diagonal=3))
     beats = model.mask_beats([job], 4)
     assert job.beats(4) == len(beats) == 4
@@ -82,7 +82,7 @@ def test_beats():
 
 
 def test_beats_that_need_words():
-    """For 70 elements in rows of seven, in four lanes, the beats at elements 0, 32 and 64 need new words."""
+    """For 70 elements in rows of seven, with four lanes, the beats at 0, 32 and 64 need new words."""
     job = Job(rows=10, columns=7, mask=Mask(external=True))
     beats = model.mask_beats([job], 4, [np.ones((1, 10, 7), bool)])
     assert np.flatnonzero(beats.word).tolist() == [0, 9, 18]
@@ -90,7 +90,7 @@ def test_beats_that_need_words():
 
 
 def test_sparsify():
-    """The sums 1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN and infinity are masked with thresholds around 1."""
+    """Mask 1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN and an infinity with thresholds around 1."""
     gradients = [0x3F80_0000, 0x3F80_0000, 0xBF00_0000, 0x8000_0000, 0xFFC0_1234, 0xFF80_0000]
     errors = [0x3F80_0000, 0xBF80_0000, 0xBF00_0000, 0x8000_0000, 0, 0]
     sums = [0x4000_0000, 0, 0xBF80_0000, 0x8000_0000, 0x7FC0_0000, 0xFF80_0000]
@@ -110,7 +110,7 @@ def test_sparsify():
 
 
 def test_sparsify_loses_nothing():
-    """Over several steps, sent and deferred elements add up to the gradients, if no sum is rounded."""
+    """Over several steps, sent and deferred elements add up to the gradients if no sum is rounded."""
     generator = np.random.default_rng(1)
     gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
     errors, sent = np.zeros(500, np.uint32), np.zeros(500)
@@ -142,7 +142,7 @@ def test_alternatives():
 
 @pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
 def test_masked_weight_is_zero_for_every_maximum(format):
-    """The masked weight is zero for every finite row maximum in the range, with one mask and with two."""
+    """Masked weights are zero for every finite row maximum in the range, with one mask or two."""
     encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
     encodings = encodings[np.isfinite(maxima) & (maxima >= MIN_MAXIMUM)]
@@ -151,7 +151,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
     weights = model.softmax(np.stack([encodings, masked, encodings], axis=1), format)
     assert (weights[:, 1] == 0).all()
     assert (weights[:, [0, 2]] == 0.5).all()
-    # The same computation with the format's own type, as an independent reference.
+    # The same computation in the format's native type, as an independent reference.
     dtype = TYPES[format]
     with np.errstate(over="ignore"):
         difference = masked.view(dtype) - encodings.view(dtype)
@@ -159,7 +159,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 
 
 def test_masked_weight_is_zero_in_fp32():
-    """The masked weight is zero for row maxima at the limit, near powers of two, and for random ones in the range."""
+    """Masked weights are zero for row maxima at the limit, near powers of two, and drawn from the range."""
     generator = np.random.default_rng(1)
     border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
@@ -177,7 +177,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """If the row maximum is as low as the alternative value, masked positions get a nonzero weight."""
+    """If the row maximum is as low as the alternative value, masked positions get nonzero weights."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < MIN_MAXIMUM
@@ -186,7 +186,7 @@ def test_range_is_needed(format):
 
 @pytest.mark.parametrize("format", TYPES)
 def test_causal_softmax(format):
-    """With a causal and a padding mask, softmax weights are zero exactly where masked."""
+    """With causal and padding masks, softmax weights are zero exactly at the masked positions."""
     generator = np.random.default_rng(2)
     dtype = TYPES[format]
     scores = generator.normal(0, 3, (4, 13, 13)).astype(dtype).view(f"u{format.width // 8}")
@@ -196,7 +196,7 @@ def test_causal_softmax(format):
     weights = model.softmax(model.apply(scores, mask, model.alternative(format)), format)
     assert (weights[~mask] == 0).all()
     assert (weights[mask] > 0).all()
-    # Softmax over only the unmasked elements gives the same weights.
+    # Softmax over the unmasked elements only gives the same weights.
     for row in range(13):
         alone = model.softmax(scores[0, row:row + 1, :min(row + 1, 9)], format)
         np.testing.assert_array_equal(weights[0, row, :min(row + 1, 9)], alone[0])

@@ -47,7 +47,7 @@ def test_count(count):
 
 
 def test_beats_by_hand():
-    """Vectors of five elements and of one are packed and unpacked again, in two lanes."""
+    """Vectors of five elements and of one element are packed and unpacked, in two lanes."""
     source = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
                    [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
     rows, completes = model.pack_beats(source)
@@ -58,12 +58,12 @@ def test_beats_by_hand():
     unpacked, counts = model.unpack_beats(rows)
     assert counts.tolist() == [2, 1, 1]
     assert unpacked.elements.tolist() == [[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 0], [6 << 16, 0]]
-    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word's keep applies to both of its elements
+    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word's keep bit covers both of its elements
     assert unpacked.last.tolist() == [False, False, True, True]
 
 
 def test_beats_that_end_early():
-    """In beats of four lanes, elements not kept become zero; a word of a packed row holds one or two elements."""
+    """With four lanes, dropped elements become zero, and a word of a packed row has one or two elements."""
     source = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
                     [9 << 16, 10 << 16, 9, 9]],
                    [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
@@ -73,7 +73,7 @@ def test_beats_that_end_early():
     assert rows.keep.tolist() == [[True, True, False, False], [True, False, False, False], [True, True, True, False]]
     assert rows.last.tolist() == [True, True, True]
     unpacked, counts = model.unpack_beats(rows)
-    # A row of two words is one beat of four elements, and a row of three words is two beats.
+    # A row of two words is one beat of four elements; a row of three words is two beats.
     assert counts.tolist() == [1, 1, 2]
     assert unpacked.keep.tolist() == [[True] * 4, [True, True, False, False], [True] * 4, [True, True, False, False]]
     assert unpacked.last.tolist() == [True, True, False, True]
@@ -82,7 +82,7 @@ def test_beats_that_end_early():
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_beats_are_words(lanes):
-    """Packed rows hold the elements' words, and unpacking restores the elements, for any vector length."""
+    """Packed rows contain the elements' words, and unpacking restores the elements, for any length."""
     generator = np.random.default_rng(lanes)
     for count in range(1, 6 * lanes + 1):
         vector = generator.integers(0, 1 << 16, count, dtype=np.uint32) << np.uint32(16)
@@ -95,7 +95,7 @@ def test_beats_are_words(lanes):
         assert len(rows) == completes.sum() == -(-count // (2 * lanes))
         assert rows.elements[rows.keep].tolist() == model.pack(vector).tolist()
         unpacked, counts = model.unpack_beats(rows)
-        # A last row with words in at most half of the lanes is a single beat.
+        # If at most half of the lanes of the last row have words, it takes a single beat.
         alone = 2 * int(rows.keep[-1].sum()) <= lanes
         assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
         assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()

@@ -1,4 +1,4 @@
-"""Formats of operands: rounding and products compared with an independent library and exact fractions."""
+"""Test operand formats: rounding and products, against an independent library and exact fractions."""
 
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ def test_bfloat16_is_the_librarys():
 
 
 def test_products_are_exact():
-    """The product of two rounded numbers is not rounded again, checked in fractions over all exponents."""
+    """The product of two rounded numbers is not rounded again, as checked in fractions over all exponents."""
     generator = np.random.default_rng(2)
     a, b = (bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
     products = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
@@ -53,7 +53,7 @@ def test_products_are_exact():
 
 
 def test_sums():
-    """Known sums show that factors are rounded, but initial numbers and sums are not."""
+    """Known sums show that factors are rounded, but initial values and sums are not."""
     near = 1 + 2.0**-9  # rounds to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
@@ -63,7 +63,7 @@ def test_sums():
 
 
 def dot_product(left, right, tensor_scale):
-    """Dot product of two blocks of NVFP4, by the definition of scales and elements."""
+    """Compute the dot product of two NVFP4 blocks from the definition of scales and elements."""
     (scale, row), (other, column) = (defined(numbers, tensor_scale) for numbers in (left, right))
     return sum(x * y for x, y in zip(row, column, strict=True)) * scale * other * Fraction(tensor_scale) ** 2
 
@@ -71,7 +71,7 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """A dot product is exact, without rounding to binary32, except that results out of range are zero or infinity."""
+    """A dot product is exact, not rounded to binary32, but results out of range become zero or infinity."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
@@ -95,7 +95,7 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
 
 
 def test_sums_of_nvfp4():
-    """Blocks are added one by one to an unrounded initial number, and each sum is rounded: known results."""
+    """Blocks are added to an unrounded initial number, with rounding after each one, as known results show."""
     generator = np.random.default_rng(4)
     for k in (1, 15, 16, 17, 50):
         a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums are bit-identical to the golden model, even for products flushed to zero and for NaNs."""
+    """Compiled sums are bit-identical to the golden model, even with products flushed to zero and NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

@@ -11,12 +11,12 @@ def bits(*values):
 
 
 def test_reduce_is_a_balanced_tree():
-    # 2**24 absorbs a one, but not a two, so that the order matters.
+    # 2**24 absorbs a one but not a two, so the order matters.
     big, one = 2.0**24, 1.0
     assert reduce([bits(big), bits(one), bits(one)]) == bits(big)
     assert reduce([bits(one), bits(one), bits(big)]) == bits(big + 2)
     assert reduce([bits(big), bits(one), bits(one), bits(one)]) == bits(big + 2)
-    # (0 1) (2 3) (4 5) 6: the odd one waits for a partner on the next level.
+    # (0 1) (2 3) (4 5) 6: the unpaired element waits for a partner on the next level.
     assert reduce([bits(x) for x in (0, 0, 0, 0, big, one, one)]) == bits(big)
     assert reduce([bits(x) for x in (0, 0, 0, 0, one, big, -big)]) == bits(0)
     assert reduce([bits(-0.0)]) == 0x80000000
@@ -39,7 +39,7 @@ def test_momentum():
     total, weights, state = bits(4, 0, 1e-45), bits(1, 1, 0), bits(2, -8, 1e-45)
     settings = scalars(Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.25, first_decay=0.75)
     new_weights, new_state = update(total, weights, [state], settings)
-    # The last element is the smallest subnormal number: half of it rounds to 0, three quarters round back up to it.
+    # The last element is the smallest subnormal number: half of it rounds to 0, and three quarters round back to it.
     assert new_state[0].tolist() == bits(3.5, -6, 1e-45).tolist()
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
@@ -62,7 +62,7 @@ def test_weight_decay_is_part_of_the_gradient(rule):
 
 
 def test_no_weight_decay_leaves_the_gradient_alone():
-    """An infinite weight does not make the gradient a NaN, and -0.0 does not become +0.0."""
+    """An infinite weight does not turn the gradient into NaN, and -0.0 does not become +0.0."""
     for zero in (0.0, -0.0):
         settings = scalars(Rule.SGD, gradient_scale=1, learning_rate=1, weight_factor=zero)
         assert update(bits(4, 0), bits(np.inf, -0.0), [], settings)[0].tolist() == bits(np.inf, -0.0).tolist()
@@ -96,7 +96,7 @@ def test_adam(rule, factor, gradient, weight, start):
 
 
 def test_adam_without_epsilon():
-    """A gradient that was always zero has no direction, and the quotient is NaN; epsilon prevents that."""
+    """A gradient that was always zero has no direction, so the quotient is NaN; epsilon prevents that."""
     state = [bits(0), bits(0)]
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **{**ADAM, "epsilon": 0}))[0] == NAN
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **ADAM))[0] == bits(1)
@@ -105,7 +105,7 @@ def test_adam_without_epsilon():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
 def test_every_operation_rounds_once(rule, nesterov):
-    """The module's equations give the same results when computed with numpy's own binary32."""
+    """The module's equations give the same results when evaluated in numpy's own binary32."""
     generator = np.random.default_rng(1)
     total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
     second = abs(second)

@@ -18,7 +18,7 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """Packet with some bits flipped; bits are counted from its start."""
+    """Flip bits of a packet, counted from its start."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
@@ -40,7 +40,7 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field is at its position, whether all other bits are zeros or ones."""
+    """Each field is in its position, both when all other bits are zeros and when they are ones."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
     assert alone.words() == [value << low if index == word else 0 for index in range(3)]
@@ -51,7 +51,7 @@ def test_fields(field, word, low, width):
 
 
 def test_parse():
-    """Any three words are a header: missing words count as zero, and later words are ignored."""
+    """Any three words form a header. Missing words count as zero, and further words are ignored."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -62,7 +62,7 @@ def test_parse():
 
 
 def test_checksum():
-    """The published check value of CRC-32 covers nine bytes; the words hold the first eight of these bytes."""
+    """The published CRC-32 check value covers nine bytes; the words contain the first eight."""
     assert zlib.crc32(b"123456789") == 0xCBF43926
     assert checksum([0x34333231, 0x38373635]) == zlib.crc32(b"12345678") == 0x9AE0DAAF
     assert checksum([]) == 0
@@ -70,7 +70,7 @@ def test_checksum():
 
 
 def bit_by_bit(words):
-    """CRC-32 by its polynomial, lowest bit of the lowest byte first."""
+    """Compute CRC-32 from its polynomial, starting with the lowest bit of the lowest byte."""
     state = 0xFFFF_FFFF
     for word in words:
         for bit in range(32):
@@ -92,7 +92,7 @@ def test_packets():
 
 
 def test_numbers():
-    """Types, codecs and status numbers agree with the protocol."""
+    """Types, codecs and status numbers match the protocol."""
     assert (DATA, ABORT) == (1, 2)
     names = {codec: name for name, codec in CODECS.items()}
     assert {number: names[codec_of(Header(codec=number))] for number in range(16)} == {
@@ -105,7 +105,7 @@ def test_numbers():
 
 
 def test_accepted():
-    """The whole payload is output, even if the destination or the type of record is unexpected."""
+    """The whole payload is output, even if the destination or the record type is unexpected."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
@@ -116,7 +116,7 @@ def test_accepted():
 
 
 def test_accepted_zero_value():
-    """40 elements are encoded as a mask with its values, and a mask of the last eight elements with its values."""
+    """40 elements are encoded as one mask and its values, then a mask for the last eight and its values."""
     header = changed(codec=ZERO_VALUE, length=40)
     payload = (0x8000_0001, 11, 12, 0x80, 13)
     for words in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
@@ -127,7 +127,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of the format's size is accepted with any contents; with one word less or more it is rejected."""
+    """A payload of the format's size is accepted with any contents; one word more or less is rejected."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -148,18 +148,18 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """A mismatch in any field is rejected; no payload is passed on. A wrong CRC is rejected with the same detail."""
+    """A mismatch in any field is rejected, with no payload passed on; so is a wrong CRC."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
-    # A stomped packet is reported as PEER_ABORT: only its source reports the error itself.
+    # A stomped packet is reported as PEER_ABORT, since its source already reports the error itself.
     stomped = packet(changed(**{field: got}), PAYLOAD, stomp=True)
     source = 7 if field == "source" else 4
     assert verdict(stomped, HEADER, epoch=EPOCH) == Verdict(code=Refusal.PEER_ABORT, detail=source << 16)
 
 
 def test_order_of_mismatches():
-    """While fields are corrected one by one, the first mismatch in the order of the checks is reported."""
+    """As fields are corrected one by one, the first remaining mismatch, in checking order, is reported."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
              "collective": 1, "block": 1}
     codes = []
@@ -172,7 +172,7 @@ def test_order_of_mismatches():
 
 
 def test_lengths():
-    """A RAW payload with missing elements is reported; if it has too many, its last word is withheld."""
+    """Missing elements in a RAW payload are reported. If there are too many, the last word is withheld."""
     for count in range(3):
         assert verdict(packet(HEADER, PAYLOAD[:count]), HEADER, epoch=EPOCH) == Verdict(
             code=Refusal.WRONG_LENGTH, detail=3 - count << 16 | 0xFFFF, offered=PAYLOAD[:count])
@@ -184,7 +184,7 @@ def test_lengths():
     ((), 2, 0), ((3,), 2, 1), ((3, 11), 2, 2), ((3, 11, 12), 1, 3), ((0,), 1, 1), ((3, 11, 12, 1), 1, 4),
     ((3, 11, 12, 0, 0), 0, 3), ((3, 11, 12, 0x100, 13), 1, 3), ((0, 0x8000_0000), 1, 1)])
 def test_lengths_of_zero_value(payload, missing, offered):
-    """Missing groups of 40 elements are reported; a mask with a bit beyond the last element is not passed on."""
+    """Missing groups of 40 elements are reported; a mask with a bit after the last one is not passed on."""
     header = changed(codec=ZERO_VALUE, length=40)
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(
         code=Refusal.WRONG_LENGTH, detail=missing << 16 | 0xFFFF, offered=payload[:offered])
@@ -198,13 +198,13 @@ def test_ends_in_its_header(count):
 
 
 def test_a_word_alone_is_no_packet():
-    """The CRC of zero words is 0, but a CRC on its own is not a packet."""
+    """The CRC of zero words is 0, but a CRC by itself is not a packet."""
     for word in (0, 0xFFFF_FFFF, 0x0500_0001):
         assert verdict([word], None, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=0)
 
 
 def test_aborts():
-    """ABORT packets are accepted with or without a record; the length field contains the reason."""
+    """ABORT packets are accepted with or without a record. Their length field contains the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
@@ -215,7 +215,7 @@ def test_aborts():
 
 
 def test_older_epochs():
-    """Packets of the 128 previous epochs (mod 256), stomped or not, are silently dropped if not damaged."""
+    """Undamaged packets of the 128 previous epochs (mod 256), stomped or not, are silently dropped."""
     for age in range(1, 256):
         for older in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
             got = verdict(older, HEADER, epoch=EPOCH)
@@ -225,7 +225,7 @@ def test_older_epochs():
 
 
 def test_every_bit_counts():
-    """One or two flipped bits anywhere make the CRC wrong; the last word is never passed on."""
+    """One or two flipped bits always make the CRC wrong, and the last word is never passed on."""
     words = packet(HEADER, PAYLOAD)
     bits = 32 * len(words)
     pairs = [(bit, (bit + step) % bits) for bit in range(bits) for step in (1, 5, 37)]

@@ -8,14 +8,14 @@ from tests.refusals import refuses
 
 
 def test_by_hand():
-    """Eight codes of three bits: the bits at each position form a byte."""
+    """Eight 3-bit codes: the bits at each position form a byte."""
     codes = [0b001, 0b010, 0b100, 0b111, 0, 0, 0, 0b101]
     assert planes.pack(codes, 3).tolist() == [0b10001100 << 16 | 0b00001010 << 8 | 0b10001001, 0, 0]
     assert planes.unpack(planes.pack(codes, 3), 3).tolist() == codes + [0] * 24
 
 
 def test_two_groups_by_hand():
-    """In each of two groups, equal bit positions of eight codes form a byte."""
+    """In each of two groups, the bits at one position of eight codes form a byte."""
     codes = [0] * 33
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3
@@ -36,7 +36,7 @@ def test_round_trip(width):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 13, 17, 32])
 def test_every_bit_has_a_place(width):
-    """By definition, bit b of code n is bit 8 b + n modulo 8 of the bytes of its eight codes."""
+    """By definition, bit b of code n is bit (8 b + n) mod 8 of the bytes that hold its eight codes."""
     codes = np.random.default_rng(width).integers(0, 1 << width, 64)
     number = 0
     for index, code in enumerate(codes.tolist()):

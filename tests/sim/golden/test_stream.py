@@ -1,4 +1,4 @@
-"""Tests of a queue's cycle model, by hand and against a queue that is simulated cycle by cycle."""
+"""Test a queue's cycle model by hand and against a cycle-by-cycle simulation."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ def text(pattern):
 
 
 def digits(offered):
-    """Indices of offered beats as text, one digit per cycle."""
+    """Return the indices of offered beats as text, one digit per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
@@ -36,8 +36,8 @@ def test_first_from(pattern, expected):
 
 
 def run(depth, latency, beats, willing, ready):
-    """Simulate a queue: (i_valid, i_ready, o_valid, offered, level) of each cycle."""
-    held = collections.deque()  # stored beats, each with the first cycle when it can be offered
+    """Simulate a queue: return (i_valid, i_ready, o_valid, offered, level) for each cycle."""
+    held = collections.deque()  # stored beats, each with the first cycle when it may be offered
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -87,17 +87,17 @@ def test_a_feed():
     assert feed.accept(2) == 2  # a beat is offered from cycle 0 on
     assert feed.offered == 3
     assert feed.accept(4) == 4
-    assert feed.accept(5) == 7  # the queue is ready from cycle 5 on and offers from cycle 7 on
+    assert feed.accept(5) == 7  # the queue is ready from cycle 5 and offers from cycle 7
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # No beat remains: the queue stays ready to the end of the run, and offers nothing.
+    # No beats remain: the queue stays ready until the end of the run and offers nothing.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."
 
 
 def test_a_beat_taken():
-    """A unit that determines its ready signal itself accepts beats in the expected cycles."""
+    """A unit that controls its own ready signal accepts beats in the expected cycles."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")
@@ -109,7 +109,7 @@ def test_a_beat_taken():
 
 
 def test_an_output():
-    """A beat is offered from the cycle after its load, and the next is loaded as soon as it departs."""
+    """A beat is offered from the cycle after it is loaded, and the next one is loaded as soon as it departs."""
     output = stream.Output(flags("...#.##..."))
     assert [output.load(0), output.departed] == [0, 3]
     assert [output.load(1), output.departed] == [3, 5]

@@ -1,4 +1,4 @@
-"""The order of summation: known answers, and comparisons of each function with plain loops."""
+"""The order of summation: known answers, and each function compared with plain loops."""
 
 import math
 
@@ -33,7 +33,7 @@ class TestKnownAnswers:
         ([2**24, 1, 1], bits(2**24)), ([1, 1, 2**24], bits(2**24 + 2)),
     ], ids=str)
     def test_sums(self, terms, expected):
-        """A dot product with ones, a row sum, a column sum, and rows added at one index give the same known sum."""
+        """Dot products with ones, row sums, column sums and rows added at one index give the same known sum."""
         assert dot(terms, [1] * len(terms)) == expected
         assert golden.row_sums(single(*terms)[None]).view(np.uint32).tolist() == [[expected]]
         assert golden.column_sums(single(*terms)[:, None]).view(np.uint32).tolist() == [expected]
@@ -45,11 +45,11 @@ class TestKnownAnswers:
         assert dot([2**-70], [2**-70]) == bits(2**-140)
         assert dot([2**-75], [2**-75]) == bits(0.0)
         assert dot([0], [np.inf]) == NAN
-        # The exact sum is 2^-24, which a fused multiply-add would give.
+        # The exact sum is 2^-24; a fused multiply-add would return it.
         assert dot([-1 - 2**-11, 1 + 2**-12], [1, 1 + 2**-12]) == bits(0.0)
 
     def test_a_sum_goes_on(self):
-        """A sum can start from an initial number, or be split; an initial -0.0 stays if there are no terms."""
+        """A sum can start from an initial value or be split; an initial -0.0 is kept if there are no terms."""
         assert dot([1, -1e8], [1, 1], 1e8) == bits(0.0)
         assert dot([], [], -0.0) == bits(-0.0)
         generator = np.random.default_rng(1)
@@ -73,7 +73,7 @@ class TestKnownAnswers:
 
 
 class TestDefinitions:
-    """Definitions of the functions as loops over Python's numbers, with each operation rounded to binary32."""
+    """Reference versions of the functions as Python loops, with each operation rounded to binary32."""
 
     def rows(self, seed, shape):
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * 5
@@ -124,7 +124,7 @@ class TestDefinitions:
             assert actual.tolist() == [value * spread for value in centred]
 
     def test_binary64(self):
-        """The functions also work without rounding to binary32, as finite differences need."""
+        """The functions also work without rounding to binary32, as required for finite differences."""
         scores, labels = self.rows(4, (3, 5)).astype(np.float64), np.array([0, 1, 2])
         loss, gradient = golden.cross_entropy(scores, labels)
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Helpers that create and list cache entries, for the tests of the cache."""
+"""Helpers for the cache tests that create and list cache entries."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from sim.verilated import cache, cache_folder
 
 
 def entry(letter="a", kind="verilog"):
-    """Path of an entry, with a digest in its name."""
+    """Path of an entry, which has a digest in its name."""
     return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
 
 
@@ -17,7 +17,7 @@ def write(fresh):
 
 
 def make(kind="verilog", letter="a", size=0, age=0.0):
-    """Create an entry of ``size`` bytes that was last used ``age`` seconds ago, by a process that has ended."""
+    """Create an entry of ``size`` bytes, last used ``age`` seconds ago by a process that has ended."""
     path = entry(letter, kind)
     cache_folder.make(path.parent)
     path.mkdir(mode=0o755)
@@ -28,5 +28,5 @@ def make(kind="verilog", letter="a", size=0, age=0.0):
 
 
 def left(folder):
-    """Names in the folder of a kind, except its own lock and the notes of its users."""
+    """Names in the folder of one kind, except for its lock and the records of its users."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]

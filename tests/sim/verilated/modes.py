@@ -1,23 +1,23 @@
-"""Floating-point modes of the current thread that differ from IEEE 754's defaults."""
+"""Floating-point modes of the current thread that differ from the IEEE 754 defaults."""
 
 import contextlib
 import ctypes
 import platform
 
-#: Bits of MXCSR: subnormal operands are zeros, rounding is upwards, subnormal results are zeros.
+#: Bits of MXCSR: subnormal operands are zero, round upwards, subnormal results are zero.
 _MXCSR = 0x0040 | 0x4000 | 0x8000
-#: Offset of MXCSR in a fenv_t of x86-64.
+#: Offset of MXCSR in fenv_t on x86-64.
 _PLACE = 28
-#: FE_UPWARD on other processors that run Linux or macOS.
+#: FE_UPWARD on other processors with Linux or macOS.
 _UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
 
-#: A number that vanishes when added to one, unless sums are rounded upwards.
+#: A number that vanishes when added to one, unless rounding is upwards.
 SMALL = 2.0**-60
 
 
 @contextlib.contextmanager
 def hostile():
-    """Round upwards and, where the layout of the processor's modes is known, flush subnormals to zero."""
+    """Round upwards and, if the layout of the floating-point environment is known, flush subnormals to zero."""
     library = ctypes.CDLL("libm.so.6" if platform.system() == "Linux" else None)
     kept, changed = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     library.fegetenv(kept)

@@ -1,4 +1,4 @@
-"""Probes with the ports of a real node, which measure the harness instead of reducing gradients."""
+"""Probes with the ports of real nodes, which test the harness instead of reducing gradients."""
 
 from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
@@ -6,25 +6,25 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-#: Host word that is replaced by the number of the cycle in which it is on the wires of the ring.
+#: Host word to be replaced with the number of the cycle in which it is on the ring's wires.
 STAMP = 0xFFFF_FFFF
 
 
 class Probe(wiring.Component):
-    """Send host packets to the next node, and report every word that arrives, with its cycle.
+    """Send host packets to the next node, and report the arrival cycle of every word received.
 
-    A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle when the word
-    is on the wires; a packet starts only on a credit; there is one credit after reset. For every ring word the host
-    receives two words: the cycle when it was on the wires, and its data. A packet's credit is returned when the host
-    accepts its last report. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow. An
-    assertion fails if words arrive faster than they are reported for too long.
+    A host packet is sent as one ring packet with the same words, except that each :data:`STAMP` is replaced with the
+    cycle in which that word is on the wires. A packet needs a credit to start; there is one credit after reset. For
+    every ring word, the host receives two words: the cycle in which it was on the wires, and its data. A packet's
+    credit is returned when the host accepts its last report. ``host_i.ready`` depends combinationally on
+    ``host_i.valid``, as streams allow. If words keep arriving faster than they are reported, an assertion fails.
 
     Parameters
     ----------
     depth : int
         Maximum number of waiting reports.
     mask : int
-        Bits of the data that are inverted in a report.
+        Data bits to invert in reports.
     """
 
     host_i: In(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
@@ -86,13 +86,13 @@ class Probe(wiring.Component):
 
 
 class TwoPorts(wiring.Component):
-    """Send host words on two ports, on links with replay wires, and report the state of all wires.
+    """Send host words on two ports of links with replay wires, and report the state of all wires.
 
-    Bit 0 of a host word selects the port that has the word on its wires in the next cycle; bits 8 to 15 are also
-    ``check``, and bit 1 is ``kind``. When a word arrives at a port, the host receives four words: the cycle in bits
-    9:0, with ``valid``, ``kind``, ``last`` and ``check`` of port 0 from bit 10 on and of port 1 from bit 21 on; the
-    data of port 0; the data of port 1; and the levels of both output lines, sixteen bits each, the latest lowest. The
-    lines of the input ports are bits 1 and 2 of the cycle.
+    Bit 0 of a host word selects the port that puts the word on its wires in the next cycle; bits 8 to 15 are also
+    used as ``check``, and bit 1 as ``kind``. When a word arrives at a port, the host receives four words: first the
+    cycle in bits 9:0, with ``valid``, ``kind``, ``last`` and ``check`` of port 0 from bit 10 and of port 1 from bit
+    21; then the data of port 0; the data of port 1; and the last sixteen levels of both output lines, with the latest
+    in the lowest bit. The lines of the input ports are bits 1 and 2 of the cycle.
     """
 
     def __init__(self):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Folder for entries of one kind in an empty cache."""
+    """Folder for one kind of entry in an empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verilog"
 
@@ -36,7 +36,7 @@ def test_keeps_nothing_of_a_failure(folder):
 
 
 def test_waits_for_another(folder):
-    """If several processes need the same entry, one builds it and all use it."""
+    """If several processes need the same entry, only one builds it."""
     calls = []
 
     def build(fresh):
@@ -57,7 +57,7 @@ def test_waits_for_another(folder):
 
 
 class Builds:
-    """A build function that writes a product, another file and a subfolder, and counts its calls."""
+    """Build function that writes a product, another file and a subfolder, and counts its calls."""
 
     def __init__(self):
         self.count = 0
@@ -88,7 +88,7 @@ def flip(path):
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
 def test_builds_again_what_is_damaged(folder, damage, name):
-    """A damaged file is rebuilt, even in a process that has already seen it intact."""
+    """A damaged file is rebuilt, even in a process that has already read it intact."""
     build = Builds()
     for _ in range(2):
         directory = cached(entry(), build)
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A truncated library, which would kill any process that loads it, is rebuilt."""
+    """A truncated library, which would crash any process that loads it, is rebuilt."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -140,7 +140,7 @@ def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-#: Builds until it is stopped, with a program that starts a second program, as compilers do.
+#: Builds until it is stopped, running a program that starts another program, like a compiler.
 BUILDER = """
 import os
 import re
@@ -169,7 +169,7 @@ with ended_by_signals():
 
 @pytest.fixture
 def begin():
-    """Start a process, and return it while it builds. No process outlives the test."""
+    """Start a process and return it while it is building; all processes are ended with the test."""
     processes = []
 
     def started(directory):
@@ -192,7 +192,7 @@ def begin():
 
 
 def descendants(process):
-    """Descendants of a process: children, their children, and so on."""
+    """Direct and indirect child processes."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = status(int(path.name))
@@ -206,7 +206,7 @@ def descendants(process):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing(begin, folder, number):
-    """A signal leaves neither a folder nor a program behind."""
+    """After a signal, neither a folder nor a running program is left."""
     process = begin(entry())
     children = descendants(process.pid)
     process.send_signal(number)
@@ -220,12 +220,12 @@ def test_a_signal_leaves_nothing(begin, folder, number):
 
 
 def names(folder):
-    """Names in a folder, with digests and random parts removed."""
+    """Names in a folder, without digests and random parts."""
     return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in left(folder))
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
-    """Remains of killed builds are removed, whatever their names; the files of a running build stay."""
+    """Leftovers of killed builds are removed whatever their names, while a running build's files stay."""
     killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()

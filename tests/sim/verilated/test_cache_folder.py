@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Location and size limit of the cache, inputs of its digests, and folders that are rejected."""
+"""Test the cache's location, size limit and digest inputs, and the rejection of unsuitable folders."""
 
 import ctypes
 import errno
@@ -39,7 +39,7 @@ def nobody(monkeypatch, home):
         raise KeyError
 
     for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
-        monkeypatch.setenv(name, "")  # restored after the test, whatever value it sets
+        monkeypatch.setenv(name, "")  # restored after the test, whatever it is set to
         monkeypatch.delenv(name)
     if home is not None:
         monkeypatch.setenv("HOME", home)
@@ -48,7 +48,7 @@ def nobody(monkeypatch, home):
 
 class TestRoot:
     def test_default(self, monkeypatch):
-        """The default folder is neither in the program's folder nor in the working directory."""
+        """The default folder is outside the program's folder and the working directory."""
         for value in (None, ""):
             monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
             if value is not None:
@@ -63,7 +63,7 @@ class TestRoot:
             cache_folder.folder("other")
 
     def test_relative(self, monkeypatch, tmp_path):
-        """A relative path is resolved from the folder of the first use, for this process and its children."""
+        """A relative path is resolved when first used, for this process and its children."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(cache_folder.VARIABLE, "here")
         assert cache_folder.root() == tmp_path / "here"
@@ -81,7 +81,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("home", [None, "relative"])
     def test_no_home(self, home, monkeypatch, tmp_path):
-        """A user without a home folder gets a private folder, which tools started by the process also use."""
+        """A user without a home folder gets a private folder, also for tools that the process starts."""
         nobody(monkeypatch, home)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert cache_folder.checked() is None
@@ -95,7 +95,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("kind", ["file", "link", "mode", "owner", "none"])
     def test_no_home_and_no_private_folder(self, kind, monkeypatch, tmp_path):
-        """Files of another user in the temporary folder are not used."""
+        """Another user's files in the temporary folder are not used."""
         nobody(monkeypatch, None)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         private = tmp_path / f"gradring-{os.geteuid()}"
@@ -121,7 +121,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder's permissions, unlike a temporary folder's, follow the umask, and no other user can write."""
+        """The folder's permissions follow the umask, unlike a temporary folder's; no other user can write."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -156,7 +156,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Fake the operating system's refusal, since access rights do not restrict every user."""
+        """Fake a refusal by the operating system, since file permissions do not restrict every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -172,7 +172,7 @@ class TestRefusals:
         (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
-        """If the folder cannot be written, complete entries can still be used."""
+        """If the folder is not writable, complete entries can still be used."""
         path = make("verilog", "b")
         self.refuse(monkeypatch, code)
         with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
@@ -189,7 +189,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """If a tool fails because the disk is full, the error says so on one line, without the tool's output."""
+        """If a tool fails because the disk is full, the error is a single line, without the tool's output."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -227,7 +227,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """A build prunes well below the limit, so that the next need not; this process's entries are kept."""
+        """A build prunes well below the limit, so the next need not; this process's entries are kept."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -236,7 +236,7 @@ class TestBound:
         assert 700_000 < sum(entry.size for entry in cache_content.entries()) <= 900_000
 
     def test_short_processes_keep_to_the_limit(self, folder, monkeypatch):
-        """The first build of a process checks the size, unless another process has just done so."""
+        """The first build of a process checks the size unless another process has just done it."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
@@ -248,7 +248,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Files stay if the variable names a folder that is not a cache."""
+        """Files are kept if the variable names a folder that is not a cache."""
         make("verilog", "a")
         (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
@@ -268,7 +268,7 @@ class TestBound:
 
 @pytest.fixture
 def compilers(tmp_path, monkeypatch):
-    """Replace the system's compiler by a script that adds options."""
+    """Replace the system's compiler with a script that adds options."""
     real = toolchain.compiler()
 
     def choose(*options, name="cxx"):
@@ -286,12 +286,12 @@ def compilers(tmp_path, monkeypatch):
         function.cache_clear()
 
 
-#: An instruction set extension that each processor of this architecture has, or may have.
+#: An instruction set extension that processors of this architecture have or may have.
 EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform.machine(), "-D__EXTENSION__")
 
 
 def test_target(compilers, monkeypatch):
-    """The target in digests is the compiler's version and processor, not the compiler's path."""
+    """Digests include the compiler's version and target processor, but not its path."""
     first = toolchain.target()
     compilers()
     assert toolchain.target() == first
@@ -314,7 +314,7 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A compiler script that adds an extension builds a different library. Only the harness is compiled here."""
+    """A compiler script that enables an extension builds a different library (only the harness, here)."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -341,13 +341,13 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
     assert len(cache_content.entries()) == 4  # two libraries, each with Verilator's runtime
-    # Replace the first library with the second one, as a careless copy might.
+    # Replace the first library with the second, as a careless copy might do.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """Makefiles ignore the user's options, which digests do not cover."""
+    """Makefiles ignore user-defined options, since digests do not include them."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -358,7 +358,7 @@ class TestVerilog:
         return verilog.convert(SkidBuffer(shape=3), name=name)
 
     def test_changed_by_hand(self, folder):
-        """Verilog that was edited by hand is rebuilt, even if the process has read it before."""
+        """Verilog edited by hand is rebuilt, even if the process has read it before."""
         first = self.convert("buffer")
         path, = folder.glob("verilog/buffer-*/design.v")
         path.write_text(first.text.replace("buffer", "puffer"))
@@ -371,7 +371,7 @@ class TestVerilog:
         assert self.convert("buffer") == first
 
     def test_another_way_to_make_it(self, folder, monkeypatch):
-        """A clone that runs Yosys differently does not use this clone's entries."""
+        """A clone that runs Yosys differently does not use entries of this clone."""
         self.convert("buffer")
         monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
         self.convert("buffer")

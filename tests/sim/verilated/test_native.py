@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Native floating-point units match gateware in bits and latency, with any compiler and caller."""
+"""Native floating-point units match the gateware in bits and latency, for any compiler and caller."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.hdl.floating import operands, pipeline
 from tests.sim.verilated.modes import hostile
 from tests.sim.verilated.probe import Probe
 
-#: Floating-point units with each available latency and number of DSP blocks, and their golden functions.
+#: Floating-point units for each supported latency and DSP block count, with their golden functions.
 UNITS = {
     "add": (FloatAdder, floating.add),
     **{f"multiply {dsps}": (functools.partial(FloatMultiplier, dsps=dsps), floating.multiply) for dsps in (4, 2, 1)},
@@ -33,7 +33,7 @@ UNITS = {
 
 
 def operands_of(name, seed):
-    """Pairs of corner cases, a million random patterns, and fewer patterns near the borders of the format."""
+    """Pairs of corner cases, uniformly random bit patterns, and patterns near the format's borders."""
     generator = np.random.default_rng(seed)
     corners = operands.corners(FP32)
     drawn = [operands.uniform(FP32, generator), operands.near_exponents(FP32, generator, 1 << 17),
@@ -68,7 +68,7 @@ def test_other_formats_stay_gateware(kind, format):
 
 
 def test_arithmetic_is_part_of_a_design():
-    """A component can be native or gateware, and the identity distinguishes them."""
+    """Native and gateware versions of a component have different identities."""
     unit = FloatAdder()
     designs = {arithmetic: verilog.convert(unit, name="adder", identity="FloatAdder()", arithmetic=arithmetic)
                for arithmetic in Arithmetic}
@@ -93,7 +93,7 @@ def test_modes_of_the_caller():
         assert operands.differences(values[0], values[-1], got, want) == [], name
 
 
-#: Program that enables all traps, rounds down and sets a flag; it prints the rule that the library has broken.
+#: Program that enables all traps, rounds down and sets a flag, then prints the rule that the library broke.
 PROGRAM = """
 #include "native.h"
 #include <cstdio>
@@ -112,7 +112,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Return the rule that the native functions report as violated if ``before`` is replaced in them."""
+    """Return the rule reported as broken by the native functions after replacing ``before``."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,12 +132,12 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """If functions are broken as by unsafe compiler optimizations, the error names the broken rule."""
+    """If functions are broken the way unsafe compiler optimizations would, the error names the rule."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 
 def test_every_optimization(tmp_path):
-    """Results stay bit-identical with all optimizations, including for processors with fused multiply-add."""
+    """Results stay bit-identical with all optimizations, even on processors with fused multiply-add."""
     assert rule_of(tmp_path, flags=("-O3", "-march=native", "-ffp-contract=off", "-frounding-math")) == "none"
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rings in several processes: same cycles, words and counters as in one process; handling of processes that die."""
+"""Rings in several processes: same cycles, words and counters as in one process; processes that die."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def library():
 
 
 def traffic(ring, latency, seed, *, faults=None):
-    """Results of a ring for random packets over links that all have the given latency, starting from reset."""
+    """Results of a ring for random packets over links with the given latency, starting from reset."""
     random = np.random.default_rng(seed)
     ring.reset()
     ring.set_faults(faults)
@@ -90,7 +90,7 @@ def test_quanta_are_as_long_as_the_grid(library):
 
 
 def test_any_wiring():
-    """Links with replay between any ports of three processes work, with faults and every kind of disturbance."""
+    """Replay links between any ports of three processes work, with faults and all kinds of disturbance."""
     library = build_ring(TwoPorts())
     wiring = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)),
               ((2, 1), (2, 1))]
@@ -147,7 +147,7 @@ def test_failed_assertion_names_the_node(library):
 
 
 def test_messages_of_any_length():
-    """Messages can be empty, or longer than the queue that they pass, in both directions simultaneously."""
+    """Messages can be empty or longer than the queue, in both directions simultaneously."""
     last = os.urandom(300_000)
     code = ("import sys\nfrom sim.verilated.exchange import SharedExchange\n"
             "exchange = SharedExchange(int(sys.argv[1]), 1, 2)\nprint(flush=True)\ninput()\n"
@@ -182,7 +182,7 @@ def ended(processes, limit=10):
 
 
 def test_a_process_that_dies_while_the_ring_runs(library):
-    """If a process dies while the ring runs, the message names it, and the other processes end."""
+    """If a process dies while the ring runs, the message names it and the other processes end."""
     processes = LocalProcesses(3)
     with PartedRing(library, nodes=6, processes=processes) as ring:
         started = [process.pid for process in processes._started]

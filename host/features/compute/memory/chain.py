@@ -1,15 +1,15 @@
-"""Chains of saved maps that do not all fit in memory: modelled time, and the fastest policies.
+"""Chains of saved maps that exceed the memory: modelled time and the fastest policies.
 
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is computed between
 the last forward and the first backward. The input of map 0 is always available. A map is kept, swapped (moved to far
 memory and back), or remade (dropped, and recomputed from the nearest earlier map that is kept or swapped). The maps
-in between are also recomputed, once each, and remain in memory until their backward has ended. A map may name other
-maps that it reads instead of the previous one.
+in between are also recomputed, once each, and remain in memory until their backward has ended. A map may specify that
+it reads other maps instead of the previous one.
 
-Near memory is allocated in the order of need: first the maps of forward, then, for each backward, the maps that it
-needs and that are not in memory. All moves out precede the moves back. A map is moved out as soon as it is written,
-and moved back, in allocation order, when words for it are free. A swapped or remade map releases its words after its
-last use by forward and its move out, and again after its backward. All times are modelled.
+Near memory is allocated in the order in which it is needed: first for the forward maps, then, for each backward, for
+the maps that it needs and that are not in memory. All moves out precede the moves back. A map is moved out as soon as
+it is written, and moved back, in allocation order, when words for it are free. A swapped or remade map releases its
+words after its last use by forward and its move out, and again after its backward. All times are modelled.
 
 The policies of a chain of up to ten maps are searched exhaustively. Longer chains are searched greedily: starting
 from pure plans (all maps swapped, or every n-th map kept and the maps in between recomputed), single policies are
@@ -34,7 +34,7 @@ __all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", 
 
 
 class Policy(enum.IntEnum):
-    """Policy for a map between its forward pass and its backward pass."""
+    """What happens to a map between its forward and its backward pass."""
 
     KEEP = 0
     SWAP = 1
@@ -46,18 +46,18 @@ Policies = Sequence[Policy]
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """A saved map, its size, and the cost of computing it."""
+    """A saved map: its size and the cost of computing it."""
 
     words: int
-    #: Cycles of the forward pass, and of the backward pass.
+    #: Duration of the forward pass and of the backward pass in cycles.
     forward: int
     backward: int
     #: Multiply-adds needed to recompute the map.
     multiplications: int = 0
     name: str = ""
-    #: Cycles needed to recompute the map; by default the cycles of forward.
+    #: Cycles needed to recompute the map; by default, the cycles of the forward pass.
     again: int | None = None
-    #: Numbers of the earlier maps that forward and backward read, and that are needed to recompute the map; by
+    #: Numbers of the earlier maps that forward and backward read, and of the maps needed to recompute the map; by
     #: default only the previous map.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
@@ -70,9 +70,9 @@ class Chain:
 
     name: str
     maps: tuple[Map, ...]
-    #: Cycles of the loss computation, between the last forward and the first backward.
+    #: Duration of the loss computation in cycles, between the last forward and the first backward.
     loss: int = 0
-    #: Numbers of the maps that the loss reads; by default only the last map.
+    #: Numbers of the maps that the loss reads; by default, only the last map.
     loss_reads: tuple[int, ...] | None = None
 
     @property
@@ -82,7 +82,7 @@ class Chain:
 
     @property
     def cycles(self) -> int:
-        """Cycles of a step in which all maps are kept."""
+        """Number of cycles of a step that keeps all maps."""
         return self.loss + sum(saved.forward + saved.backward for saved in self.maps)
 
     def again(self, number: int) -> int:
@@ -91,15 +91,15 @@ class Chain:
         return saved.forward if saved.again is None else saved.again
 
     def needs(self, number: int) -> tuple[int, ...]:
-        """Numbers of the maps from which a map is recomputed."""
+        """Numbers of the maps needed to recompute a map."""
         return _before(number, self.maps[number].needs)
 
     def reads(self, number: int) -> tuple[int, ...]:
-        """Numbers of the maps that the backward pass of a map reads."""
+        """Numbers of the maps read by the backward pass of a map."""
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last step before backward that reads a map: a forward step (by default the map's own) or the loss."""
+        """Last step before backward that reads a map: a forward step (by default its own) or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -109,7 +109,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A piece of work, or a move of a map, on the timeline."""
+    """A computation, or a move of a map, on the timeline."""
 
     #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     kind: str
@@ -124,7 +124,7 @@ class Run:
     """The timeline of a step."""
 
     cycles: int
-    #: Maximum number of words that are in use at the same time.
+    #: Maximum number of words in use at the same time.
     peak: int
     #: Words moved to and from far memory.
     far_words: int
@@ -135,12 +135,12 @@ class Run:
 
 
 def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the numbers of the ``named`` maps; by default only the map before ``number``, if there is one."""
+    """Return ``named``; by default only the map before ``number``, if there is one."""
     return named if named is not None else (number - 1,) if number else ()
 
 
 def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
-    """Yield the work of a step in order, as pairs of a kind and a map number."""
+    """Yield the computations of a step in order, as pairs (kind, map number)."""
     count = len(policies)
     yield from (("forward", number) for number in range(count))
     yield "loss", count - 1
@@ -160,7 +160,7 @@ def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
 
 
 class _Places:
-    """Allocator of near memory, which grants requests in order."""
+    """Allocator for near memory; grants requests in order."""
 
     def __init__(self, budget: int, wanted: Sequence[tuple[str, int, int]]):
         self._wanted = wanted
@@ -170,7 +170,7 @@ class _Places:
         self.given: set[tuple[str, int]] = set()
 
     def give(self) -> None:
-        """Grant memory requests in order while enough words are free."""
+        """Grant memory requests in order for as long as they fit."""
         while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
             kind, number, words = self._wanted[self._next]
             self.free -= words
@@ -180,7 +180,7 @@ class _Places:
 
 
 class _Step:
-    """Simulated state of a step: its work, its moves between memories, and the maps in memory."""
+    """State of a simulated step: computations, moves between memories, and the maps in memory."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
         self._chain = chain
@@ -198,7 +198,7 @@ class _Step:
         self._ready: set[int] = set()  # maps that are in memory for backward
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield memory requests as (purpose, map number, number of words), in the order of need."""
+        """Yield memory requests as (purpose, map number, number of words), in the order of their use."""
         back = set(self._swapped)
         for kind, number in self.work:
             for needed in self._needed(kind, number):
@@ -209,12 +209,12 @@ class _Step:
                 yield kind, number, self._maps[number].words
 
     def _needed(self, kind: str, number: int) -> tuple[int, ...]:
-        """Return the maps that a piece of work after the loss needs."""
+        """Return the maps needed by a computation that follows the loss."""
         reads = {"backward": self._chain.reads, "remake": self._chain.needs}
         return reads[kind](number) if kind in reads else ()
 
     def cycles(self, kind: str, number: int) -> int:
-        """Return the number of cycles that a piece of work, or a move of a map, takes."""
+        """Return the duration in cycles of a computation, or of a move of a map."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
         saved = self._maps[number]
@@ -232,7 +232,7 @@ class _Step:
         return all(needed in self._ready for needed in self._needed(kind, number))
 
     def end(self, kind: str, number: int) -> None:
-        """Record the end of a piece of work or a move."""
+        """Record the end of a computation or a move."""
         self.done.add((kind, number))
         if kind in ("remake", "back") or (kind == "forward" and self._policies[number] is Policy.KEEP):
             self._ready.add(number)
@@ -246,7 +246,7 @@ class _Step:
             self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """Free the memory of a map that is not kept, if it has been read and, if swapped, moved out."""
+        """Free the memory of a map that is not kept, once it has been read and, if swapped, moved out."""
         policy = self._policies[number]
         if self._readers[number] in self.done and (
                 policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
@@ -257,16 +257,16 @@ class _Step:
 
 
 def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
-    """Simulate a step with one policy per map; return None if maps do not fit, or after ``most`` cycles.
+    """Simulate a step; return None if its maps do not fit, or if it takes more than ``most`` cycles.
 
     Parameters
     ----------
     budget : int
         Number of words of near memory.
     rate : float
-        Words per cycle to and from far memory.
+        Far-memory bandwidth in words per cycle.
     most : int, optional
-        Number of cycles at which the simulation is abandoned.
+        Number of cycles after which the simulation is abandoned.
     """
     if len(policies) != len(chain.maps):
         raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")
@@ -303,7 +303,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
 #: Maximum number of maps of a chain that is searched exhaustively.
 EXHAUSTIVE = 10
 
-#: For each kind of plan, the policies that it may use.
+#: Policies that may be used, keyed by the kind of plan.
 KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
     "keep": (Policy.KEEP,), "swap": (Policy.KEEP, Policy.SWAP), "recompute": (Policy.KEEP, Policy.REMAKE),
     "mixed": tuple(Policy)})
@@ -311,7 +311,7 @@ KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Policies of all maps, and the resulting timeline."""
+    """Policies for all maps, and the resulting timeline."""
 
     policies: tuple[Policy, ...]
     run: Run
@@ -319,12 +319,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """A plan that keeps the maps of a chain within a budget of words."""
+    """Plan that keeps a chain's maps within a budget of words."""
 
     chain: Chain
-    #: The policy of each map, and the resulting timeline.
+    #: Policies of all maps, and the resulting timeline.
     decision: Decision
-    #: Maximum number of words that maps occupy in the activation memory at any time.
+    #: Maximum number of words that maps may occupy in the activation memory at any time.
     budget: int
 
     def __post_init__(self) -> None:
@@ -337,7 +337,7 @@ class MapPlan:
 
 def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
           best: Decision | None = None) -> Decision | None:
-    """Return the first of the fastest candidates that fit; it must be faster than ``best``, if given."""
+    """Return the fastest candidate that fits, the first of several; it must beat ``best``, if given."""
     for policies in candidates:
         most = None if best is None else best.run.cycles
         again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
@@ -350,7 +350,7 @@ def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float
 
 
 def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Try all plans of a kind, and return the fastest one that fits, or None if none fits."""
+    """Try all plans of a kind; return the fastest one that fits, or None if there is none."""
     by_cost = sorted(itertools.product(KINDS[kind], repeat=len(chain.maps)),
                      key=lambda policies: sum(policy is not Policy.KEEP for policy in policies))
     return _best(chain, by_cost, budget, rate)
@@ -369,7 +369,7 @@ def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
 
 
 def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
-    """Yield the plans that differ from ``policies`` in the policy of a single map."""
+    """Yield all plans that differ from ``policies`` in the policy of exactly one map."""
     for number, policy in enumerate(policies):
         for other in allowed:
             if other is not policy:
@@ -377,7 +377,7 @@ def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies
 
 
 def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Return the fastest plan reached by single changes from pure plans, or None if no pure plan fits."""
+    """Improve pure plans by changing single policies; return the fastest plan, or None if none fits."""
     best: Decision | None = None
     starts = [decision for policies in _pure(chain, kind)
               if (decision := _best(chain, [policies], budget, rate)) is not None]
@@ -391,17 +391,17 @@ def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
 
 
 def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Choose a chain's policies: exhaustively for up to :data:`EXHAUSTIVE` maps, greedily for more."""
+    """Choose a chain's policies: exhaustively for up to :data:`EXHAUSTIVE` maps, otherwise greedily."""
     search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
     return search(chain, budget=budget, rate=rate, kind=kind)
 
 
-#: Suffix of the name of a recomputed buffer, which is bit-identical to the buffer without the suffix.
+#: Suffix of a recomputed buffer's name; its contents are bit-identical to the original buffer.
 AGAIN = " again"
 
 
 class _Touches(Protocol):
-    """A step or an operation, with the names of the buffers that it reads and writes."""
+    """Step or operation that lists the buffers it reads and writes."""
 
     @property
     def reads(self) -> tuple[str, ...]: ...
@@ -411,16 +411,16 @@ class _Touches(Protocol):
 
 
 class Saved:
-    """Maps that a program saves for backward, and the steps that write and read them.
+    """Maps that a program saves for the backward pass, and the steps that write and read them.
 
     Parameters
     ----------
     steps : sequence
-        Steps in order; their ``reads`` and ``writes`` are names of buffers.
+        Steps in order; ``reads`` and ``writes`` of a step are buffer names.
     turn : str
         Buffer that is written by the last step of the loss.
     vectors, given : collection of str
-        Buffers that do not count as maps, and buffers that are always available.
+        Buffers that do not count as maps; buffers that are always available.
     """
 
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
@@ -438,7 +438,7 @@ class Saved:
         ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
         #: Names of the maps, in forward order.
         self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
-        #: Names of the buffers that are saved but do not count as maps.
+        #: Names of the saved buffers that do not count as maps.
         self.beside = {name for name in across if name in vectors}
         self._there = {*across, *given}
         self._number = {name: number for number, name in enumerate(self.maps)}
@@ -448,11 +448,11 @@ class Saved:
 
     @property
     def loss(self) -> range:
-        """Steps between the last forward and the first backward."""
+        """Steps that follow the last forward and precede the first backward."""
         return range(self._begins[-1], self.turn + 1)
 
     def forward(self, number: int) -> range:
-        """Steps of a map's forward pass, starting after the steps of the previous map."""
+        """Steps of a map's forward pass; they start after the steps of the previous map."""
         return range(self._begins[number], self._begins[number + 1])
 
     def backward(self, number: int) -> range:
@@ -461,7 +461,7 @@ class Saved:
         return range(behind + 1, self._lasts[number] + 1)
 
     def again(self, name: str) -> list[int]:
-        """Steps that recompute a buffer from saved and given buffers, in a valid order."""
+        """Steps that recompute a buffer from saved and given buffers, in an order that respects dependencies."""
         result: list[int] = []
         twin = name + AGAIN
         for writer in self._writers[name if name in self._there or twin not in self._writers else twin]:
@@ -472,14 +472,14 @@ class Saved:
         return result
 
     def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
-        """Numbers of the maps before map ``number`` that the steps read."""
+        """Numbers of the maps before map ``number`` that the given steps read."""
         read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
         return tuple(sorted(index for index in read if index < number))
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Build the chain of the saved maps. ``words`` returns the size of a buffer, ``cycles`` the duration of
-        successive steps, and ``multiplications`` the multiply-adds of a step."""
+        """Build the chain of saved maps. ``words`` returns the size of a buffer, ``cycles`` the duration of
+        consecutive steps, and ``multiplications`` the number of multiply-adds of a step."""
         maps = []
         for number, key in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(key)
@@ -491,7 +491,7 @@ class Saved:
 
 
 def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
-    """Build the chain of the buffers that are written before the step that writes ``turn``, and read after it."""
+    """Build the chain of buffers that are written before the step that writes ``turn`` and read after it."""
     steps = program.steps
     saved = Saved(steps, turn, given=program.given,
                   vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])
@@ -501,7 +501,7 @@ def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
-    """Build a chain of equal layers (one product forward, two backward), with an output layer as the loss."""
+    """Build a chain of equal layers (one product forward, two backward); the output layer is the loss."""
     forward = product_cycles(examples, width, width)
     layer = Map(examples * width, forward, 2 * forward, examples * width ** 2)
     return Chain(f"{count} maps of {width}, batch {examples}", (layer,) * count,

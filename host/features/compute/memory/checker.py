@@ -1,7 +1,7 @@
-"""Checks of plans, independent of the planner, and random programs, chains and overlaps for tests.
+"""Check plans independently of the planner, and generate random programs and chains for tests.
 
 :func:`overlaps` compares the addresses of the buffers that are alive at each operation. :func:`dead_reads` executes
-the program in a modelled memory that stores, for each word, the buffer that wrote it instead of its value.
+the program on a model of the memory that stores, for each word, which buffer wrote it instead of the value.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 class Overlap:
     """Two buffers that are alive at the same time and share words."""
 
-    operation: int  # first operation at which the two buffers overlap
+    operation: int  # first operation at which the buffers overlap
     one: str  # buffer that starts at the lower address
     other: str
     begin: int  # first shared word
@@ -29,7 +29,7 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class DeadRead:
-    """Operation that reads a buffer after another buffer has overwritten some of its words."""
+    """Operation that reads a buffer after some of its words were overwritten by another buffer."""
 
     operation: int
     buffer: str  # buffer that is read
@@ -54,7 +54,7 @@ def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
 
 
 def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
-    """Find all reads of overwritten words. An operation reads before it writes, and writes whole buffers."""
+    """Find all reads of overwritten words; an operation reads before it writes, and writes whole buffers."""
     names = [*profile.words]
     numbers = {name: number for number, name in enumerate(names)}
     top = max((places[name] + words for name, words in profile.words.items()), default=0)
@@ -73,9 +73,9 @@ def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
 
 
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
-    """Generate a program of up to ``most`` operations that write one buffer and read up to three.
+    """Generate a program of up to ``most`` operations that each write one buffer and read up to three.
 
-    A quarter of the operations overwrite a buffer they have read. The sizes of buffers vary widely.
+    A quarter of the operations overwrite a buffer that they have read. Buffer sizes vary widely.
     """
     words: dict[str, int] = {}
     operations: list[Operation] = []
@@ -93,7 +93,7 @@ def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile
 
 
 def injected(profile: Profile, places: Mapping[str, int], generator: np.random.Generator) -> dict[str, int] | None:
-    """Move one buffer so that it overlaps another one in words that are still read afterwards.
+    """Move one buffer to overlap another in words that are read later.
 
     Returns None if no two buffers have suitable lifetimes.
     """
@@ -115,9 +115,9 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
 
 
 def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
-    """Generate a chain of three to ``most`` maps, a memory budget for some of them, and a far memory rate.
+    """Generate a chain of three to ``most`` maps, a budget for some of them, and a far memory rate.
 
-    Forward takes 1 to 8 cycles per word, backward about twice as long.
+    Forward takes 1 to 8 cycles per word, and backward takes about twice as long.
     """
     maps = []
     for _ in range(int(generator.integers(3, most + 1))):

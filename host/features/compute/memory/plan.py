@@ -1,7 +1,7 @@
-"""Memory plans: addresses of buffers, such that buffers alive at the same time do not overlap.
+"""Memory plans that assign addresses to buffers so that buffers alive at the same time do not overlap.
 
-A buffer is alive from the first operation that writes it to the last one that accesses it, inclusive. Writes of the
-host before a pass, and its reads after the pass, are operations as well. Addresses follow from lifetimes:
+A buffer is alive from the first operation that writes it to the last one that accesses it, inclusive. The host's
+writes before a pass and its reads after the pass count as operations. Planning methods:
 
 ===========  ================================================================================================
 strict       buffers are sorted by words (descending), first use and number; the first one without an address
@@ -12,9 +12,9 @@ lowest fit   in a given order, each buffer gets the lowest address that is free 
 search       repeated lowest fits; in each round, a buffer that reaches the top is moved forward in the order
 ===========  ================================================================================================
 
-Lists of instructions are also programs of buffers (:class:`ListProgram`): the golden engine decodes the words of the
-lists, independently of the compiler, to find the buffers that they access. Operands in the activation memory are
-translated to buffers by a map of addresses, so the same lists at different addresses are the same program.
+Instruction lists are programs on buffers, too (:class:`ListProgram`): independently of the compiler, the golden
+engine decodes the words of the lists to find the buffers they access. Operands in the activation memory are mapped
+from addresses to buffers, so identical lists at different addresses are the same program.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ __all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places",
 
 
 class ProfileError(ValueError):
-    """Operations do not form a program: a buffer is read before it is written, or has no words."""
+    """Raised if operations do not form a program: a buffer has no words or is read before it is written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Operation:
     """An operation of a program."""
 
     name: str
-    #: Names of the buffers that are read, and of the buffers that are written.
+    #: Names of the buffers that the operation reads and of those it writes.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
@@ -56,7 +56,7 @@ class Operation:
 class Lifetime:
     """Size of a buffer, and its lifetime."""
 
-    #: Number of the first operation that writes the buffer, and 1 + number of the last operation that accesses it.
+    #: Number of the first operation that writes the buffer, and 1 + number of the last one that accesses it.
     first: int
     end: int
 
@@ -71,18 +71,18 @@ class Lifetime:
             raise ValueError(f"Words of a buffer must be at least 1, not {self.words!r}")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Whether both buffers are alive at the same operation."""
+        """Return whether both buffers are alive at the same time."""
         return self.first < other.end and other.first < self.end
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """A program with named buffers.
+    """A program that operates on named buffers.
 
     Raises ``ProfileError`` if a buffer has no words, is read before it is written, or is never written.
     """
 
-    #: Number of words of each buffer, by name.
+    #: Number of words in each buffer, keyed by name.
     words: Mapping[str, int]
     operations: Sequence[Operation]
 
@@ -113,23 +113,23 @@ class Profile:
 
     @property
     def naive(self) -> int:
-        """Words of all buffers if no addresses are shared."""
+        """Number of words needed if buffers do not share addresses."""
         return sum(self.words.values())
 
     @property
     def live(self) -> int:
-        """Maximum number of words that are alive at the same time; no plan can need fewer words."""
+        """Maximum number of words alive at any time, which is a lower bound for every plan."""
         return live_words(self.lifetimes)
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of buffers and operations, independent of addresses and of the names of operations."""
+        """SHA-256 of buffers and operations; does not depend on addresses or operation names."""
         text = json.dumps([list(self.words.items()), [[entry.reads, entry.writes] for entry in self.operations]])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def live_words(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the maximum number of words that are alive at the same time."""
+    """Return the maximum number of words alive at any time."""
     begins = {span.first for span in lifetimes}
     return max((sum(span.words for span in lifetimes if span.first <= time < span.end) for time in begins), default=0)
 
@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Sort keys that determine the order of buffers for the lowest fit; buffers with equal keys are sorted by number.
+#: Sort keys for the lowest fit; buffers with equal keys are sorted by number.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -150,17 +150,17 @@ ROUNDS = 2000
 
 
 def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> list[int]:
-    """Return the numbers of buffers sorted by a key of :data:`ORDERS`."""
+    """Return buffer numbers sorted by a key of :data:`ORDERS`."""
     return sorted(range(len(buffers)), key=lambda number: key(buffers[number]))
 
 
 def peak(buffers: Buffers, places: Sequence[int]) -> int:
-    """Return the number of words that a plan needs."""
+    """Return the number of words a plan needs."""
     return max((address + buffer.words for buffer, address in zip(buffers, places, strict=True)), default=0)
 
 
 def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int:
-    """Return the lowest address for a buffer where no other buffer is stored during its lifetime."""
+    """Return the lowest address that is free throughout a buffer's lifetime."""
     address = 0
     for other, base in sorted((taken for taken in neighbours if taken[0].meets(buffer)), key=lambda taken: taken[1]):
         if address + buffer.words <= base:
@@ -170,7 +170,7 @@ def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Open segments for the largest buffers, and place the rest in them at offsets that ``join`` returns."""
+    """Open segments for the largest buffers and place the rest at the offsets that ``join`` returns."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -199,7 +199,7 @@ def shared(buffers: Buffers) -> Places:
 
 
 def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
-    """Assign the lowest free address to each buffer, in the ``order`` of buffer numbers."""
+    """Assign each buffer, in the given ``order``, the lowest free address."""
     placed: list[tuple[Lifetime, int]] = []
     places = [0] * len(buffers)
     for number in order:
@@ -211,8 +211,8 @@ def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
 def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
     """Place buffers in the best of many orders.
 
-    In each round a buffer that reaches the top is moved forward in the order, to a random position; the new order is
-    kept if it needs no more words than the previous one. The search ends early if it reaches the lower bound.
+    In each round, a buffer that reaches the top moves forward to a random position in the order; the new order is
+    kept if it needs no more words. The search ends early when it reaches the lower bound.
     """
     fits = [(order, lowest_fit(buffers, order)) for order in (_ordered(buffers, key) for key in ORDERS.values())]
     order, places = min(fits, key=lambda fit: peak(buffers, fit[1]))
@@ -235,7 +235,7 @@ def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
 
 
 def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
-    """Place buffers with every method: strict, shared, lowest fits, and a search."""
+    """Place buffers with every method: strict, shared, lowest fits and a search."""
     return {"strict": strict(buffers), "shared": shared(buffers),
             **{f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()},
             "search": search(buffers, rounds=rounds)}
@@ -243,12 +243,12 @@ def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Addresses of the buffers of one particular program."""
+    """Buffer addresses for one particular program."""
 
     #: Digest of the program.
     digest: str
     method: str
-    #: Number of words and first word of each buffer, by name.
+    #: Number of words and first word of each buffer, keyed by name.
     words: Mapping[str, int]
     places: Mapping[str, int]
 
@@ -267,7 +267,7 @@ class Plan:
                 f"{(naive - self.peak) / naive:.1%} fewer")
 
     def check(self, profile: Profile, *, budget: int | None = None) -> None:
-        """Raise ``PlanError`` if the plan is for a different program, or needs more words than the budget."""
+        """Raise ``PlanError`` if the plan is for another program or exceeds the budget."""
         if profile.digest != self.digest:
             raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
                             f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
@@ -276,7 +276,7 @@ class Plan:
 
 
 def _difference(words: Mapping[str, int], profile: Profile) -> str:
-    """Describe the first buffer in which two programs differ, for a message."""
+    """Describe the first buffer that differs between two programs, for an error message."""
     for name in itertools.chain(words, profile.words):
         if words.get(name) != profile.words.get(name):
             expected, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
@@ -286,9 +286,9 @@ def _difference(words: Mapping[str, int], profile: Profile) -> str:
 
 
 def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUNDS) -> Plan:
-    """Plan the memory of a program, by one method or by the method that needs the fewest words.
+    """Plan a program's memory with the given method or, by default, the one that needs the fewest words.
 
-    If several methods need the same words, lowest fits are preferred, then the search, then shared and strict.
+    Ties are broken in this order: lowest fits, search, shared, strict.
     """
     places = planned(profile.lifetimes, rounds=rounds)
     if method is None:
@@ -299,43 +299,43 @@ def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUN
                 places=dict(zip(profile.words, places[method], strict=True)))
 
 
-_ELEMENTS = 1 << BASE_BITS  # maximum number of weights or gradients that an operand can address
+_ELEMENTS = 1 << BASE_BITS  # maximum number of weights or gradients an operand can address
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Address range of a buffer, and the operations of its lifetime."""
+    """A buffer's address range and the operations of its lifetime."""
 
     base: int
     words: int
-    #: Operation range, as in :class:`~host.features.compute.memory.plan.Lifetime`; by default all operations.
+    #: Range of operations, as in :class:`~host.features.compute.memory.plan.Lifetime`; default: all operations.
     first: int = 0
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Whether ``operand`` of operation ``number`` is in the address range during the buffer's lifetime."""
+        """Return whether operation ``number`` is in the buffer's lifetime and ``operand`` in its address range."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
 
 def rooms_of(plan: Plan) -> dict[str, Room]:
-    """Return the address range and the lifetime of a plan's buffers, by name."""
+    """Return address range and lifetime of each of a plan's buffers, keyed by name."""
     return {span.name: Room(plan.places[span.name], span.words, span.first, span.end) for span in plan.lifetimes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListProgram:
-    """Lists of a pass, in the form that is written to the activation memory."""
+    """Instruction lists of a pass, as written to the activation memory."""
 
     words: npt.NDArray[np.uint32]  # all lists, in order
     base: int  # address of the first list
-    starts: Sequence[int]  # address of each list, in the order of execution
+    starts: Sequence[int]  # address of each list, in execution order
     examples: int  # maximum number of examples of a command
-    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The buffers that the
-    #: host writes remain intact until the end of the pass, so that the pass can be repeated.
+    #: Buffers that the host writes before the pass, and buffers that it reads after it. The buffers that the host
+    #: writes stay intact until the end of the pass, so that the pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
-    further: int = 0  # offset that is added to the addresses of ``given``, in elements
+    further: int = 0  # offset added to the addresses of ``given``, in elements
 
     @property
     def end(self) -> int:
@@ -343,7 +343,7 @@ class ListProgram:
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Yield each list's instructions, in execution order; raises ``PlanError`` if one is invalid."""
+        """Yield each list's instructions in execution order; raises ``PlanError`` for an invalid one."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -355,9 +355,9 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Build the program's operations on buffers at given addresses, without instructions that use none.
+        """Build the program for buffers at given addresses, omitting instructions that do not access any buffer.
 
-        Raises ``PlanError`` if an instruction is invalid, or if it accesses words outside a single range.
+        Raises ``PlanError`` if an instruction is invalid or accesses words outside a single range.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
@@ -370,11 +370,11 @@ class ListProgram:
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
     def check(self, plan: Plan, engine: Engine) -> None:
-        """Raise ``PlanError`` if the lists are not the plan's program, or overlap the words of the plan."""
+        """Raise ``PlanError`` if the lists are not the plan's program or overlap the plan's words."""
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
-        """Whether an operand is a buffer, unlike codebook indices, which are stored with the lists."""
+        """Return whether an operand is a buffer; codebook indices, which are stored with the lists, are not."""
         return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
 
     def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:

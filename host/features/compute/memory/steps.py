@@ -1,7 +1,7 @@
-"""Programs of steps, each described by its operands, its function, and its modelled cycles.
+"""Step programs: each step is described by its operands, its function and its modelled cycles.
 
-Buffers and a plan (:mod:`host.features.compute.memory.plan`) are derived from the description. The program can be run
-in a memory with exactly the words of the plan, so every number that a step reads comes from a planned address.
+The buffers and their plan (:mod:`host.features.compute.memory.plan`) are derived from the description. The program
+can be run in a memory of exactly the planned size, so every number that a step reads comes from a planned address.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def product_cycles(*sizes: int, count: int = 1) -> int:
 
 
 def pass_cycles(words: int) -> int:
-    """Return the modelled cycles of an element-wise pass, or of sums, over ``words`` words."""
+    """Return the modelled cycles of an element-wise pass, or of a summation, over ``words`` words."""
     return -(-words // LANES) + PASS
 
 
@@ -48,9 +48,9 @@ class Step:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     function: Callable[..., Any]  # takes the arrays that are read; returns the array to write, or None
-    #: First column that is written, and the column after the last; by default all columns.
+    #: First written column and the column after the last one; by default, all columns are written.
     columns: tuple[int, int] | None = None
-    #: Whether each element of the result depends on only one element of the first operand, which it may overwrite.
+    #: Whether every result element depends on just one element of the first operand, which it may overwrite.
     elementwise: bool = False
     cycles: int = 0
     multiplications: int = 0
@@ -63,10 +63,10 @@ class StepProgram:
     #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
-    #: Buffers that the host writes before the first step, and buffers that the host reads after the last step.
+    #: Buffers that the host writes before the first step, and buffers that it reads after the last step.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
-    #: Names of buffers that overwrite another buffer and are stored in its place, with that buffer's name.
+    #: Buffers that overwrite another buffer, mapped to the name of that buffer, which is used to store them.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class StepProgram:
             Operation("the host takes", reads=(*self.given, *self.taken))])
 
     def in_place(self) -> "StepProgram":
-        """Return the program with element-wise steps that overwrite operands that are no longer needed."""
+        """Return the program with element-wise steps overwriting operands that are no longer needed."""
         last = {name: number for number, step in enumerate(self.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys((*self.given, *self.taken), len(self.steps))
         aliases: dict[str, str] = {}
@@ -91,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Execute the steps in a memory of the planned size, and return the arrays that the host reads."""
+        """Execute the steps in a memory of the planned size and return the arrays that the host reads."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 
@@ -112,11 +112,11 @@ class StepProgram:
 
 
 def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
-    """Describe the buffers of a perceptron of these widths, including inputs and outputs, for comparison.
+    """Describe the buffers of a perceptron of these widths (including inputs and outputs), for comparison.
 
-    Softmax, and the loss with its gradient, are separate operations; the lists of :mod:`host.features.compute.lists`
-    have a single instruction for the two, pad rows to whole memory rows, and have a buffer for the loss. A product
-    includes its bias and ReLU, and backward includes the ReLU's gate. Gradients of parameters are not included.
+    Here, softmax is separate from the loss and its gradient. The lists of :mod:`host.features.compute.lists` use a
+    single instruction for both, pad rows to whole memory rows, and have a buffer for the loss. A product includes its
+    bias and ReLU, and the backward pass includes the gate of the ReLU. Parameter gradients are not included.
     """
     count = len(widths) - 1
     outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]

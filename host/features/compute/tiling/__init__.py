@@ -1,1 +1,1 @@
-"""Search for tiling factors of a matrix product, on the gateware that executes it."""
+"""Search for the tiling factors of a matrix product, run on the actual gateware."""

@@ -1,6 +1,6 @@
-"""Costs of plans: cycles counted by a node's engine, or predicted by its model.
+"""Costs of plans: cycles counted by a node's engine or predicted by its model.
 
-A plan is one LAYERS command, with one instruction for each product. Its cost is the cycles of the command.
+A plan is a LAYERS command with one instruction per product. Its cost is the number of cycles that the command takes.
 """
 
 import collections
@@ -35,22 +35,22 @@ __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_
 
 Bits = npt.NDArray[np.uint32]
 
-#: Maximum cycles of a command, per multiply-add of its product.
+#: Maximum number of cycles of a command per multiply-add of its product.
 _PATIENCE = 16
 #: Initial contents of C: a NaN with a distinctive payload.
 _NOTHING = 0x7FA0_DEAD
 
 
 class WrongProductError(Exception):
-    """A tiling has changed a result, although results must not depend on the tiling."""
+    """Raised when a tiling changes a result, although results must not depend on the tiling."""
 
 
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
-    """Build a product without factors, with its operands stored one after another in a node's memories.
+    """Build a product without factors, with its operands stored back to back in a node's memories.
 
-    A and the gate are in the activation memory; B is in the weight memory, with the row that sums may start from; C
-    is in the gradient memory. The parameters are as for :func:`host.features.compute.instructions.best_factors`.
+    A and the gate are in the activation memory, B and the row that sums may start from in the weight memory, and C in
+    the gradient memory. The parameters are as for :func:`host.features.compute.instructions.best_factors`.
     """
     m, k, n = sizes
     lanes = array.lanes
@@ -81,7 +81,7 @@ def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
 
 
 def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) -> Iterator[Bits]:
-    """Yield the instructions of a product's plan, followed by an END."""
+    """Yield the instructions of a plan for a product, followed by END."""
     for (row, column), part in zip(corners(plan, job), parts(plan, job), strict=True):
         starts = {"a": row * (1 if job.transpose_a else job.a.stride * lanes),
                   "b": column * (job.b.stride * lanes if job.transpose_b else 1),
@@ -101,7 +101,7 @@ def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) 
 
 
 def _words(job: GemmJob, memory: Place, lanes: int) -> int:
-    """Number of elements that the operands of a product occupy in a memory."""
+    """Number of elements that a product's operands occupy in a memory."""
     lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
              **({"gate": job.m} if job.gated else {})}
     sizes = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
@@ -112,7 +112,7 @@ def _words(job: GemmJob, memory: Place, lanes: int) -> int:
 
 
 def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
-    """Number of elements each memory needs for a product and a list of ``products`` instructions."""
+    """Number of elements required in each memory by a product and a list of ``products`` instructions."""
     listed = aligned(INSTRUCTION_WORDS * (products + 1))
     return {name: _words(job, memory, lanes) + more
             for name, memory, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
@@ -120,7 +120,7 @@ def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
 
 
 def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
-    """Configure a node with an engine and memories for a product and a list of ``products`` instructions."""
+    """Configure a node with an engine and with memories for a product and ``products`` instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
     activations = words.pop("activations")
@@ -130,16 +130,16 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
-    """Return a model of a product's cycles on a node, where memory reads pass through the engine's queues."""
+    """Return a model of a product's cycles on a node, where reads pass through the engine's queues."""
     memory = Memory(latency=MemoryAccess.latency)
     return dataclasses.replace(array.model, memory=memory).cycles
 
 
 class ModelCost:
-    """Cycles of a command according to the engine's model, equal to the cycles that the engine counts.
+    """Cycles of a command according to the engine's model, which equal the cycles that the engine counts.
 
-    The job is a product without factors. ``cycles`` returns the cycles of one product of a plan, by default from
-    :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
+    The job is a product without factors. ``cycles`` returns the number of cycles of one product of a plan; by
+    default, it uses :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
     """
 
     def __init__(self, job: GemmJob, array: Array, cycles: Callable[[GemmJob], int] | None = None):
@@ -154,15 +154,15 @@ class ModelCost:
 
 
 def estimated(job: GemmJob, array: Array) -> ModelCost:
-    """Estimate the cycles of a command from its products, which are too large for the model."""
+    """Estimate a command's cycles from products that are too large for the model."""
     return ModelCost(job, array, functools.partial(estimate, array.model))
 
 
 class GatewareCost:
-    """Cycles of a command as counted by a node.
+    """Cycles of a command, as counted by a node.
 
-    The ring is one node, with at least the memories of :func:`node_of`. The job is a product without factors, which
-    is executed with random operands that are the same for every plan.
+    The ring has one node, with at least the memories of :func:`node_of`. The job is a product without
+    factors, executed with the same random operands for every plan.
     """
 
     def __init__(self, ring: Ring, job: GemmJob):
@@ -180,7 +180,7 @@ class GatewareCost:
             generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
-        """Execute a plan; raises ``WrongProductError`` if C differs from the C of the first plan."""
+        """Execute a plan; raises ``WrongProductError`` if C differs from that of the first plan."""
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring

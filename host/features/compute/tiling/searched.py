@@ -1,7 +1,7 @@
-"""Tiling factors of a run's products, found by searches on the gateware and stored for later runs.
+"""Tiling factors for a run's products, found by searches on the gateware and stored for later runs.
 
-Each product is searched by greedy best-first search from the default factors, on one simulated node with the run's
-configuration. The default factors are measured too, and kept unless other factors take fewer cycles.
+Each product uses a greedy best-first search that starts from the default factors, on one simulated node with the
+run's configuration. The default factors are measured too, and kept unless other factors take fewer cycles.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ BUDGET = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Factors chosen for a product, and the cycles of a command that consists of only this product."""
+    """Factors chosen for a product, and the cycle count of a command that consists of this product only."""
 
     factors: dict[str, int]  # fields of an instruction
     cycles: int
@@ -41,7 +41,7 @@ class Tiling:
 
 
 class SearchedFactors(contextlib.ExitStack):
-    """Factors of products, as a callable like :func:`host.features.compute.instructions.best_factors`.
+    """Factors for products, callable like :func:`host.features.compute.instructions.best_factors`.
 
     A product is searched when it is first requested, on a simulated node with the run's configuration, and the result
     is written to a file; the node's arithmetic does not affect cycles. Products that do not fit in the memories of
@@ -57,10 +57,10 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        self.found: dict[str, Tiling] = {}  # tilings of requested products, keyed by a string of sizes and options
+        self.found: dict[str, Tiling] = {}  # tilings of requested products, keyed by sizes and options
 
     def _words(self, memory: str) -> int:
-        """Number of words of a memory of the nodes."""
+        """Size in words of one of the node's memories."""
         return int(getattr(self._node.compute if memory == "activations" else self._node.memories, memory))
 
     def __call__(self, array: Array, sizes: tuple[int, int, int], **options: bool) -> Mapping[str, int]:
@@ -97,7 +97,7 @@ class SearchedFactors(contextlib.ExitStack):
 
     @property
     def line(self) -> str:
-        """One-line description of the cycles gained by the searched tilings; equal products are counted once."""
+        """Describe the cycles saved by the searched tilings in one line; equal products count once."""
         before, after = (sum(getattr(kept, name) for kept in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "
@@ -105,7 +105,7 @@ class SearchedFactors(contextlib.ExitStack):
 
 
 def _space(array: Array, job: GemmJob) -> Space:
-    """Return the space for sizes rounded up to powers of two, with room for at least one tile."""
+    """Search space for sizes rounded up to powers of two, with room for at least one tile."""
     m, k, n = (1 << (size - 1).bit_length() for size in (job.m, job.k, job.n))
     m, n = max(m, array.rows), max(n, array.lanes)
     tile = 8 * array.rows * array.lanes
@@ -113,6 +113,6 @@ def _space(array: Array, job: GemmJob) -> Space:
 
 
 def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
-    """Return the state with these factors, or None if there is no such state."""
+    """State with these factors, or None if there is none."""
     return next((state for state in nest.space if isinstance(plan := nest.plan(state), Plan)
                  and all(getattr(plan.job, name) == factors[name] for name in FACTORS)), None)

@@ -1,4 +1,4 @@
-"""Searches for factors: two published ones, and three baselines for comparison.
+"""Searches for good factors: two published methods and three baselines.
 
 ===========  ================================================================================================
 G-BFS        greedy best-first search: neighbours of the best state, drawn at random, are evaluated next
@@ -22,18 +22,18 @@ from sim.golden.exponential import exp
 
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
-_NEIGHBOURS = 3  # number of neighbours that are drawn at a time (rho)
-#: Evaluations without improvement before the search restarts: divisor of the budget, and minimum number.
+_NEIGHBOURS = 3  # number of neighbours drawn at a time (rho)
+#: Evaluations without improvement before a restart: divisor of the budget, and minimum.
 _PATIENCE, _LEAST = 12, 25
 
 
 def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
-    """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
+    """Evaluate states until the budget is exhausted, starting from ``start`` or a random state.
 
     A few new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state is removed from
-    the queue when its last neighbour has been drawn. If a twelfth of the budget, but at least 25 evaluations, brings
-    no improvement, the search restarts from a different state. The published rule never restarts, and stays within
-    the states that can be reached with one form of tile.
+    the queue when its last neighbour has been drawn. After a twelfth of the budget, but at least 25 evaluations,
+    without improvement, the search restarts from a different state. The published rule never restarts, and is limited
+    to the states that are reachable with one form of tile.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
@@ -48,7 +48,7 @@ def best_first(evaluations: Evaluations, generator: np.random.Generator, *, star
 
 def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State],
           patience: int) -> None:
-    """Search from ``start`` until no better state has been found for a while, as limited by ``patience``."""
+    """Search from ``start`` until ``patience`` evaluations have found no better state."""
     waiting: list[tuple[int, int, State]] = []
     drawn, idle, least = [start], 0, evaluations.cost(start)
     while drawn and idle < patience:
@@ -68,20 +68,20 @@ def _from(evaluations: Evaluations, generator: np.random.Generator, start: State
 
 Array = npt.NDArray[np.float64]
 
-#: Number of units of the hidden layer, and learning rate.
+#: Number of hidden units, and learning rate.
 _HIDDEN, _RATE = 128, 1e-3
-#: Steps taken from the best state, fraction of random steps, and number of new states that are evaluated together.
+#: Number of steps from the best state, fraction of random steps, and number of new states evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-_IDLE_WALKS = 20  # number of walks without a new state after which the next walk starts from a different state
+_IDLE_WALKS = 20  # number of walks without a new state before a different starting state is used
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Compute a matrix product with the same order of sums on every processor."""
+    """Matrix product with the same summation order on every processor."""
     return np.asarray(np.add.reduce(a[:, :, None] * b[None], axis=1))
 
 
 class _Adam:
-    """Adam for one array, with the usual decay rates."""
+    """Adam optimizer for one array, with the usual decay rates."""
 
     def __init__(self, value: Array) -> None:
         self.value, self.first, self.second = value, np.zeros_like(value), np.zeros_like(value)
@@ -96,7 +96,7 @@ class _Adam:
 
 
 class Network:
-    """Actor and critic for a given number of inputs and moves; they share a hidden layer with ReLU."""
+    """Actor-critic network for a given number of inputs and moves, with one shared ReLU layer."""
 
     def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
         def weights(rows: int, columns: int) -> _Adam:
@@ -107,7 +107,7 @@ class Network:
         self._biases = [_Adam(np.zeros(len(layer.value))) for layer in self._layers]
 
     def run(self, x: Array) -> tuple[Array, Array, Array]:
-        """Compute hidden values, probabilities of moves and estimated rewards for rows of inputs."""
+        """Compute hidden activations, move probabilities and estimated rewards for rows of inputs."""
         hidden = np.maximum(_product(x, self._layers[0].value.T) + self._biases[0].value, 0)
         scores, estimates = (_product(hidden, layer.value.T) + bias.value
                              for layer, bias in zip(self._layers[1:], self._biases[1:], strict=True))
@@ -115,7 +115,7 @@ class Network:
         return hidden, odds / odds.sum(1, keepdims=True), estimates[:, 0]
 
     def gradients(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> list[tuple[Array, Array]]:
-        """Compute the gradients of the loss with respect to the weights and biases of each layer.
+        """Compute the gradients of the loss with respect to each layer's weights and biases.
 
         The loss is the mean over all moves of -log p · A + (reward - estimate)², where the advantage A = reward -
         estimate is treated as a constant.
@@ -130,22 +130,22 @@ class Network:
                 for delta, source in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
-        """Take an Adam step along the gradients for the given moves and rewards."""
+        """Take an Adam step for the given moves and rewards."""
         for number, (weights, bias) in enumerate(self.gradients(x, moves, rewards)):
             self._layers[number].descend(weights)
             self._biases[number].descend(bias)
 
 
 def numbers(space: Space, state: State) -> Array:
-    """Encode a state as network inputs: each factor as a fraction of its dimension's size, minus a half."""
+    """Encode a state as network inputs: each factor as a fraction of its dimension, minus a half."""
     return np.array([2.0 ** (factor - exponent) - 0.5
                      for factors, exponent in zip(state, space.exponents, strict=True) for factor in factors])
 
 
 def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
-    """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
+    """Evaluate states until the budget is exhausted, starting from ``start`` or a random state.
 
-    If walks from the best state find nothing new, they start from an evaluated state or a random state.
+    If walks from the best state find nothing new, they restart from an evaluated or a random state.
     """
     space = evaluations.nest.space
     moves = space.moves
@@ -175,7 +175,7 @@ def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, st
 
 def _step(network: Network, space: Space, state: State, evaluations: Evaluations,
           met: dict[State, tuple[State, int]], generator: np.random.Generator) -> State:
-    """Move to a neighbour, and record it if it is new."""
+    """Move to a neighbour and record it if it is new."""
     moves = space.moves
     possible = np.array([space.step(state, move) is not None for move in moves])
     if generator.random() < _RANDOM:
@@ -191,21 +191,21 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
     return neighbour
 
 
-#: Temperature at the start and at the end, as fractions of the cost.
+#: Initial and final temperature, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
 _IDLE = 50  # maximum number of consecutive steps to known states
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate random states until the budget is exhausted; known states cost no evaluation."""
+    """Evaluate random states until the budget is exhausted; repeated states do not count."""
     while evaluations.left:
         evaluations.cost(evaluations.nest.space.random(generator))
 
 
 def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Move to random neighbours: always if they cost less, otherwise with a falling probability.
+    """Simulated annealing: accept random neighbours if they cost less, else with a falling probability.
 
-    The temperature falls geometrically with the evaluations; a known neighbour costs no evaluation. After many
+    The temperature falls geometrically with the number of evaluations; known neighbours do not count. After many
     consecutive steps to known states, the search continues from a random state.
     """
     space, budget = evaluations.nest.space, evaluations.left
@@ -222,13 +222,13 @@ def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
             around = space.neighbours(state)
             other = around[generator.integers(len(around))]
             rise = evaluations.cost(other) / cost - 1
-            # True with the probability exp(-rise / temperature), and always if the cost does not rise.
+            # True with probability exp(-rise / temperature), and always if the cost does not rise.
             if rise < temperature * generator.exponential():
                 state, cost = other, evaluations.cost(other)
 
 
 def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate states that Optuna's tree-structured Parzen estimator proposes, as cuts of each dimension."""
+    """Evaluate states proposed by Optuna's tree-structured Parzen estimator, as splits of each dimension."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -242,7 +242,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    for _ in range(10 * evaluations.left):  # limits the trials, since a known state costs no evaluation, only time
+    for _ in range(10 * evaluations.left):  # limits the trials, as known states take time but no evaluations
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

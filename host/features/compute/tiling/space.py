@@ -1,6 +1,6 @@
-"""Space of a matrix product's factors: states, moves, and their effect on a node's engine.
+"""Search space of a matrix product's factors: states, moves, and their effect on a node's engine.
 
-A state contains a factor for each level of m, k and n: powers of two that multiply to the size
+A state consists of a factor for each level of m, k and n: powers of two with the size as their product
 (US20210200521A1; arXiv 1909.10616). States are neighbours if one results from the other by moving a factor of two
 from one level of a dimension to another.
 
@@ -11,10 +11,10 @@ from one level of a dimension to another.
 | outer | panels, one after another, with k innermost | the same |
 | products | separate products: instructions of a list | |
 
-A state of two levels has panel and outer loops; its tile is the tile with the fewest operands per term that fits into
-the panel, and with fewer rows if two tiles are equal. A state of three levels also has the tile, and a state of four
-levels has the products as the outermost level. The levels of k are always outer loops and panel. Operands in blocks
-along k require panels of whole blocks, unless a panel is one tile or contains all terms.
+A state with two levels has panel and outer loops; its tile is the one that fits into the panel with the fewest
+operands per term, or the one with fewer rows if two are equal. A state with three levels also has the tile, and a
+state with four levels has the products as the outermost level. The levels of k are always outer loops and panel.
+Operands in blocks along k require panels of whole blocks, unless a panel is a single tile or contains all terms.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product; raises ``ValueError`` if a size is not a power of 2 or a level is missing."""
+    """All states of a product; raises ``ValueError`` if a size is no power of two or a level is missing."""
 
     sizes: tuple[int, int, int]  # m, k and n: powers of two
     depths: tuple[int, int, int]  # number of levels of m, k and n
@@ -79,13 +79,13 @@ class Space:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves of a factor of two; a state allows a move if the source level has such a factor."""
+        """All moves of a factor of two; a move is possible if its source level has a factor of two."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
     @staticmethod
     def step(state: State, move: Move) -> State | None:
-        """Return the neighbour that a move leads to, or None if the state does not allow the move."""
+        """Return the neighbour that a move leads to, or None if the move is not possible."""
         factors = list(state[move.dimension])
         if not factors[move.source]:
             return None
@@ -98,13 +98,13 @@ class Space:
         return [other for move in self.moves if (other := self.step(state, move)) is not None]
 
     def random(self, generator: np.random.Generator) -> State:
-        """Draw a state, with equal probability for all states."""
+        """Draw a state; all states are equally likely."""
         return tuple(self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
                      for exponent, depth in zip(self.exponents, self.depths, strict=True))
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the factors' exponents: ``bars``, sorted, are the separators in a row of ``exponent`` twos."""
+        """Return the exponents of the factors; sorted ``bars`` are separators in a row of ``exponent`` twos."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
@@ -128,15 +128,15 @@ _LEVELS: dict[int, Levels] = {
     4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
 }
 
-#: Base-2 logarithm of the maximum number of products in a list that ends with an END.
+#: Base-2 logarithm of the maximum number of products in a list, which ends with an END.
 _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Grid of equal products that a state of the search space describes."""
+    """Grid of equal products that implements a state of the search space."""
 
-    #: Numbers of equal parts into which the dimensions m and n are divided.
+    #: Number of equal parts into which each of the dimensions m and n is divided.
     rows: int
     columns: int
     job: GemmJob  # sizes and factors of each product
@@ -148,13 +148,13 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Nest:
-    """The states of a space of tiling factors, as products on an array."""
+    """Maps the states of a space of tiling factors to products on an array."""
 
     #: A space with two levels of k.
     space: Space
     array: Array
-    job: GemmJob  # product without tiling factors; its sizes may be smaller than the space's sizes
-    levels: Levels = ()  # levels of m and n; by default determined by their number
+    job: GemmJob  # product without tiling factors; its sizes may be smaller than the sizes of the space
+    levels: Levels = ()  # levels of m and n; by default, determined by how many there are
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
@@ -176,23 +176,23 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Return the plan that implements a state, or the excess factors of two if the state does not fit."""
+        """Return the plan for a state, or the number of excess factors of two if the state does not fit."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
-        # Add the factors of two by which panels exceed their blocks, and products their limit.
+        # Add the factors of two by which panels exceed their blocks, and products exceed their limit.
         inside = [sizes[Level.PANEL] + sizes.get(Level.TILE, 0) for sizes in (m, n)]
         lanes, room = (number.bit_length() - 1 for number in (self.array.lanes, self.array.blocks))
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # With lines along k or m, check that each panel starts at the beginning of a memory row.
+        # If lines run along k or m, each panel must start at the beginning of a memory row.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
-        # Panels must not divide a block of operands, but a single tile may, since its sums stay in the array.
+        # Panels must not split a block of operands, but a single tile may, since its sums stay in the array.
         block = operands_of(self.array.operands).terms.bit_length() - 1
         if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
             misfit += max(0, block - rounds)
@@ -204,7 +204,7 @@ class Nest:
         return Plan(1 << products[0], 1 << products[1], job)
 
     def _shape(self, tile: int) -> tuple[int, int]:
-        """Return base-2 logarithms of the rows and columns of a tile."""
+        """Return log2 of the number of rows and of columns of a tile."""
         rows, columns = self.array.rows << tile, self.array.lanes * (SLOTS >> tile)
         return rows.bit_length() - 1, columns.bit_length() - 1
 
@@ -222,7 +222,7 @@ class Nest:
         return tile, misfit
 
 
-#: Function that returns the cycles of the products of a plan.
+#: Function that returns the number of cycles for the products of a plan.
 Cost = Callable[[Plan], int]
 
 
@@ -231,25 +231,25 @@ class ExhaustedError(Exception):
 
 
 class Evaluations:
-    """States of a search with their costs, up to a budget of evaluations.
+    """Evaluated states of a search with their costs, limited by a budget of evaluations.
 
-    A state that does not fit the array counts as an evaluation as well. It costs more than any state that fits, and
-    more for each excess factor of two, so that a search that starts there is guided to states that fit.
+    A state that does not fit the array also counts as an evaluation. It costs more than any state that fits, and more
+    for each excess factor of two, which guides a search that starts there to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
         self.nest = nest
         self._cost = cost
         self._most = min(budget, len(nest.space))
-        self.costs: dict[State, int] = {}  # cost of each state, in the order of evaluation
+        self.costs: dict[State, int] = {}  # cost of each state, in order of evaluation
         self.measured = 0  # number of evaluations of states that fit
-        #: Lowest cost after each evaluation; costs of states that do not fit are included until one fits.
+        #: Lowest cost after each evaluation; includes costs of states that do not fit until one does.
         self.curve: list[int] = []
         self.best: State | None = None  # state with the lowest cost; the first of them if there are several
 
     @property
     def worst(self) -> int:
-        """Cycles that a single unit would take, an upper bound for any plan."""
+        """Number of cycles that a single unit would take: an upper bound for any plan."""
         job = self.nest.job
         return 8 * job.m * job.k * job.n
 
@@ -273,6 +273,6 @@ class Evaluations:
         return cost
 
     def reward(self, state: State) -> float:
-        """Cycles that an array needs if it is never idle, divided by the cost of the state."""
+        """Number of cycles that a fully used array would need, divided by the cost of the state."""
         job, array = self.nest.job, self.nest.array
         return job.m * job.k * job.n / (array.rows * array.lanes) / self.cost(state)

@@ -1,4 +1,4 @@
-"""Golden model of packets of elements as bfloat16."""
+"""Golden model of packets with bfloat16 elements."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class BFloat16:
-    """Elements as bfloat16, rounded to nearest even, two per word with the even element in the low half."""
+    """bfloat16 elements, rounded to nearest even and packed in pairs with the even element in the low half."""
 
     block = 2
 
@@ -20,11 +20,11 @@ class BFloat16:
         return (count + 1) // 2
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
+        """Encode elements as the words of a packet."""
         return moments.pack(bits)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or all elements of whole words."""
+        """Decode a packet into ``count`` elements, or into all elements of its words."""
         return moments.unpack(words, count)
 
 

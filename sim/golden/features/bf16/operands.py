@@ -1,4 +1,4 @@
-"""Golden model of operands that are rounded to bfloat16: :mod:`hdl.features.bf16.operands`."""
+"""Golden model of operands rounded to bfloat16: :mod:`hdl.features.bf16.operands`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,19 @@ _LEAST = np.uint32(1 << 23)
 
 
 def _flushed(bits: Bits) -> Bits:
-    """Subnormal numbers flushed to zeros of the same sign."""
+    """Flush subnormal numbers to zeros of the same sign."""
     return np.where(bits & ~_SIGN < _LEAST, bits & _SIGN, bits)
 
 
 def bfloat16(bits: npt.ArrayLike) -> Bits:
-    """Binary32 encodings rounded to bfloat16, as binary32; subnormal results become zeros of the same sign."""
+    """Round binary32 encodings to bfloat16, as binary32; subnormal results become zeros of the same sign."""
     return _flushed(conversion.from_bfloat16(conversion.to_bfloat16(bits)))
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Products of operands rounded to bfloat16: exact, except that results below 2^-126 become signed zeros.
+    """Multiply operands rounded to bfloat16: exact, except that results below 2^-126 become signed zeros.
 
-    Binary32 holds all 16 bits of a product, even of a subnormal product just below 2^-126, so that none is rounded up
+    Binary32 can hold all 16 bits of a product, even of a subnormal one just below 2^-126, so no product is rounded up
     to this limit.
     """
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))

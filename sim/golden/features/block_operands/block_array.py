@@ -1,4 +1,4 @@
-"""Golden model of the array of block dot products: results of tiles, and every cycle.
+"""Golden model of the block dot product array: tile results and cycle-accurate timing.
 
 Mirrors :mod:`hdl.features.block_operands.block_former`, :mod:`hdl.features.block_operands.block_sums` and
 :mod:`hdl.features.block_operands.block_array`.
@@ -22,35 +22,35 @@ __all__ = ["BANKS", "BlockArray", "BlockUnits"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Number of tiles with sums in the array at a time.
+#: Maximum number of tiles with sums in the array.
 BANKS = 4
 
 
 class BlockUnits:
-    """State of the array in each cycle: ``rows`` by ``columns`` units, with blocks of ``block`` elements. Scales take
-    ``delay`` cycles more than exponents."""
+    """State of a ``rows`` by ``columns`` array with blocks of ``block`` elements, cycle by cycle; scales
+    arrive ``delay`` cycles after exponents."""
 
     SKID = 2
 
     def __init__(self, rows: int, columns: int, block: int, delay: int) -> None:
-        # Cycles of a block, and cycles from the decision to read a tile's last block until the tile is complete.
+        # Cycles per block, and latency from the decision to read a tile's last block to the complete tile.
         self._block, self._cycles = block, block * SLOTS
         self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
-        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last row of a tile, else 0
+        self.leaving: deque[int] = deque()  # result rows in the skid buffer: 1 for the last row of a tile, else 0
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
-        # Halves of the element memory: whether each is full, and whether its block begins and ends a tile.
+        # For each half of the element memory: None if empty, else whether its block begins and ends a tile.
         self._filled: list[tuple[bool, bool] | None] = [None, None]
         self._writes, self._reads, self._current = 0, 0, 0
         self._count: int | None = None
         self._held, self._waiting, self._number = 0, 0, 0
         self._complete: deque[int] = deque()
-        # Stages of the drain: whether an element ends a row, and the tile; whether a complete row ends the tile.
+        # Drain stages: whether an element ends a row and the tile; whether a complete row ends the tile.
         self._read: tuple[bool, int] | None = None
         self._whole: int | None = None
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by one cycle, and take a result row if ``take``; return whether a beat can be accepted."""
+        """Advance by one cycle, taking a result row if ``take``; return whether a beat can be accepted."""
         ready = self._filled[self._writes] is None
         held = self._held
         if self._complete and self._complete[0] <= cycle:
@@ -86,7 +86,7 @@ class BlockUnits:
         return ready
 
     def accept(self, *, initial: bool, last: bool) -> None:
-        """Accept a beat in the cycle of the latest step."""
+        """Accept a beat in the cycle of the most recent step."""
         ends, self._slot = self._slot == SLOTS - 1, (self._slot + 1) % SLOTS
         if initial or not ends:
             return
@@ -103,7 +103,7 @@ class BlockArray:
     #: Parameters of the gateware unit.
     rows: int
     columns: int
-    operands: str  # format of operands; must be a block format
+    operands: str  # operand format; must be a block format
 
     @property
     def _model(self) -> BlockFormat:
@@ -113,7 +113,7 @@ class BlockArray:
         return model
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Order of the results of a tile: see :func:`~sim.golden.features.compute.mac_array.tile_order`."""
+        """Order of a tile's results: see :func:`~sim.golden.features.compute.mac_array.tile_order`."""
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
@@ -127,7 +127,7 @@ class BlockArray:
         return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def _tile(self, beats: Beats) -> Bits:
-        """Sums of a tile, in shape (slots, rows, columns)."""
+        """Sums of a tile, with shape (slots, rows, columns)."""
         total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         initial = beats.initial.reshape(-1, SLOTS)[:, 0]
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
@@ -145,7 +145,7 @@ class BlockArray:
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
         """Trace every cycle from reset, with a source and a sink that may stall.
-        ``willing``: cycles when the source may begin to offer a beat; ``ready``: cycles when the sink is ready."""
+        ``willing``: cycles when the source may start to offer a beat; ``ready``: cycles when the sink is ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

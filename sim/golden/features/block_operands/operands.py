@@ -1,4 +1,4 @@
-"""Golden model of operands in blocks with shared exponents, and of the products of their matrices."""
+"""Golden model of block operands, which share an exponent per block, and of their matrix products."""
 
 import functools
 
@@ -18,12 +18,12 @@ Array = npt.NDArray[np.floating]
 
 
 def _guard(model: BlockFormat) -> int:
-    """Maximum number of bits by which elements of a block's subsets are shifted relative to each other."""
+    """Maximum shift in bits between the elements of different subsets of a block."""
     return (1 << model.difference_bits) - 1
 
 
 def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Integers (…, blocks, elements) and exponents (…, blocks) of blocks along the last axis of vectors."""
+    """Split vectors into blocks along the last axis: integers (…, blocks, elements), exponents (…, blocks)."""
     count = -(-bits.shape[-1] // model.block)
     padded = np.zeros((*bits.shape[:-1], count * model.block), np.uint32)
     padded[..., :bits.shape[-1]] = bits
@@ -37,10 +37,10 @@ def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64]
 
 def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt.ArrayLike,
                   right: npt.ArrayLike) -> Array:
-    """Dot products of blocks in binary32, from totals of integers and the exponents of both blocks.
+    """Binary32 dot products of blocks, from their integer totals and both blocks' exponents.
 
-    Totals, times the scales of both blocks if these are not powers of two, fit into the significand of binary32.
-    Results below 2^-126 become zeros of their sign, and results from 2^128 on become infinities; NaN blocks give NaN.
+    Totals, multiplied by both scales where these are not powers of two, fit in a binary32 significand. Results below
+    2^-126 become zeros with the same sign, and results of 2^128 and above become infinities; NaN blocks yield NaN.
     """
     (rows, left_place), (columns, right_place) = (model.scales(np.asarray(x)) for x in (left, right))
     integers = (totals + 0.0) * rows * columns  # integers have no -0.0
@@ -53,12 +53,12 @@ def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt
 
 
 def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None) -> Array:
-    """Matrix products of factors rounded to blocks along k; the dot products of blocks are added one by one."""
+    """Product of matrices rounded to blocks along k; the dot products of the blocks are added in order."""
     left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, np.swapaxes(b, -1, -2)))
     (rows, row_exponents), (columns, column_exponents) = (block_terms(model, x) for x in (left, right))
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if initial is None else np.array(initial, np.float32)
     for block in range(rows.shape[-2]):
-        # Sums of integers stay below 2^53, and are therefore exact in any order.
+        # Integer sums stay below 2^53 and are therefore exact in any order.
         totals = rows[..., block, :] @ np.swapaxes(columns[..., block, :], -1, -2)
         total = total + block_numbers(model, totals, row_exponents[..., :, None, block],
                                       column_exponents[..., None, :, block])
@@ -66,7 +66,7 @@ def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None)
 
 
 def block_operands(code: int, model: BlockFormat, delay: int = 0) -> Operands:
-    """Operands that are multiplied in blocks of a format."""
+    """Operands that are multiplied in blocks of the given format."""
     return Operands(code, block=model, product=functools.partial(block_product, model), delay=delay)
 
 

@@ -1,4 +1,4 @@
-"""Golden model of weights as centroid indices: packets, and the choice of the nearest centroids.
+"""Golden model of weights stored as centroid indices: packet format and nearest-centroid assignment.
 
 The centroids in packets may be any 32-bit words.
 """
@@ -19,10 +19,10 @@ Integers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidTable:
-    """Parameters of the format, and values derived from them."""
+    """Parameters of the packet format, and quantities derived from them."""
 
     centroids: int = 16  # number of centroids in a table: 4, 8, 16, 32 or 64
-    loaded: bool = False  # whether the host loads the table into the decoders, so that packets do not contain it
+    loaded: bool = False  # whether the host preloads the table into the decoders, so packets omit it
 
     def __post_init__(self) -> None:
         if self.centroids not in (4, 8, 16, 32, 64):
@@ -37,20 +37,20 @@ class CentroidTable:
 
     @property
     def table_words(self) -> int:
-        """Number of words of the table in each packet."""
+        """Number of words that the table occupies in each packet."""
         return 0 if self.loaded else self.centroids
 
     def bits(self, count: int) -> int:
-        """Return the number of bits of ``count`` weights and their table."""
+        """Return the number of bits that ``count`` weights and their table occupy."""
         return count * self.index_bits + 32 * self.table_words
 
     def words(self, count: int) -> int:
-        """Return the number of words in a packet of ``count`` weights."""
+        """Return the number of words in a packet with ``count`` weights."""
         groups = (count + planes.GROUP - 1) // planes.GROUP
         return self.table_words + groups * self.index_bits
 
     def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Encode a packet: the table, unless it is loaded, and then at least one index."""
+        """Encode a packet: the table, unless it is preloaded, followed by one or more indices."""
         values = np.asarray(indices)
         table = np.asarray([] if centroids is None else centroids, np.uint32)
         if len(table) != self.table_words:
@@ -71,7 +71,7 @@ class CentroidTable:
 
     def decode(self, words: npt.ArrayLike, count: int | None = None,
                centroids: npt.ArrayLike | None = None) -> Bits:
-        """The first ``count`` elements of a packet, or all. A loaded table must be given as ``centroids``."""
+        """Decode ``count`` elements of a packet, or all of them; a preloaded table must be ``centroids``."""
         packet = np.asarray(words, np.uint32)
         table = np.asarray(centroids, np.uint32) if self.loaded else packet[:self.centroids]
         elements: Bits = table[self.indices(packet)]
@@ -82,7 +82,7 @@ class CentroidTable:
         return elements[:count]
 
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
-        """Bounds between centroids: the smallest binary32 numbers that are nearer to the upper centroid.
+        """Return the bounds between centroids: the smallest binary32 number nearer to the upper of each pair.
 
         Bounds and centroids are bit patterns; centroids are finite and in ascending order. A bound of zero is -0.0.
         """
@@ -97,20 +97,20 @@ class CentroidTable:
         return bounds
 
     def nearest(self, elements: npt.ArrayLike, bounds: npt.ArrayLike) -> Integers:
-        """Indices of the nearest centroids, by the bounds between them; ties go to the lower centroid."""
+        """Return the index of each number's nearest centroid, given the bounds; ties choose the lower one."""
         numbers, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
         indices: Integers = np.searchsorted(edges, numbers, side="right").astype(np.int64)
         return indices
 
 
 def _ordered(bits: Bits) -> Bits:
-    """Map bits of binary32 numbers to unsigned integers in the order of the numbers."""
+    """Map binary32 bit patterns to unsigned integers that sort in the same order as the numbers."""
     result: Bits = np.where(bits >> 31, ~bits, bits ^ np.uint32(0x8000_0000))
     return result
 
 
 def _scaled(position: int) -> int:
-    """Number at a position of :func:`_ordered`, as a multiple of the smallest; continues past infinity."""
+    """Inverse of :func:`_ordered`, in units of the smallest number; continues past infinity."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
@@ -118,7 +118,7 @@ def _scaled(position: int) -> int:
 
 
 def _first_above(twice: int) -> int:
-    """Find the first position with 2 * ``_scaled(position)`` greater than ``twice``."""
+    """Find the smallest position for which 2 * ``_scaled(position)`` exceeds ``twice``."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Golden model of the codec that encodes weights as centroid indices."""
+"""Golden model of the codec that encodes weights as indices of centroids."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ class CentroidCodec:
 
     code: int
     centroids: int
-    codebook: tuple[int, ...] = ()  # centroids as bits of binary32, in ascending order; all zero by default
+    codebook: tuple[int, ...] = ()  # centroids as binary32 bits, in ascending order; all zero by default
     bounds: tuple[int, ...] = ()  # bounds between centroids, as bits
 
     weights = True
@@ -36,7 +36,7 @@ class CentroidCodec:
 
     @property
     def codebook_words(self) -> int:
-        """Number of words in a node's codebook: bounds, an unused word, and centroids."""
+        """Number of words in a node's codebook, which holds the bounds, an unused word and the centroids."""
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
@@ -44,24 +44,24 @@ class CentroidCodec:
         return self.table.words(count)
 
     def bind(self, centroids: npt.ArrayLike) -> "CentroidCodec":
-        """Return the codec with a codebook: the bits of finite binary32 numbers in ascending order."""
+        """Return this codec with a codebook, given as the bits of finite binary32 numbers in ascending order."""
         numbers = codebook_of(centroids, self.centroids)
         return dataclasses.replace(self, codebook=numbers, bounds=tuple(self.table.bounds(numbers).tolist()))
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; without elements there are no words."""
+        """Return the words of a packet of elements; an empty packet has no words."""
         elements = np.asarray(bits, np.uint32)
         if not len(elements):
             return np.zeros(0, np.uint32)
         return self.table.encode(self.table.nearest(elements, self.bounds or (0,) * (self.centroids - 1)))
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole groups."""
+        """Return the elements of a packet: the first ``count``, or all of its groups."""
         packet = np.asarray(words, np.uint32)
         if not len(packet):
             return np.zeros(0, np.uint32)
         return self.table.decode(packet, count, self.codebook or (0,) * self.centroids)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements among available words; a unit is a word."""
+        """Return how many of the available words a packet of ``count`` elements spans; each word is a unit."""
         return whole_words(self.max_words(count), len(np.asarray(words)))

@@ -1,4 +1,4 @@
-"""Golden model of products with centroid indices as weights: integer results and every cycle."""
+"""Golden model of products with centroid indices as weights, with cycle-accurate timing."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ __all__ = ["ProductTrace", "multiply", "trace_product"]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-#: Cycles from the end of a drain to its result.
+#: Latency in cycles from the end of a drain to its result.
 _PIPELINE = 4
 
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
-    """Multiply a matrix of indices, one row per output, by a vector: inputs are summed first, then multiplied."""
+    """Multiply an index matrix (one row per output) by a vector, summing inputs before multiplying."""
     matrix = np.asarray(indices)
     table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
     sums = np.zeros((len(matrix), len(table)), np.int64)
@@ -36,16 +36,16 @@ class ProductTrace:
     i_valid: Flags
     i_ready: Flags
     o_valid: Flags
-    offered: Integers  # index of the result on offer in each cycle with ``o_valid``; -1 in all other cycles
+    offered: Integers  # index of the result offered in each cycle with ``o_valid``; -1 in all other cycles
     multiplied: Flags
 
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Trace every cycle of a product unit that has its table and cleared sums from cycle ``opened`` on.
+    """Trace every cycle of a product unit with its table and cleared sums available from cycle ``opened``.
 
-    Each matrix has a column count from ``columns`` and one row per lane. ``willing`` is whether the source may begin
-    to offer its next column in a cycle; ``ready`` is whether the sink is ready.
+    ``columns`` gives the number of columns of each matrix; each has one row per lane. In each cycle, ``willing`` is
+    whether the source may start to offer its next column, and ``ready`` is whether the sink is ready.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)

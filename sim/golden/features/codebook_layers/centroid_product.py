@@ -1,7 +1,7 @@
-"""Golden model of binary32 products whose weights are centroid indices, and of centroid gradients.
+"""Golden model of binary32 products with weights as centroid indices, and of centroid gradients.
 
-The specification is gather, reduce and add: for each example b and output o, the inputs that share a centroid c are
-added, and only these sums are multiplied:
+The order is gather, reduce, add: for each example b and output o, all inputs that share a centroid c are added, and
+only these sums are multiplied:
 
     P[b, o, c] = the sum of X[b, i] over all i with I[o, i] = c
     Y[b, o] = start[b, o] + the sum of C[c] · P[b, o, c] over c
@@ -14,8 +14,8 @@ sums of lanes 1, 2, … are added to the sum of lane 0. Groups with fewer than e
 than lanes, are padded with zero products. These change no bit of a sum that started at +0.0, unless one of their
 factors is infinite or NaN.
 
-The other gradients need no further operation: dX is Y with the transposed index matrix, with dY in place of X and a
-start of zero; the gradient of a single weight is never computed.
+The other gradients need no new operation: dX is Y with the transposed index matrix, dY in place of X, and a start of
+zero. The gradients of individual weights are never computed.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from sim.golden.summation import canonical
 __all__ = ["Lanes", "gather", "gradient", "index_line", "layer_gradient", "pack_indices", "product",
            "unpack_indices"]
 
-#: Number of bits of an index in memory, of columns in a word of a lane, and of examples in a job.
+#: Number of bits per index in memory, of columns per word of a lane, and of examples per job.
 _BITS, _COLUMNS, _EXAMPLES = 4, 8, 8
 
 Array = npt.NDArray[np.float32]
@@ -36,8 +36,8 @@ Indices = npt.NDArray[np.integer]
 
 
 def gather(indices: Indices, x: Array, centroids: int) -> Array:
-    """Input sums for each example, output and centroid, in shape (examples, outputs, centroids). Indices have the
-    shape (outputs, inputs), and inputs the shape (examples, inputs)."""
+    """Input sums, of shape (examples, outputs, centroids). ``indices`` has shape (outputs, inputs); ``x`` has shape
+    (examples, inputs)."""
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)
     for column, inputs in zip(indices.T, x.T, strict=True):
@@ -46,7 +46,7 @@ def gather(indices: Indices, x: Array, centroids: int) -> Array:
 
 
 def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
-    """Outputs, in shape (examples, outputs): ``start``, broadcast to that shape, plus the products of the input sums
+    """Outputs, of shape (examples, outputs): ``start``, broadcast to this shape, plus the products of the input sums
     and the centroids in ``table``. Indices and inputs are as in :func:`gather`."""
     sums = gather(indices, x, len(table))
     total = np.array(np.broadcast_to(start, sums.shape[:2]), sums.dtype)
@@ -56,8 +56,8 @@ def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
 
 
 def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid, from output gradients in shape (examples, outputs), which are distributed among
-    lanes. Indices and inputs are as in :func:`gather`."""
+    """Gradient of each centroid. The output gradients, of shape (examples, outputs), are distributed over the lanes.
+    Indices and inputs are as in :func:`gather`."""
     sums = gather(indices, x, centroids)
     totals = np.zeros((lanes, centroids), x.dtype)
     for first in range(0, len(indices), lanes):
@@ -67,7 +67,7 @@ def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lan
 
 
 def _add_terms(totals: Array, upstream: Array, sums: Array) -> None:
-    """Add the terms of a group of outputs to the sums of the corresponding lanes, example by example."""
+    """Add the terms of a group of outputs to the sums of their lanes, example by example."""
     for factors, example in zip(upstream, sums, strict=True):
         totals[:len(example)] += factors[:, None] * example
 
@@ -81,10 +81,10 @@ def _combined(totals: Array) -> Array:
 
 
 def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid of a layer in memory, with padded groups of examples and outputs.
+    """Gradient of each centroid of a layer in memory, with examples and outputs padded to whole groups.
 
-    Like :func:`gradient`, but ``indices`` has a row for every lane of every group, while ``upstream`` has columns
-    only for the actual outputs.
+    Like :func:`gradient`, but ``indices`` has one row per lane of each group, while ``upstream`` has columns only for
+    actual outputs.
     """
     outputs, examples = len(indices), -(-len(x) // _EXAMPLES) * _EXAMPLES
     inputs, gradients = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
@@ -93,27 +93,27 @@ def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, 
 
 
 def index_line(columns: int, lanes: int) -> int:
-    """Number of memory elements for the indices of a group of outputs: whole memory rows of eight columns."""
+    """Number of memory elements for the indices of an output group: whole rows of eight columns."""
     return -(-columns // _COLUMNS) * lanes
 
 
 def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
-    """Pack indices as stored: a line for each group of outputs, in shape (groups, elements of a line).
+    """Pack indices as in memory: one line per group of outputs, of shape (groups, elements per line).
 
-    A memory row contains eight columns, each with the 4-bit indices of all outputs in the group.
+    A memory row contains eight columns, each with the 4-bit indices of all outputs of the group.
     """
     outputs, columns = indices.shape
     groups, line = -(-outputs // lanes), index_line(columns, lanes)
     full = np.zeros((groups * lanes, line // lanes * _COLUMNS), np.uint32)
     full[:outputs, :columns] = indices
-    # Indices ordered by group, memory row, column in a row, and lane; each element holds eight indices.
+    # Indices ordered by group, memory row, column within the row, and lane; each element holds eight indices.
     nibbles = full.reshape(groups, lanes, -1).transpose(0, 2, 1).reshape(groups, line, _COLUMNS)
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     return np.asarray(np.bitwise_or.reduce(nibbles << shifts, axis=2), np.uint32)
 
 
 def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, centroids: int) -> Indices:
-    """Unpack the low bits of indices from lines in memory, in shape (groups times lanes, columns)."""
+    """Unpack indices from lines in memory, to shape (groups times lanes, columns); high bits are dropped."""
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     nibbles = lines[..., None] >> shifts & np.uint32(centroids - 1)
     indices = nibbles.reshape(len(lines), -1, lanes).transpose(0, 2, 1).reshape(len(lines) * lanes, -1)
@@ -122,7 +122,7 @@ def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, cent
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, which keep the sums of the centroid gradients from job to job."""
+    """Lanes of a unit, which keep their centroid gradient sums from job to job."""
 
     table: Array  # centroids
     lanes: int  # outputs in a job
@@ -132,15 +132,15 @@ class Lanes:
         self.totals = np.zeros((self.lanes, len(self.table)), np.float32)
 
     def product(self, indices: Indices, x: Array, start: Array) -> Array:
-        """Outputs of a PRODUCT, as the module's function of the same name computes them."""
+        """Outputs of a PRODUCT, computed by :func:`product`."""
         return product(indices, self.table, x, start)
 
     def gradient(self, indices: Indices, x: Array, upstream: Array) -> None:
-        """Add the terms of a GRADIENT to the sums of all lanes."""
+        """Add a GRADIENT's terms to the sums of all lanes."""
         _add_terms(self.totals, upstream, gather(indices, x, len(self.table)))
 
     def total(self) -> Array:
-        """Centroid gradients returned by a TOTAL, which clears all sums."""
+        """Centroid gradients returned by a TOTAL, which then clears all sums."""
         total = _combined(self.totals)
         self.totals = np.zeros_like(self.totals)
         return total

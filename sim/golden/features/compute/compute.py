@@ -1,7 +1,7 @@
-"""Golden model of the compute engine, which runs a list of instructions on the memories of a node.
+"""Golden model of the compute engine, which runs a list of instructions on a node's memories.
 
-The whole list is checked before any instruction runs, so that an invalid list changes nothing. Results follow
-:mod:`sim.golden.summation`; the division of a product into panels does not affect them.
+The whole list is checked before any instruction runs, so an invalid list changes nothing. Results follow
+:mod:`sim.golden.summation`; they do not depend on how a product is divided into panels.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ __all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vect
 
 Bits = npt.NDArray[np.uint32]
 
-#: Maximum size of an operand, and exclusive limit for the factors of a panel.
+#: Maximum size of an operand, and exclusive upper limit of panel factors.
 _MOST, _FACTORS = 4095, 8
 
 
@@ -84,7 +84,7 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Function of rows with resolved and checked operands; without labels, the function is a softmax."""
+    """Row function with resolved and checked operands; without labels, it is a softmax."""
 
     source: Operand
     labels: Operand | None
@@ -97,7 +97,7 @@ class Vector:
         return (self.target,) if self.loss is None else (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and return whether all labels are valid."""
+        """Run the function; return whether all labels are valid."""
         scores = self.source.read(memories).view(np.uint32)
         if self.labels is None or self.loss is None:
             self.target.write(memories, softmax(scores).view(np.float32))
@@ -111,7 +111,7 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centroid:
-    """Product whose weights are indices, or gradient of centroids, with resolved and checked operands."""
+    """Product with indices as weights, or centroid gradient, with resolved and checked operands."""
 
     target: Operand
     x: Operand
@@ -134,7 +134,7 @@ class Centroid:
 
     @property
     def multiplied(self) -> int:
-        """Number of cycles in which all lanes multiply: one for each output of each group of eight examples."""
+        """Number of cycles when all lanes multiply: one per output and group of eight examples."""
         groups: int = -(-self.x.rows // SLOTS) * SLOTS
         return self.centroids * self.indices.rows * groups
 
@@ -158,11 +158,11 @@ class Centroid:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Outcome of a command: its status, and the detail of its event.
+    """Outcome of a command: its status and the detail of its event.
 
-    The detail is the number of the invalid instruction or of END, which equals the count of instructions that ran.
-    With centroids, bits 8 and up are the number of cycles in which all lanes of the centroid unit multiplied. With
-    READ_DEAD, bits 8 and up are the row.
+    The detail is the number of the invalid instruction or of END, which is the number of instructions that ran. With
+    centroids, bits 8 and up are the number of cycles in which all lanes of the centroid unit multiplied. With
+    READ_DEAD, bits 8 and up are the row number.
     """
 
     status: EventStatus
@@ -174,7 +174,7 @@ Instruction = Gemm | Vector | Centroid | Rows
 
 
 def sources(instruction: Instruction) -> list[Operand]:
-    """Operands that an instruction reads: all except its targets and the table of SCATTER."""
+    """Operands that an instruction reads: all except targets and the table of SCATTER."""
     if isinstance(instruction, Rows):
         return list(instruction.sources)
     values = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
@@ -192,7 +192,7 @@ def _refuse(condition: object) -> None:
 
 
 def spaces(nodes: Nodes, rank: int) -> Memories:
-    """Memories of a golden node that lists of layers can access, by place."""
+    """Memories of a golden node that lists of layers can access, keyed by place."""
     return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
             Place.ACTIVATIONS: nodes.activations[rank]}
 
@@ -201,24 +201,24 @@ def spaces(nodes: Nodes, rank: int) -> Memories:
 class Engine:
     """Compute engine of a node."""
 
-    #: Size of the array: rows of units, and columns, which is also the number of elements in a memory row.
+    #: Size of the array: rows of units, and columns, which is also the number of elements per memory row.
     rows: int
     lanes: int
     blocks: int = 128  # blocks in a panel
     columns: int = 64  # maximum number of columns of a row function
     scale_mask: bool = False  # whether products can be scaled and masked
     operands: str = FP32  # format of the operands of products
-    centroids: int = 0  # number of centroids in a table; 0 in an engine without centroids
-    sequences: bool = False  # whether functions of sequences exist: ROWS, SOFTMAX, and padding labels
+    centroids: int = 0  # number of centroids in a table; 0 without centroids
+    sequences: bool = False  # supports sequence functions: ROWS, SOFTMAX and padding labels
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
             owners: RowOwners | None = None) -> Outcome:
-        """Run a command, and write its results into the memories.
+        """Run a command, and write its results to the memories.
 
-        The list starts at ``base`` in the activation memory. Every size of 0 in it means ``length``, the number of
-        rows in the microbatch, and ``offset`` is added to the base of relative operands. With ``owners``, written
-        rows are tagged with their buffers, and a list ends after the first instruction that reads a row for a
-        different buffer than it was written for; the detail contains the lowest such row.
+        The list starts at ``base`` in the activation memory. A size of 0 stands for ``length``, the number of rows in
+        the microbatch, and ``offset`` is added to the base of relative operands. With ``owners``, written rows are
+        tagged with their buffers, and the list ends after the first instruction that reads a row for a different
+        buffer than it was written for; the detail contains the lowest of these rows.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -246,8 +246,8 @@ class Engine:
 
     def _owned(self, operand: Operand, instruction: Instruction,
                memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
-        """Rows of activation memory that an instruction accesses through an operand, and the number of the operand's
-        buffer. For a table, only the rows selected by the row numbers are included."""
+        """Rows of activation memory that an instruction accesses through an operand, and the operand's buffer number.
+        For a table, only the rows selected by row numbers are included."""
         if operand.place is not Place.ACTIVATIONS:
             return np.zeros(0, np.int64), operand.owner
         named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
@@ -256,7 +256,7 @@ class Engine:
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:
-        """Instructions of a list up to its END, and the number of the first invalid one, or None."""
+        """Instructions of a list up to its END, and the number of the first invalid instruction, or None."""
         words = memories[Place.ACTIVATIONS]
         sizes = {space: len(memory) for space, memory in memories.items()}
         instructions: list[Instruction] = []
@@ -387,7 +387,7 @@ class Engine:
 
 
 def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
-    """Scale and mask of an instruction; the diagonal is a signed number."""
+    """Scale and mask of an instruction; the diagonal is signed."""
     sign = 1 << INDEX_BITS
     bounds = {field.name: fields.get(field.name, 0) for field in dataclasses.fields(masking.Mask)}
     bounds |= {name: bool(bounds[name]) for name in KINDS}
@@ -403,7 +403,7 @@ def _size(field: int, length: int) -> int:
 
 
 def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
-    """Number of the instruction with the lowest target among all that write into the list, or None."""
+    """Number of the instruction with the lowest target of all that write into the list, or None."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
     overlaps = [(target.base, number) for number, item in enumerate(instructions) for target in item.targets
                 if target.meets(listed)]

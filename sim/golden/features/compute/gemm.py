@@ -1,6 +1,6 @@
-"""Golden model of matrix products of operands in memory: C = epilogue(start + A · B), bit for bit.
+"""Bit-exact golden model of matrix products in memory: C = epilogue(start + A · B).
 
-Mirrors :mod:`hdl.features.compute.gemm`; its timing is in :mod:`sim.golden.features.compute.gemm_cycles`.
+Mirrors :mod:`hdl.features.compute.gemm`; :mod:`sim.golden.features.compute.gemm_cycles` models its timing.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ __all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "re
 
 Bits = npt.NDArray[np.uint32]
 
-#: Memory number of an operand with all elements equal to 1.0.
+#: Memory number of a virtual operand with all elements equal to 1.0.
 ONES = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """Matrix in memory: memory number, first memory row, and the stride from line to line in memory rows."""
+    """Matrix in memory: memory number, first memory row, and line stride in memory rows."""
 
     place: int = 0
     row: int = 0
@@ -35,7 +35,7 @@ class Matrix:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaleMask:
-    """Scaling and masking of a product; ``scale`` and ``alternative`` (for masked elements) are encoded."""
+    """Scaling and masking of a product; ``scale`` and ``alternative``, for masked elements, are bit patterns."""
 
     scaled: int = 0
     masked: int = 0
@@ -45,7 +45,7 @@ class ScaleMask:
 
 
 def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
-    """Fields for a scale and mask in the job payload, as unsigned numbers."""
+    """Return the job fields for scaling and masking, as unsigned numbers."""
     fields = dataclasses.asdict(options)
     mask: dict[str, int] = fields["mask"]
     mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
@@ -54,9 +54,9 @@ def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GemmJob:
-    """Product of A, m by k, and B, k by n; factors are base-2 logarithms.
+    """Product of A (m by k) and B (k by n); factors are base-2 logarithms.
 
-    With ``transpose_a`` or ``transpose_b``, the memory holds the transposed matrix.
+    If ``transpose_a`` or ``transpose_b`` is set, the memory holds the transpose.
     """
 
     m: int
@@ -93,7 +93,7 @@ class GemmJob:
 
 
 def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> npt.NDArray[np.float32]:
-    """Matrix of ``lines`` by ``length`` elements, read from memories of rows."""
+    """Read a matrix of ``lines`` by ``length`` elements from row memories."""
     if matrix.place == ONES:
         return np.ones((lines, length), np.float32)
     rows, places = _places(memories, matrix, lines, length)
@@ -108,9 +108,9 @@ def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -
 
 
 def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) -> None:
-    """Write the product of a job to its target, in memories of shape (rows, lanes).
+    """Compute a job and write the product to its target, in memories of shape (rows, lanes).
 
-    ``operands`` is the format of its operands. The job's factors do not affect the result.
+    ``operands`` is the operand format. The job's factors do not affect the result.
     """
     a = read(memories, job.a, *((job.k, job.m) if job.transpose_a else (job.m, job.k)))
     b = read(memories, job.b, *((job.n, job.k) if job.transpose_b else (job.k, job.n)))
@@ -124,9 +124,9 @@ def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) ->
 
 def epilogue(c: npt.NDArray[np.float32], scale_mask: ScaleMask, *, relu: bool,
              gate: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
-    """Elements of C as written: scaled, masked, rectified and gated, in this order.
+    """Return the elements of C after scaling, masking, rectifying and gating, in this order.
 
-    ReLU replaces every element that has its sign bit set with +0.0; NaNs of sums and scaled elements are positive.
+    ReLU replaces every element with a set sign bit by +0.0; NaNs from sums and scaling are positive.
     """
     bits: Bits = c.view(np.uint32)
     if scale_mask.scaled:

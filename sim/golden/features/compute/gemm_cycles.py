@@ -1,6 +1,6 @@
-"""Golden model of the cycles of a matrix product of operands in memory.
+"""Golden model of the cycles that a matrix product takes with its operands in memory.
 
-Mirrors :mod:`hdl.features.compute.gemm`: every queue, stage and plan is modelled, but no element is moved.
+Mirrors :mod:`hdl.features.compute.gemm`: every queue, stage and plan is modelled, but no data are moved.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ __all__ = ["GemmCycles"]
 _BLOCK_UNITS: OnDemand[Any] = OnDemand(
     "sim.golden.features.block_operands.block_array:BlockUnits", lambda units: units)
 
-#: Flags of beats for the units between the loop nest and the array.
+#: Beat flags for the units between the loop nest and the array.
 _INITIAL, _LAST, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(4))
-#: Flags of steps in an access sequence, in addition to READ, and flags of operand rows.
+#: Flags of access sequence steps (in addition to READ) and of operand rows.
 _PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
 #: Memories without wait cycles.
@@ -38,11 +38,11 @@ class GemmCycles:
     rows: int
     lanes: int
     blocks: int = 128
-    #: Cycles from elements to their product in the array, and to the product with a scale.
+    #: Latency in cycles from elements to their product in the array, and to the product with a scale.
     product: int = 6
     scaling: int = 6
-    scale_mask: bool = False  # whether results pass through the unit that scales and masks them
-    operands: str = FP32  # operand format; ``product`` is unused if operands are multiplied in blocks
+    scale_mask: bool = False  # whether results pass through the scale-and-mask unit
+    operands: str = FP32  # operand format; ``product`` is unused for block formats
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
@@ -65,7 +65,7 @@ class GemmCycles:
         return self.loops.legal(job.loops)
 
     def cycles(self, job: GemmJob) -> int:
-        """Cycles from the acceptance of a job to ``done``, or to ``bad``."""
+        """Latency in cycles from the acceptance of a job to ``done``, or to ``bad``."""
         if not self.legal(job):
             return self.CHECKED
         run = _Run(self, job)
@@ -76,7 +76,7 @@ class GemmCycles:
         raise RuntimeError(f"Product must end within {most} cycles, not later: {job!r}")
 
     def loads(self, job: GemmJob, step: Outline) -> list[list[int]]:
-        """For each row of A and B that a step loads: whether it is read, and whether it is the last row."""
+        """Flags of the A and B rows that a step loads: whether each is read, and whether it is the last row."""
         stride, size = self.loops.strides(job.loops), {"m": job.m, "n": job.n, "k": job.k}
         extent = {name: min(stride[name], size[name] - getattr(step, name)) for name in "mnk"}
         result: list[list[int]] = [[], []]
@@ -91,9 +91,9 @@ class GemmCycles:
 
 
 class _Run:
-    """State of the unit in one product, from the acceptance of its job."""
+    """State of the unit during one product, starting when the job is accepted."""
 
-    #: Queue depths: beats in front of and after the panels, tiles to drain, requests, gate rows, operand rows.
+    #: Queue depths: beats before and after the panels, tiles to drain, requests, gate rows, operand rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     UNFINISHED = 31
     #: Maximum number of result rows in flight in ``scale_mask``.
@@ -103,7 +103,7 @@ class _Run:
         self.model, self.job, self.memory = model, job, model.memory
         self.outlines = model.loops.outline(job.loops)
         self.initial, self.gate, self.operands = RowFetch(self.ROWS), RowFetch(self.GATES), RowFetch(self.ROWS)
-        # State of the planner of steps, of the announcement of tiles, and of the beats.
+        # State of the step planner, of the tile announcement and of the beats.
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
         self.next_outline(LoopNest.FIRST)
@@ -120,9 +120,9 @@ class _Run:
         self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
         self.units = model.units()
         self.leaving = self.units.leaving
-        # Result rows that are being scaled: the cycle when each can be taken, and whether it is its tile's last row.
+        # Result rows being scaled: the cycle when each can be taken, and whether it is the last of its tile.
         self.scaled: deque[tuple[int, int]] = deque()
-        # Progress of the plans for operands, initial values and the drain.
+        # Progress in planning operands, initial values and the drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
         self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0
@@ -136,7 +136,7 @@ class _Run:
         self.due: deque[tuple[int, int]] = deque()
 
     def next_outline(self, cycle: int) -> None:
-        """Offer the next step from the given cycle on."""
+        """Offer the next step, starting at the given cycle."""
         self.outline = outline = next(self.outlines, None)
         if outline is not None:
             self.offered, self.wants_beats = cycle, True
@@ -156,15 +156,15 @@ class _Run:
                 yield code
 
     def step(self, cycle: int) -> bool:
-        """Simulate a cycle; return whether ``done`` is high in the next cycle."""
+        """Simulate one cycle; return whether ``done`` is high in the next cycle."""
         settled = self.uncommitted == 0
         if self.ended and settled:
             return True
         self.uncommitted -= not settled and self.memory.commit(cycle)
         finished = settled and self.drained > 0
         self.drained -= finished
-        # An item taken from a queue frees room in the next cycle, and an item put into a queue is visible in the next
-        # cycle: so sinks come before sources, and levels are sampled at the start of the cycle.
+        # A removed item frees room in its queue in the next cycle, and a new item is visible in the next cycle. Sinks
+        # are therefore simulated before sources, and levels are sampled at the start of the cycle.
         fetches = (self.initial, self.gate, self.operands)
         for fetch in fetches:
             fetch.level = len(fetch.tags)
@@ -185,7 +185,7 @@ class _Run:
         return False
 
     def scale(self, cycle: int) -> bool:
-        """Offer a row of scaled results to the drain; return whether a row is taken from the array."""
+        """Offer a scaled result row to the drain; return whether a row is taken from the array."""
         take = bool(self.leaving) and len(self.scaled) < self.SCALED
         offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
         if self.drain(cycle, offer):
@@ -195,7 +195,7 @@ class _Run:
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:
-        """Write a row of results, the last one of its tile if ``offer`` is 1; return whether the row is taken."""
+        """Write a result row (the last of its tile if ``offer`` is 1); return whether it is taken."""
         accepts = self.memory.write(cycle)
         self.uncommitted += self.written and accepts
         if self.written and not accepts:
@@ -240,7 +240,7 @@ class _Run:
                 self.filling[side] ^= 1
 
     def join(self, cycle: int, reads: bool, room: bool) -> None:
-        """Pass a beat to the panels and the queue of marks, and advance to the next beat."""
+        """Pass a beat to the panels and the mark queue, and advance to the next beat."""
         level = len(self.skid)
         beat = self.skid[0] if self.skid else None
         initial = beat is not None and beat & _INITIAL != 0
@@ -291,7 +291,7 @@ class _Run:
                 self.owners += 1
 
     def plan_operands(self, cycle: int) -> None:
-        """Plan the loads of a step's panels in stages: choose a panel, multiply, add, and offer its rows."""
+        """Plan the panel loads of a step in stages: choose a panel, multiply, add, offer its rows."""
         outline = self.outline
         if not self.wants_panels or cycle < self.offered or outline is None or outline.panel is None:
             return
@@ -306,7 +306,7 @@ class _Run:
             self.side, self.phase = int(self.wants_panels), 0
 
     def plan_initial(self) -> Tile | None:
-        """Plan the initial values of a tile, one row of units after another; return the tile once it is accepted."""
+        """Plan the initial values of a tile, one row of units at a time; return the tile once it is accepted."""
         tile, job = self.tile, self.job
         if tile is None:
             return None
@@ -340,7 +340,7 @@ class _Run:
         return tile
 
     def plan_drain(self) -> None:
-        """Plan the drain of a tile in stages: multiply, add, and offer the sequences for C and the gate."""
+        """Plan the drain of a tile in stages: multiply, add, offer the sequences for C and the gate."""
         free = self.walk_offer is None and self.gate_offer is None
         if self.walk_offer is not None and not self.walk:
             self.walk.extend(self.results(self.walk_offer))
@@ -367,7 +367,7 @@ class _Run:
                 yield READ * inside | _PARTIAL * tile.partial | _FINAL * final
 
     def announce(self, cycle: int, taken: Tile | None) -> None:
-        """Announce the tiles of a step, one after another."""
+        """Announce the tiles of a step, one at a time."""
         idle = not self.coming
         if taken is not None:
             self.tiles.append(taken)

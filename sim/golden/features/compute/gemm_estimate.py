@@ -1,8 +1,8 @@
-"""Estimate of a matrix product's cycles from a few of its steps, for products too large to model.
+"""Cycle estimate for matrix products that are too large to model, extrapolated from a few steps.
 
-The steps of the outer loops repeat. So the model adds up beats and loads for two and for three panels along each
-dimension, and assumes that each further panel takes the difference. docs/tiling.md lists the error of this
-extrapolation, compared with :mod:`sim.golden.features.compute.gemm_cycles`.
+The steps of the outer loops repeat, so the model adds up beats and loads for two and for three panels along each
+dimension, and assumes that each further panel takes the difference. docs/tiling.md gives the error of this
+extrapolation relative to :mod:`sim.golden.features.compute.gemm_cycles`.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from sim.golden.features.compute.mac_array import SLOTS
 
 __all__ = ["Load", "bound", "estimate", "loads", "tail"]
 
-#: Cycles from a job to its first request, and from a panel's last request to the panel's first term.
+#: Latency in cycles from a job to its first request, and from a panel's last request to its first term.
 _LEAD, _FILLED = 10, 8
-#: Maximum number of operand rows that wait for a panel.
+#: Maximum number of operand rows that can wait for a panel.
 _ROWS = 17
-#: Number of panels along a dimension from which each further panel takes the same time.
+#: Number of panels along a dimension after which each further panel takes the same time.
 _REPEATS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """One step of the outer loops: rows of A and B to load, all beats, and beats before the first term."""
+    """Step of the outer loops: rows of A and B to load, total beats, and beats before the first term."""
 
     a: int
     b: int
@@ -67,7 +67,7 @@ def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
 
 
 def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Lower bound on a job's cycles: beats and panel loads each run in order, beats after their panels."""
+    """Lower bound on a job's cycles: beats and panel loads are sequential, and beats follow their panels."""
     read, ended = _LEAD, 0
     before = 0  # end of the beats two steps earlier
     latest = (0, 0)
@@ -77,7 +77,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
             read += step.a + step.b
             rows, last = (step.b, latest[1]) if step.b else (step.a, latest[0])
             if last:
-                # The panel before the previous one must be released; until then, a queue holds the first rows.
+                # The panel before the previous one must be released; until then, the first rows wait in a queue.
                 read = max(read, before + rows - _ROWS)
             begun = max(begun, read + _FILLED + step.beats - step.initial)
         latest = step.a, step.b
@@ -86,7 +86,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
 
 
 def tail(model: GemmCycles) -> int:
-    """Minimum cycles from the last beat of a job to the end of the job."""
+    """Minimum latency in cycles from the last beat of a job to the end of the job."""
     return model.product + SLOTS * (model.rows + 1)
 
 
@@ -96,7 +96,7 @@ def _smaller(job: GemmJob, name: str, size: int) -> GemmJob:
 
 
 def estimate(model: GemmCycles, job: GemmJob) -> int:
-    """Approximate number of cycles of a valid job."""
+    """Estimate the number of cycles of a valid job."""
     stride = model.loops.strides(job.loops)
     for name in "mnk":
         size: int = getattr(job, name)

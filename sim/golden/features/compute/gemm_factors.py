@@ -1,4 +1,4 @@
-"""Loop factors and loop order that minimize the modelled cycles of a matrix product."""
+"""Choose the loop factors and loop order that minimize the modelled cycles of a matrix product."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ _SIZE_BITS = 12
 
 
 def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
-    """Valid jobs with different factors, with panels no larger than needed to cover the product."""
+    """Yield the valid jobs with different factors and panels no larger than the product requires."""
     for tile in range(4):
         at_once = {"m": model.rows << tile, "n": model.lanes * (SLOTS >> tile), "k": 1}
         most = {name: (-(-getattr(job, name) // size) - 1).bit_length() for name, size in at_once.items()}
@@ -33,12 +33,12 @@ def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
 
 @functools.lru_cache(maxsize=1024)
 def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Job with the factors and loop order that take the fewest cycles; the first of equal jobs.
+    """Return the job with the factors and loop order that take the fewest cycles; the first one on a tie.
 
-    The beats of a candidate are a lower bound on its cycles, its steps are a better bound, and the model gives the
-    exact number. The candidate with the lowest bound is refined repeatedly, until its number comes from the model.
+    The number of beats is a lower bound on a candidate's cycles, the number of steps is a tighter bound, and the
+    model gives the exact value. The candidate with the lowest value is refined until that value comes from the model.
 
-    Raises ValueError if no product can have these sizes.
+    Raises ValueError if the sizes of the product are out of range.
     """
     if not all(0 < size < 1 << _SIZE_BITS for size in (job.m, job.n, job.k)):
         raise ValueError(f"Sizes of a product must be from 1 to 4095, not {job.m}, {job.n} and {job.k}")
@@ -54,9 +54,9 @@ def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
 
 
 def training_step(share: int, widths: tuple[int, ...], lanes: int) -> dict[str, GemmJob]:
-    """Products of a perceptron's training step with ReLU, in order; weights are (outputs, inputs).
+    """Matrix products of a training step of a perceptron with ReLU, in order; weights are (outputs, inputs).
 
-    Each kind of operand has its own memory and starts at row 0; only memories and strides matter here.
+    Each kind of operand starts at row 0 of its own memory, since only memories and strides matter here.
     """
     strides = [-(-width // lanes) for width in widths]
     last = len(widths) - 2

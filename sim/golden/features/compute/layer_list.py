@@ -1,6 +1,6 @@
-"""Golden model of the two passes over a list of LAYERS: the jobs of its instructions, and the cycles.
+"""Golden model of the two passes over a LAYERS list: the instructions' jobs and the cycle counts.
 
-The checks of a list are in :mod:`sim.golden.features.compute.compute`. Mirrors
+The validity checks of a list are in :mod:`sim.golden.features.compute.compute`. Mirrors
 :mod:`hdl.features.compute.instruction_reader`, :mod:`hdl.features.compute.instruction_checker` and
 :mod:`hdl.features.compute.list_runner`.
 """
@@ -30,9 +30,9 @@ __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles to resolve an operand, and to resolve and compare one, not including the cycles of a product.
+#: Cycles to resolve an operand, and to resolve and compare one, excluding multiplications.
 _RESOLVED, _COMPARED = 1, 3
-#: Cycles before the first operand, and cycles of an END.
+#: Cycles before the first operand, and cycles of an END instruction.
 _BEGIN, _END = 1, 2
 
 
@@ -41,7 +41,7 @@ def _kind(words: Bits) -> int:
 
 
 def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
-    """Row counts of the operands of ROWS. An unknown function is treated like the function with the same low bits."""
+    """Row counts of the operands of ROWS. An unknown function is decoded by its low bits."""
     function, started = RowFunction(fields["function"] % len(RowFunction)), fields["started"]
     rows, count = fields["rows"] or length, fields["count"] or length
     heights = dict.fromkeys(ROW_OPERANDS, rows) | dict.fromkeys(("deviation", "scale", "shift"), 1)
@@ -52,7 +52,7 @@ def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
 
 
 def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list[int | None]:
-    """Row counts of the operands, in the order of their checks; None for operands that are not checked."""
+    """Row counts of the operands in the order they are checked; None for operands that are not checked."""
     if _kind(words) == Kind.CENTROID:
         fields = unpack(centroid_layout(), words)
         gradient, rows, outputs = fields["gradient"], fields["rows"] or length, fields["outputs"] or length
@@ -75,8 +75,8 @@ def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list
 
 
 def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, sequences: bool = False) -> int:
-    """Cycles from an instruction of a command with ``length`` rows to the verdict on it. ``centroids`` is the size of
-    a table, or 0 without a table; ``sequences`` is whether functions of sequences exist."""
+    """Latency in cycles of checking an instruction in a command of ``length`` rows. ``centroids`` is the table size,
+    or 0 without tables; ``sequences`` enables sequence functions."""
     if _kind(words) == Kind.END:
         return _END
     if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ()),
@@ -88,7 +88,7 @@ def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, se
 
 
 def job_cycles(words: Bits) -> int:
-    """Cycles from an instruction to its job in the second pass."""
+    """Latency in cycles from an instruction to its job in the second pass."""
     cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED,
                               Kind.CENTROID: _BEGIN + 6 * _RESOLVED,
                               Kind.ROWS: _BEGIN + len(ROW_OPERANDS) * _RESOLVED}
@@ -96,15 +96,15 @@ def job_cycles(words: Bits) -> int:
 
 
 def read_cycles(*, lanes: int, answer: int) -> int:
-    """Cycles from the start, or from the acceptance of an instruction, to the offer of the next one. Answers arrive
-    ``answer`` cycles after their requests, which are made in consecutive cycles."""
+    """Latency in cycles from the start, or from accepting an instruction, until the next one is offered. Reads are
+    issued in consecutive cycles; each is answered ``answer`` cycles later."""
     return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
 def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0,
                    sequences: bool = False) -> int:
-    """Cycles of a LAYERS command without its jobs, if its memory ports never wait. The list includes its END; the
-    other parameters are as in :func:`check_cycles` and :func:`read_cycles`."""
+    """Cycles of a LAYERS command excluding its jobs, if memory ports never stall. The list includes its END. The
+    remaining parameters are as in :func:`check_cycles` and :func:`read_cycles`."""
     walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + job_cycles(words)
                 + check_cycles(words, length, lanes=lanes, centroids=centroids, sequences=sequences)
                 for words in instructions)
@@ -116,7 +116,7 @@ def _place(operand: Operand, lanes: int, *, owners: bool) -> dict[str, int]:
 
 
 def _memory(operand: Operand, *, owners: bool) -> int:
-    """Memory number of an operand; in a node with row owners, the upper bits are its buffer number."""
+    """Memory number of an operand; with buffer tags, the upper bits are its buffer number."""
     return int(operand.place) | owners * operand.owner << 2
 
 
@@ -157,7 +157,7 @@ def _row_job(instruction: Rows, lanes: int, *, owners: bool) -> dict[str, Any]:
 
 
 def job(instruction: Instruction, *, lanes: int, memory_rows: int, owners: bool = False) -> dict[str, Any]:
-    """Job of an instruction as its unit receives it, in a node with or without row ``owners``; unused fields are
+    """Job that a unit receives for an instruction, with or without buffer tags (``owners``). Unused fields are
     omitted."""
     if isinstance(instruction, Centroid):
         return _centroid_job(instruction, owners=owners)

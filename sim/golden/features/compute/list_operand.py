@@ -1,4 +1,4 @@
-"""Operands of list instructions, in the memories of a node."""
+"""Operands of list instructions in a node's memories."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Memories = Mapping[Place, npt.NDArray[np.uint32]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operand:
-    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, in buffer ``owner``."""
+    """Matrix in memory: rows of ``columns`` elements, ``stride`` elements apart; ``owner`` is its buffer tag."""
 
     place: Place
     base: int
@@ -31,15 +31,15 @@ class Operand:
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:
-        """Whether the address range overlaps the address range of another operand."""
+        """Return whether the address range overlaps another operand's range."""
         return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
 
     def index(self) -> npt.NDArray[np.int64]:
-        """Addresses of the elements, in shape (rows, columns)."""
+        """Addresses of the elements, as an array of shape (rows, columns)."""
         return self.base + self.stride * np.arange(self.rows)[:, None] + np.arange(self.columns)
 
     def read(self, memories: Memories) -> npt.NDArray[np.float32]:
-        """Read the elements of the operand, in shape (rows, columns)."""
+        """Return the operand's elements, as an array of shape (rows, columns)."""
         if self.place is Place.ONES:
             return np.ones((self.rows, self.columns), np.float32)
         return memories[self.place][self.index()].view(np.float32)

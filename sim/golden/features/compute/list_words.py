@@ -1,4 +1,4 @@
-"""Words of instruction lists, and the fields of the instructions."""
+"""Encoding of instruction lists as words, and of fields within instructions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ Bits = npt.NDArray[np.uint32]
 
 
 def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
-    """Pack the fields of an instruction into its words; missing fields are zero."""
+    """Pack an instruction's fields into words; missing fields become zero."""
     bits = layout.const(fields).as_bits()
     return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
 
 
 def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
-    """Unpack the fields of an instruction from its words."""
+    """Unpack an instruction's fields from its words."""
     return _fields(layout, sum(int(word) << 32 * number for number, word in enumerate(np.asarray(words))))
 
 

@@ -1,4 +1,4 @@
-"""Golden model of the loop nest of a matrix product: its requests, and every cycle.
+"""Golden model of the loop nest of a matrix product: its requests and exact timing.
 
 Mirrors :mod:`hdl.features.compute.loop_nest`.
 """
@@ -14,13 +14,13 @@ from sim.golden.stream import Feed, Output
 
 __all__ = ["ORDERS", "Beat", "Job", "LoopNest", "Outline", "Panel", "Step", "Tile", "Trace", "Work"]
 
-#: Outer loops for each value of ``order``, the innermost one last.
+#: Outer loops for each value of ``order``, innermost loop last.
 ORDERS = ("mnk", "nmk", "kmn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Product of m by k and k by n. Tile factors are base-2 logarithms; ``order`` indexes :data:`ORDERS`."""
+    """Product of m by k and k by n. Tile factors are log2 values; ``order`` indexes :data:`ORDERS`."""
 
     m: int
     n: int
@@ -62,7 +62,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beat:
-    """One cycle of the array. In an initial beat ``a``, ``b``, ``row`` and ``part`` have no meaning."""
+    """One cycle of the array. In an initial beat, ``a``, ``b``, ``row`` and ``part`` are meaningless."""
 
     a: int
     b: int
@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any, and each tile's announcement, if any, and beats."""
+    """Step of the outer loops: panels to load, if any; per tile, its announcement, if any, and beats."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -89,7 +89,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in one step: whether its sums begin or end in this step, initial rounds, and terms."""
+    """Work on a tile in one step: whether its sums begin or end in this step, initial rounds and terms."""
 
     tile: Tile
     first: bool
@@ -101,7 +101,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outline:
-    """Step of the outer loops: its position, panels to load and to release, and its tiles."""
+    """Step of the outer loops: position, panels to load and to release, and tiles."""
 
     m: int
     n: int
@@ -115,7 +115,7 @@ class Outline:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of all streams and ``bad`` in each cycle, and the index of each output's offered beat."""
+    """Handshakes of all streams and ``bad`` per cycle, and the index of the beat each output offers."""
 
     signals: dict[str, npt.NDArray[np.bool_]]
     offered: dict[str, npt.NDArray[np.int64]]
@@ -134,21 +134,21 @@ class LoopNest:
     blocks: int = 128
     terms: int = 1
 
-    #: Cycles from the acceptance of a job to ``bad``, and to the offer of its first step.
+    #: Latency in cycles from accepting a job to ``bad``, and to offering its first step.
     CHECK = 3
     FIRST = 6
-    #: Cycles from the end of one step's offer to the next offer.
+    #: Latency in cycles from the end of one step's offer to the next offer.
     NEXT = 3
-    #: Cycles from a step, or from the offer of a tile, to the offer of the next tile.
+    #: Latency in cycles from a step, or from offering a tile, to offering the next tile.
     TILE = 3
 
     def strides(self, job: Job) -> dict[str, int]:
-        """Size of a panel in rows, columns and terms."""
+        """Size of a panel: number of rows, columns and terms."""
         return {"m": self.rows << job.tile + job.row_tiles,
                 "n": (SLOTS >> job.tile) * self.lanes << job.column_tiles, "k": 1 << job.rounds}
 
     def legal(self, job: Job) -> bool:
-        """Whether the panels of a job fit, and its sizes and loop order are valid."""
+        """Whether a job's panels fit, and its sizes and loop order are valid."""
         strides = self.strides(job)
         blocks = {name: max(1, stride // self.lanes) for name, stride in strides.items()}
         aligned = all(strides[name] % self.lanes == 0 or getattr(job, name) <= strides[name]
@@ -158,12 +158,12 @@ class LoopNest:
                 and blocks["m"] * blocks["k"] <= self.blocks and blocks["n"] * blocks["k"] <= self.blocks)
 
     def block(self, group: int, term: int) -> int:
-        """Block address for a group of rows or columns and a group of terms."""
+        """Address of the block for a group of rows or columns and a group of terms."""
         bits = self.blocks.bit_length() - 1
         return group | int(f"{term:0{bits}b}"[::-1], 2)
 
     def cycles(self, job: Job) -> int:
-        """Number of beats of a job in closed form, which is its number of cycles if no stream stalls."""
+        """Number of beats of a job in closed form; equals the number of cycles if no stream stalls."""
         tiles = -(-job.m // (self.rows << job.tile)) * -(-job.n // (self.lanes * (SLOTS >> job.tile)))
         steps = 1 if self._holds(job) else -(-job.k // (1 << job.rounds))
         initial = self.rows * (steps - 1) + job.resume * (1 if job.common else self.rows)
@@ -171,11 +171,11 @@ class LoopNest:
 
     @staticmethod
     def _holds(job: Job) -> bool:
-        """Whether sums remain in the array from panel to panel."""
+        """Whether sums stay in the array from one panel to the next."""
         return job.row_tiles == job.column_tiles == 0 and ORDERS[job.order][-1] == "k"
 
     def outline(self, job: Job) -> Iterator[Outline]:
-        """Steps of a valid job, in order, without their beats."""
+        """Steps of a valid job, in order and without beats."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
         outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
@@ -217,7 +217,7 @@ class LoopNest:
             yield Step(step.panel, tiles)
 
     def _beats(self, step: Outline, work: Work, ending: bool) -> Iterator[Beat]:
-        """Yield the beats of a tile; ``ending`` is true if it is the last tile of its step."""
+        """Yield the beats of a tile; ``ending`` is true for the last tile of a step."""
         tile = work.tile
         rounds = [(True, row) for row in range(work.initial)] + [(False, term) for term in range(work.terms)]
         for index, (opening, count) in enumerate(rounds):
@@ -236,13 +236,13 @@ class LoopNest:
                     final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
-        """Trace every cycle from reset. ``willing`` is whether the source may begin to offer its next job in a cycle;
-        ``ready`` is whether the sinks of ``panels``, ``tiles`` and ``o`` are ready."""
+        """Trace every cycle from reset. ``willing`` marks cycles when the source may start to offer its next job;
+        ``ready`` marks cycles when the sinks of ``panels``, ``tiles`` and ``o`` are ready."""
         feed = Feed(len(jobs), willing)
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         payloads: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        # First cycles in which a job, the beats of a step, the next step, and its tiles can be accepted.
+        # Earliest cycles for accepting a job, the beats of a step, the next step, and its tiles.
         idle, free, following, announced = 0, 0, 0, 0
         for job in jobs:
             accepted = feed.accept(idle)
@@ -257,7 +257,7 @@ class LoopNest:
                 done = max(offer, following)
                 following = latest = max(done + 1, free)
                 if step.panel is not None:
-                    # The register of panels is empty by that cycle.
+                    # The panel register is empty by that cycle.
                     outputs["panels"].load(offer - 1)
                     payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)

@@ -1,4 +1,4 @@
-"""Golden model of the multiply-accumulate array: the sums in its slots, and its timing in cycles.
+"""Golden model of the multiply-accumulate array: the sums in its slots and its cycle timing.
 
 Mirrors :mod:`hdl.features.compute.multiply_accumulate` and :mod:`hdl.features.compute.array`.
 """
@@ -17,7 +17,7 @@ from sim.golden.stream import Feed, Trace, first_from
 __all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate", "results_of",
            "tile_order"]
 
-#: Number of sums that a unit holds, and of beats in a round.
+#: Number of sums per unit, and of beats per round.
 SLOTS = 8
 
 Bits = npt.NDArray[np.uint32]
@@ -29,11 +29,11 @@ _NEGATIVE = np.uint32(0x8000_0000)
 def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, first: npt.ArrayLike = False,
                negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False,
                initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
-    """Sums after one more term, as bit patterns; the product and the sum are each rounded.
+    """Add one term to the sums, as bit patterns, rounding both the product and the sum.
 
-    The term has the factors ``a`` and ``b``, in the format of operands. The ``first`` term is added to +0.0, or to
-    -0.0 if it is also ``negative``; a ``bubble`` adds -0.0 in place of the product, and an ``initial`` term is ``b``
-    itself.
+    The term is the product of ``a`` and ``b``, which are in format ``operands``. A ``first`` term is added to +0.0,
+    or to -0.0 if it is also ``negative``. A ``bubble`` adds -0.0 instead of the product, and an ``initial`` term is
+    ``b`` itself.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
     term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
@@ -43,11 +43,11 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beats:
-    """Operand beats of the array, in whole rounds of eight."""
+    """Operand beats of the array, in complete rounds of eight."""
 
     a: Bits  # shape (beats, rows)
     b: Bits  # shape (beats, columns)
-    rows: Flags  # whether each row takes part, in shape (beats, rows)
+    rows: Flags  # whether each row is used, in shape (beats, rows)
     #: One value for each beat.
     initial: Flags
     first: Flags
@@ -66,7 +66,7 @@ def concatenate(parts: list[Beats]) -> Beats:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Result rows in the order of departure: elements, row and group in the tile, and whether the tile ends."""
+    """Result rows in output order: elements, row and group in the tile, and whether they end the tile."""
 
     elements: Bits
     row: npt.NDArray[np.int64]
@@ -75,16 +75,16 @@ class Results:
 
 
 def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Row in the tile, group of columns, and slot of each result row, in the order in which they leave an array with
-    ``rows`` rows."""
+    """Return row in the tile, column group and slot of each result row, in output order, for an array with ``rows``
+    rows."""
     groups = SLOTS >> tile
     row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
     return row, group, row // rows * groups + group
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Results of tiles that leave an array one after another. Each tile consists of its sums, in shape (slots, rows,
-    columns), and its form."""
+    """Return the results of consecutive tiles. A tile is given as its sums, of shape (slots, rows, columns), and its
+    form."""
     empty = np.zeros(0, np.int64)
     parts = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
@@ -94,8 +94,8 @@ def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) ->
 
 
 class MacUnits:
-    """State of the array from incoming operands to results in each cycle, with ``rows`` rows of units and ``product``
-    cycles from elements to their product."""
+    """Cycle-accurate model of the array with ``rows`` rows of units and a multiplier latency of ``product``
+    cycles."""
 
     SKID, BANKS = 2, 2
 
@@ -103,14 +103,14 @@ class MacUnits:
         self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last row of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
-        self._held: tuple[bool, bool] | None = None  # whether the held beat begins, or ends, a last round
+        self._held: tuple[bool, bool] | None = None  # whether the held beat begins or ends a last round
         self._issued, self._fresh, self._banks = 0, True, 0
         self._complete: deque[int] = deque()
         self._waiting, self._number = 0, 0
         self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by one cycle, taking a result row if ``take``; return whether a beat can be accepted."""
+        """Advance by one cycle, accepting a result row if ``take``; return whether a beat can be accepted."""
         if self._complete and self._complete[0] <= cycle:
             self._complete.popleft()
             self._waiting += 1
@@ -154,11 +154,11 @@ class MacArray:
     product: int = 6  # cycles from elements to their product
     operands: str = FP32  # format of operands
 
-    #: Cycles from issuing a beat to storing its sum, in addition to the multiplier's cycles.
+    #: Latency in cycles from issuing a beat until its sum is stored, excluding the multiplier's latency.
     STORE = SLOTS
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Order of the results of a tile: see :func:`tile_order`."""
+        """Output order of a tile's results; see :func:`tile_order`."""
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
@@ -177,8 +177,8 @@ class MacArray:
         return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset. ``willing`` is whether the source may begin to offer its next beat in a
-        cycle; ``ready`` is whether the sink is ready. ``last`` marks the beats of the last round of a sum.
+        """Trace every cycle from reset. ``willing`` gives the cycles when the source may start to offer its next
+        beat, ``ready`` those when the sink is ready, and ``last`` the beats in the last round of a sum.
 
         A beat is accepted when the previous beat is issued, and can be issued from the next cycle on: in any cycle if
         no sum is in progress, else 8 n + 1 cycles after the previous beat. The first beat of a last round also waits
@@ -206,7 +206,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: position and result of each row, two joint stages, and a skid buffer."""
+    """Drain of complete tiles: row position and result, two stages that move together, and a skid buffer."""
 
     BANKS = 2
 
@@ -214,23 +214,23 @@ class _Drain:
         self._ready = first_from(ready)
         self._length = length
         self._end = len(self._ready) - 1
-        self.offered = np.full(self._end, -1, np.int64)  # index of the row on offer in each cycle, or -1
+        self.offered = np.full(self._end, -1, np.int64)  # index of the row offered in each cycle, or -1
         self._rows, self._placed, self._departed = 0, -1, -1
-        # For the latest rows, the range of cycles with a full buffer: first cycle, and cycle after the last.
+        # For the latest rows, the cycles with a full buffer, as (first cycle, cycle after the last).
         self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
 
     @property
     def room(self) -> int:
-        """Cycle from which a bank is free for the next tile."""
+        """First cycle when a bank is free for the next tile."""
         return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
 
     def tile(self, complete: int) -> None:
-        """Drain a tile that is complete from cycle ``complete`` on."""
+        """Drain a tile that is complete as of cycle ``complete``."""
         self._read.append([self._row(complete) for _ in range(self._length)][-1])
 
     def _row(self, cycle: int) -> int:
-        """Drain a row in ``cycle`` at the earliest; return the cycle in which its result is read."""
+        """Drain a row no earlier than ``cycle``; return the cycle when its result is read."""
         self._placed = self._move(max(cycle, self._placed + 1))
         read = self._move(self._placed + 1)
         accepted = self._move(read + 1)
@@ -238,12 +238,12 @@ class _Drain:
         before, self._departed = self._departed, self._ready[offered]
         self.offered[offered:self._departed + 1] = self._rows
         self._rows += 1
-        # Rows drained earlier cannot delay a later row.
+        # Earlier rows cannot delay later ones.
         self._full = [*self._full[-3:], (accepted + 1, before + 1)]
         return read
 
     def _move(self, cycle: int) -> int:
-        """First cycle, ``cycle`` or later, in which the stages move."""
+        """Return the first cycle, not before ``cycle``, when the stages move."""
         for first, after in self._full:
             if first <= cycle:
                 cycle = max(cycle, after)

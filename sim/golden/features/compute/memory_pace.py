@@ -1,4 +1,4 @@
-"""Model of a node's memory pacing, and of the rows in flight from a memory."""
+"""Models of a node's memory pacing and of its row fetches in flight."""
 
 import dataclasses
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 __all__ = ["READ", "Memory", "RowFetch"]
 
-#: Flag of an access, or of a row in flight, that reads from memory.
+#: Flag that marks an access, or a row in flight, as a read from memory.
 READ = 1
 
 
@@ -16,29 +16,29 @@ def _always(_cycle: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Memory pacing: each function returns whether a transfer is possible in a cycle."""
+    """Memory pacing: each function returns whether a transfer can happen in the given cycle."""
 
-    latency: int = 2  # minimum cycles from the acceptance of a request to its response
-    #: Whether a request is accepted, and whether a write is accepted.
+    latency: int = 2  # minimum number of cycles from accepting a request to its response
+    #: Whether a request can be accepted, and whether a write can be accepted.
     request: Callable[[int], bool] = _always
     response: Callable[[int], bool] = _always  # whether a due response arrives
     write: Callable[[int], bool] = _always
-    #: Whether the oldest write reaches the memory, from the cycle after its acceptance on.
+    #: Whether the oldest write reaches the memory; checked from the cycle after it was accepted.
     commit: Callable[[int], bool] = _always
 
 
 class RowFetch:
-    """Rows in flight: the remaining steps, tags in order, and the number of answers that have arrived."""
+    """Row fetches in flight: remaining steps, tags in request order, and number of responses received."""
 
     def __init__(self, depth: int) -> None:
         self.steps: deque[int] = deque()
         self.tags: deque[int] = deque()
         self.answers = 0
-        self.level = 0  # number of tags at the beginning of a cycle
+        self.level = 0  # number of tags at the start of the cycle
         self._depth = depth
 
     def requests(self) -> bool:
-        """Whether a row is requested in this cycle."""
+        """Return whether a row is requested in this cycle."""
         return bool(self.steps) and self.steps[0] & READ != 0 and self.level < self._depth
 
     def moves(self, granted: bool) -> bool:

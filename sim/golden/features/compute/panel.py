@@ -1,4 +1,4 @@
-"""Golden model of the panel buffer: the operands that it delivers, and every cycle.
+"""Golden model of the panel buffer: the operands that it delivers, and its exact timing.
 
 Mirrors :mod:`hdl.features.compute.panel`.
 """
@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill:
-    """Memory rows of one panel, in order: the elements and the target of each row."""
+    """Memory rows of one panel, in order: elements and target of each row."""
 
     elements: npt.NDArray[np.uint32]
     block: Numbers
@@ -41,7 +41,7 @@ class Trace:
 
     #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
-    offered: npt.NDArray[np.int64]  # index of the operands offered with ``o__valid``, else -1
+    offered: npt.NDArray[np.int64]  # index of the operands offered with ``o__valid``, otherwise -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class PanelBuffer:
     width: int
     blocks: int
 
-    #: Cycles from the acceptance of the last row of a panel to the first read.
+    #: Latency in cycles from accepting the last row of a panel to the first read.
     FILL = 2
     #: Stages of a read.
     READ = 4
@@ -77,8 +77,8 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: cycles
-        when the sources of rows and reads may begin to offer a beat; ``ready``: cycles when the sink is ready."""
+        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: when
+        sources of rows and reads may start to offer a beat; ``ready``: when the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)
@@ -96,7 +96,7 @@ class PanelBuffer:
                 reading.take(entered)
             readable[full:entered + 1] = True
             released.append(entered)
-        # The half after the latest panel is free as soon as the panel before that one is released.
+        # The half not used by the latest panel is free once the previous panel has been released.
         if len(released) >= self.HALVES:
             filling.accept(max(released[-self.HALVES] + 1, free))
         else:

@@ -1,4 +1,4 @@
-"""Golden model of the matrix product: the memory rows of its operands, initial values, and results.
+"""Golden model of the matrix product: memory rows of its operands, initial values, and results.
 
 Mirrors :mod:`hdl.features.compute.product`.
 """
@@ -36,8 +36,8 @@ class MatrixProduct:
     product: int = 6  # cycles from elements to their product
     operands: str = FP32  # format of operands
 
-    #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from a read to
-    #: the array.
+    #: Latency in cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from
+    #: a read to the array.
     FIRST = 10
     FILL = 2
     READ = 4
@@ -56,8 +56,8 @@ class MatrixProduct:
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
-        """Panels of A, (m, k), and of B, (k, n), in loading order. The memory rows of each matrix are pieces of its
-        rows or of its columns."""
+        """Panels of A, (m, k), and B, (k, n), in loading order. Each memory row holds part of a row or of a column of
+        its matrix."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):
@@ -71,7 +71,7 @@ class MatrixProduct:
         return panels
 
     def _fill(self, part: Bits, *, transposed: bool) -> Fill:
-        """Memory rows of a panel with the given rows and terms."""
+        """Return the memory rows of a panel with the given rows and terms."""
         lanes = self.columns
         groups, terms = (-(-length // lanes) for length in part.shape)
         padded = np.zeros((groups * lanes, terms * lanes), np.uint32)
@@ -88,7 +88,7 @@ class MatrixProduct:
         return Fill(elements=elements, block=block, row=rows, transposed=np.full(len(rows), transposed))
 
     def tiles(self, job: Job, a: Bits, b: Bits, c: Bits) -> tuple[list[Tile], Bits, Bits]:
-        """Tiles of a job, initial values of the tiles that request them, and result rows, all in order.
+        """Return a job's tiles, the initial values of tiles that request them, and the result rows, in order.
 
         Elements beyond the edge of the matrix are zero and have no meaning.
         """
@@ -122,7 +122,7 @@ class MatrixProduct:
                     corner = padded[tile.m:tile.m + tile_rows, tile.n:tile.n + tile_columns]
                     pieces.append(corner.reshape(tile_rows, -1, self.columns)[rows, groups])
                 if tile.initial:
-                    # Sorted by row of units, then by slot; values common to all rows are included once.
+                    # Sorted by row of units, then by slot; values shared by all rows are included once.
                     rounds = 1 if job.common and not tile.again else self.rows
                     initials.append(pieces[0][np.lexsort((slots, rows % self.rows))][:rounds * SLOTS])
                 results.append(pieces[1])
@@ -130,7 +130,7 @@ class MatrixProduct:
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)
 
     def cycles(self, job: Job, *, filled: int) -> int:
-        """Cycles from the offer of a job to the end of the last result row, if nothing stalls the array and the first
-        panels are taken ``filled`` cycles after the offer."""
+        """Latency in cycles from when a job is offered to the end of the last result row, if nothing stalls the array
+        and the first panels are taken ``filled`` cycles after the offer."""
         first = max(self.FIRST, filled - 1 + self.FILL) + self.READ
         return first + self.loops.cycles(job) + self.product + SLOTS + 4 + SLOTS * self.rows

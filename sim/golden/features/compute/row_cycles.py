@@ -1,4 +1,4 @@
-"""Golden model of the row unit's cycles, for memories without wait cycles.
+"""Golden model of the row unit's timing, for memories without wait cycles.
 
 Mirrors :mod:`hdl.features.compute.row_unit` and its parts, down to the cycle of each read, element, result and write.
 """
@@ -12,7 +12,7 @@ from sim.golden.features.compute.row_unit import Block, Job
 
 __all__ = ["RowCycles"]
 
-#: Cycles from a number to its table row, through the result queue, and through an adder.
+#: Latency in cycles from a row number to its table row, through the result queue, and through an adder.
 _KNOWN, _QUEUE, ADD = 3, 3, 7
 _NUMBERED = (Load.TABLE, Load.TARGET)
 
@@ -22,31 +22,31 @@ class RowCycles:
     """Timing model of the row unit's jobs."""
 
     lanes: int = 4  # elements of a memory row
-    latency: int = 23  # cycles from the control of an element to its result
-    #: Cycles from a square to the reciprocal of its root, and from one square to the next.
+    latency: int = 23  # latency in cycles from the control of an element to its result
+    #: Latency in cycles from a square to the reciprocal of its root, and interval between squares.
     roots: int = 60
     interval: int = 2
     answer: int = 5  # cycles from a request to its answer
-    settle: int = 2  # cycles from the acceptance of a write until memory holds it
+    settle: int = 2  # latency in cycles from accepting a write until the memory contains it
 
     #: Cycles from a job to ``bad``.
     CHECKED = 2
 
     def job(self, job: Job, blocks: Sequence[Block]) -> int:
-        """Cycles from the acceptance of a job to ``done``: the cycles of its blocks, or of its rejection."""
+        """Latency in cycles from accepting a job to ``done``: the cycles of its blocks, or of its rejection."""
         if not blocks:
             return self.CHECKED
         return 2 + sum(_Block(self, job, block).cycles() for block in blocks)
 
 
 class _Block:
-    """Block of a job, with cycles counted from its beginning."""
+    """Block of a job, with cycles counted from its start."""
 
     def __init__(self, model: RowCycles, job: Job, block: Block) -> None:
         self.model, self.job, self.block = model, job, block
         self.groups = -(-job.columns // model.lanes)
         self.function = RowFunction(job.function)
-        #: Cycles when memory rows of operands, results, and reciprocals are offered.
+        #: Cycles when the memory rows of operands, results and reciprocals are offered.
         self.there: dict[Load, list[int]] = {}
         self.results: list[int] = []
         self.reciprocals: list[int] = []
@@ -58,7 +58,7 @@ class _Block:
         return self._store()
 
     def _load(self) -> None:
-        """Read the operands, and store in ``there`` the cycles when they become available."""
+        """Read the operands; store in ``there`` the cycles when they become available."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -130,7 +130,7 @@ class _Block:
         return cycles
 
     def _store(self) -> int:
-        """Write the results, and return the cycle after the memories hold them."""
+        """Write the results; return the cycle after the memories contain them."""
         job, model, rows = self.job, self.model, self.block.rows
         results = iter(self.results)
         cycle, written = 1, 0

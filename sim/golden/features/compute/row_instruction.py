@@ -1,4 +1,4 @@
-"""Golden model of the ROWS instruction: its operands, its checks, and its effect.
+"""Golden model of the ROWS instruction: operands, checks and effect.
 
 Its functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float32]
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
 """Operands in the order of their checks: targets first."""
 
-#: Functions that accept a ``start``, and functions that require one.
+#: Functions that accept a ``start``, and functions that require it.
 _STARTED = {RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER}
 _NEEDS_START = {RowFunction.ADD}
 
@@ -40,7 +40,7 @@ ROW_USES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Function of the rows of a sequence, with resolved and checked operands."""
+    """Function applied to the rows of a sequence, with resolved and checked operands."""
 
     function: RowFunction
     rows: int
@@ -71,7 +71,7 @@ class Rows:
         return tuple(operand for operand in operands if operand is not None)
 
     def named(self, operand: Operand, memories: Memories) -> npt.NDArray[np.int64] | None:
-        """Rows of a table that the instruction's numbers select, or None if the operand is not a table."""
+        """Table rows selected by the instruction's row numbers, or None if the operand is not a table."""
         name = ROW_TABLES.get(self.function)
         if name is None or self.y is None or operand is not getattr(self, name):
             return None
@@ -79,7 +79,7 @@ class Rows:
         return numbers[numbers < self.count]
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and return whether all numbers are below the row count of the table."""
+        """Run the function; return whether all row numbers are less than the table's row count."""
         data = {name: operand.read(memories) for name in ("x", "y", "start", "scale", "shift", "deviation", "target")
                 if (operand := getattr(self, name)) is not None}
         with np.errstate(all="ignore"):
@@ -91,7 +91,7 @@ class Rows:
         return right
 
     def _results(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-        """Results by target name, before ``start`` is added, and whether all row numbers in ``y`` are valid."""
+        """Results keyed by target, before ``start`` is added, and whether all row numbers in ``y`` are valid."""
         right = True
         match self.function:
             case RowFunction.ADD:
@@ -121,11 +121,11 @@ class Rows:
 
 def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], columns: int,
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
-    """Check an instruction and resolve its operands; fields that its function does not use are dropped.
+    """Check an instruction and resolve its operands, dropping fields that its function does not use.
 
-    ``fields`` are the fields of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` checks and returns a
-    size by name; ``operand`` does the same for an operand, given its name, stride, shape and options; ``refuse``
-    raises an exception if its argument is true.
+    ``fields`` are the fields of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` checks and returns the
+    size with a given name; ``operand`` does the same for an operand, given its name, stride, shape and options;
+    ``refuse`` raises an exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))

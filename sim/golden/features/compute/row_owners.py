@@ -1,4 +1,4 @@
-"""Golden model of the buffer tags of activation memory rows: :mod:`hdl.features.compute.row_owners`."""
+"""Golden model of the buffer tags on activation memory rows: :mod:`hdl.features.compute.row_owners`."""
 
 from collections.abc import Iterable
 
@@ -7,29 +7,29 @@ import numpy.typing as npt
 
 __all__ = ["Owned", "RowOwners"]
 
-#: Rows, and the number of the buffer for which they are read or written.
+#: Rows, and the number of the buffer that they are read or written for.
 Owned = tuple[npt.ArrayLike, int]
 
 
 class RowOwners:
-    """Number of the buffer that wrote each row; 0 stands for any buffer."""
+    """Buffer that wrote each row, by number; 0 stands for any buffer."""
 
     def __init__(self, rows: int):
         self.numbers: npt.NDArray[np.uint8] = np.zeros(rows, np.uint8)
 
     def write(self, rows: npt.ArrayLike, owner: int = 0) -> None:
-        """Tag the rows that are written; rows written by the host belong to any buffer."""
+        """Tag the written rows; rows written by the host belong to any buffer."""
         self.numbers[np.asarray(rows, np.int64)] = owner
 
     def dead(self, rows: npt.ArrayLike, owner: int) -> int | None:
-        """Lowest row that is read for a buffer other than its writer; None if there is none."""
+        """Return the lowest row that is read for a buffer other than its writer, or None."""
         asked = np.asarray(rows, np.int64)
         writers = self.numbers[asked]
         wrong = asked[(owner != 0) & (writers != 0) & (writers != owner)]
         return int(wrong.min()) if wrong.size else None
 
     def run(self, sources: Iterable[Owned], targets: Iterable[Owned]) -> int | None:
-        """Check the rows that an instruction reads, tag the rows that it writes, and return the lowest dead row."""
+        """Check the rows that an instruction reads and tag the rows that it writes; return the lowest dead row."""
         dead_rows = [row for rows, owner in sources if (row := self.dead(rows, owner)) is not None]
         for rows, owner in targets:
             self.write(rows, owner)

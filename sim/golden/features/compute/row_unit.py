@@ -1,4 +1,4 @@
-"""Golden model of the row unit: the memory rows that a job reads and writes, and their content.
+"""Golden model of the row unit: memory rows that a job reads and writes, and their contents.
 
 Mirrors :mod:`hdl.features.compute.row_unit`. The functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -31,7 +31,7 @@ def max_rows(lanes: int) -> int:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
     """Job of the row unit, with the fields of :func:`hdl.features.compute.jobs.row_job_layout`; each operand is a
-    pair of memory number and row."""
+    pair (memory number, row)."""
 
     function: int
     rows: int
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def paired(self) -> bool:
-        """Whether reads of the first two operands alternate."""
+        """Whether the reads of the first two operands alternate."""
         return self.function in PAIRED and self.loads[:2] == list(LOADS[RowFunction(self.function)][:2])
 
     @property
@@ -85,7 +85,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """Read or write of a memory row; a write includes its elements by lane."""
+    """Read or write of a memory row; a write includes its elements, keyed by lane."""
 
     place: int
     row: int
@@ -94,7 +94,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: count of rows, whether each row's number is valid, and the count of numbers read."""
+    """Block of a job: number of rows, whether each row's number is valid, and how many numbers were read."""
 
     rows: int
     right: tuple[bool, ...] = ()
@@ -103,7 +103,7 @@ class Block:
 
 @dataclasses.dataclass
 class Run:
-    """Reads and writes of a job, its blocks, and whether it ends with ``bad``."""
+    """Reads, writes and blocks of a job, and whether it ends with ``bad``."""
 
     reads: list[Access] = dataclasses.field(default_factory=list)
     writes: list[Access] = dataclasses.field(default_factory=list)
@@ -112,7 +112,7 @@ class Run:
 
 
 def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
-    """Run a job on memories of (rows, lanes), which it changes, in a unit of at most ``columns`` columns."""
+    """Run a job on memories of shape (rows, lanes), which it modifies; the unit has ``columns`` columns."""
     result = Run()
     if not job.legal(columns):
         result.bad = True
@@ -124,7 +124,7 @@ def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
 
 
 class _Worked:
-    """Block of a row job, starting at row ``begin``, and the values computed for it."""
+    """Block of a row job that starts at row ``begin``, and the values computed for it."""
 
     def __init__(self, job: Job, memories: Sequence[Bits], begin: int, result: Run) -> None:
         self.job, self.memories, self.begin, self.found = job, memories, begin, result
@@ -149,7 +149,7 @@ class _Worked:
             self._store(store, results[store])
 
     def _take_numbers(self) -> None:
-        """Read the numbers; a block of SCATTER ends before a repeated number."""
+        """Read the row numbers; a block of SCATTER ends before the first repeated number."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         self.rows = min(self.rows, SCATTERED) if scatters else self.rows
@@ -176,11 +176,11 @@ class _Worked:
         return np.array(taken, np.uint32)
 
     def _lines(self, origin: Row, stride: int) -> npt.NDArray[np.int64]:
-        """First memory row of each row of the block."""
+        """First memory row of each of the block's rows."""
         return origin[1] + stride * np.arange(self.begin, self.begin + self.rows)
 
     def _named(self, origin: Row, stride: int) -> npt.NDArray[np.int64]:
-        """First memory row of each selected table row; 0 for an invalid number."""
+        """First memory row of each selected table row; 0 for invalid numbers."""
         return np.where(self.right, origin[1] + stride * self.numbers, 0)
 
     def _load(self, load: Load) -> Array:
@@ -210,7 +210,7 @@ class _Worked:
         return taken.reshape(len(lines), -1)[:, :job.columns].view(np.float32)
 
     def _take_turns(self) -> None:
-        """Interleave the reads of the first two operands by column blocks."""
+        """Interleave the reads of the first two operands, one column block at a time."""
         size = self.groups * self.rows
         turns = np.arange(2 * size).reshape(2, self.groups, self.rows).swapaxes(0, 1).ravel()
         reads = self.found.reads

@@ -1,4 +1,4 @@
-"""Golden model of the vector unit: its reads and writes, and the cross-entropy of labelled rows.
+"""Golden model of the vector unit: its reads and writes, and cross-entropy of labelled rows.
 
 Mirrors :mod:`hdl.features.compute.vector`.
 """
@@ -18,7 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy:
-    """Result of a job as bit patterns: the loss, the gradient, and whether a label was invalid."""
+    """Result of a job as bit patterns: loss, gradient, and whether any label was invalid."""
 
     loss: int
     gradient: Bits
@@ -26,10 +26,10 @@ class CrossEntropy:
 
 
 def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: bool = False) -> CrossEntropy:
-    """Loss and gradient of rows of scores, as in :func:`sim.golden.summation.cross_entropy`.
+    """Loss and gradient for rows of scores, as in :func:`sim.golden.summation.cross_entropy`.
 
-    A label that is not below the number of columns is invalid: 1 is not subtracted anywhere in its row of the
-    gradient, and the row adds +0.0 to the loss. With ``sequences``, a row labelled
+    A label is invalid if it is not less than the number of columns: 1 is then not subtracted anywhere in its row of
+    the gradient, and the row adds +0.0 to the loss. With ``sequences``, a row labelled
     :data:`~hdl.features.compute.layer_list.PADDING` is valid and has a gradient of +0.0.
     """
     values, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
@@ -44,17 +44,17 @@ def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: b
 
 
 def softmax(scores: Bits) -> Bits:
-    """Softmax of rows of scores, as in :func:`sim.golden.summation.softmax`."""
+    """Softmax for rows of scores, as in :func:`sim.golden.summation.softmax`."""
     with np.errstate(all="ignore"):
         return summation.softmax(np.asarray(scores, np.uint32).view(np.float32)).view(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Job of the vector unit, with the fields of :func:`hdl.features.compute.jobs.vector_job_layout`.
+    """Job for the vector unit, with the fields of :func:`hdl.features.compute.jobs.vector_job_layout`.
 
-    Memories are identified by number, and their rows are counted from 0. ``stride_source`` and ``stride_target`` are
-    in rows, and ``stride_labels`` is in elements.
+    Memories are identified by number; their rows start at 0. ``stride_source`` and ``stride_target`` are in rows, and
+    ``stride_labels`` is in elements.
     """
 
     rows: int
@@ -75,13 +75,13 @@ class Job:
         return bool(self.function == VectorProgram.SOFTMAX)
 
     def legal(self, most: int, *, sequences: bool = False) -> bool:
-        """Whether a unit with at most ``most`` columns, with or without functions of sequences, accepts the job."""
+        """Whether a unit with at most ``most`` columns, and with or without sequences, accepts the job."""
         return self.function <= sequences and self.rows > 0 and 0 < self.columns <= most
 
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """Read of a memory row; ``column`` is its first matrix column, or -1 for a label, in a single lane."""
+    """Read of a memory row; ``column`` is its first matrix column, or -1 for a label in a single lane."""
 
     place: int
     row: int
@@ -91,7 +91,7 @@ class Read:
 
 
 def reads(job: Job, lanes: int) -> list[Read]:
-    """Reads in order: for each row, its label (unless the job is a softmax) and its elements."""
+    """Reads in order: for each row, first its label (unless the job is a softmax), then its elements."""
     result = []
     for row in range(job.rows):
         address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
@@ -105,7 +105,7 @@ def reads(job: Job, lanes: int) -> list[Read]:
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """Write to a memory row; ``elements`` maps lanes to the elements that are written."""
+    """Write to a memory row; ``elements`` maps lanes to elements."""
 
     place: int
     row: int
@@ -113,7 +113,7 @@ class Write:
 
 
 def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
-    """Writes of a job in order: the rows of the gradient, then the loss; for a softmax, only the rows."""
+    """Writes of a job in order: the gradient rows and then the loss; a softmax has only the rows."""
     listed = [
         Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
               dict(enumerate(result.gradient[row, column:column + lanes].tolist())))

@@ -1,4 +1,4 @@
-"""Golden model of the vector unit's cycles, for memories without wait cycles.
+"""Golden timing model of the vector unit, for memories without wait cycles.
 
 Mirrors :mod:`hdl.features.compute.vector`, :mod:`hdl.features.compute.row_loader` and
 :mod:`hdl.features.compute.program_sequencer`.
@@ -8,26 +8,26 @@ import dataclasses
 
 __all__ = ["VectorCycles"]
 
-#: Number of threads of a unit; a frame has the same number of cycles.
+#: Number of threads of a unit, and number of cycles in a frame.
 THREADS = 16
-#: Frames of the program: for every sixteen elements of a unit, for each column, for each block, and for each block of
-#: a softmax.
+#: Number of program frames: for every sixteen elements of a unit, for each column, for each block, and for each block
+#: of a softmax.
 EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorCycles:
-    """Timing model of the vector unit's jobs."""
+    """Timing model for jobs of the vector unit."""
 
     units: int = 4  # number of multiply-add pipelines
     interval: int = 2  # cycles of a quotient
     quotient_latency: int = 53  # cycles from an element to its gradient
     answer: int = 5  # cycles from a request to its answer
-    product_latency: int = 20  # cycles from an element to its product with a reciprocal
+    product_latency: int = 20  # latency in cycles from an element to its product with a reciprocal
 
     def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
-        """Cycles from the acceptance of a job to ``done``."""
-        # The first label or elements have arrived; the last element of the first block is accepted.
+        """Latency in cycles from accepting a job to ``done``."""
+        # The first label or elements have arrived; the last element of the first block is accepted here.
         row = columns if softmax else columns + 1
         end = 3 + self.answer + min(rows, self.block) * row + 2
         while True:
@@ -44,14 +44,14 @@ class VectorCycles:
         return THREADS * self.units
 
     def _program(self, rows: int, columns: int, once: int) -> int:
-        """Cycles of the program that processes a block."""
+        """Number of cycles of the program for one block."""
         elements = -(-rows // self.units) * columns
         return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
 
     def _softmax(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a softmax block if its last element is accepted in cycle ``loaded``.
+        """Last cycle of a softmax block with its last element accepted in cycle ``loaded``.
 
-        The row totals enter the divider one after another. Elements follow after the last total, but not before the
+        The row totals enter the divider one at a time. Elements follow after the last total, but not before the
         reciprocal of their row is ready.
         """
         first = loaded + self._program(rows, columns, BRIEF) + 1
@@ -60,7 +60,7 @@ class VectorCycles:
         return end + self.product_latency + 2
 
     def _block(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block if its last element is accepted in cycle ``loaded``."""
+        """Last cycle of a block with its last element accepted in cycle ``loaded``."""
         begin = loaded + self._program(rows, columns, ONCE) + 1
         written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
         summed = begin + 2 + THREADS * (rows + 1)

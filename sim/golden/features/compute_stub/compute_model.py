@@ -1,4 +1,4 @@
-"""Golden model of the stub that replaces a compute engine: its results, and its timing in cycles."""
+"""Golden model of the stub that replaces a compute engine: its results and cycle timing."""
 
 import dataclasses
 
@@ -13,14 +13,14 @@ __all__ = ["ComputeModel", "Inputs", "Outputs", "compute", "compute_cycles"]
 
 def compute(memory: npt.NDArray[np.uint32], *, gradient_base: int, state_base: int,
             length: int) -> npt.NDArray[np.uint32]:
-    """Gradient memory after a COMPUTE, which copies ``length`` elements from ``state_base``."""
+    """Return the gradient memory after a COMPUTE, which copies ``length`` elements from ``state_base``."""
     result = memory.copy()
     result[gradient_base:gradient_base + length] = memory[state_base:state_base + length]
     return result
 
 
 def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
-    """Cycles of a COMPUTE command if its memory ports never wait."""
+    """Return the cycles of a COMPUTE command if its memory ports never stall."""
     rows = -(-length // lanes)
     return max(duration, rows + 7 if rows else 5)
 
@@ -41,15 +41,15 @@ class Outputs:
     """Outputs of the stub in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None  # tag, status, detail and cycle count of the event on offer
+    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
     read: int | None  # requested row
-    #: Row offered to the memory, row that its elements come from, and number of elements kept.
+    #: Row offered to the memory, row its elements come from, and number of elements kept.
     write: tuple[int, int, int] | None
     busy: bool
 
 
 class ComputeModel:
-    """Cycle-by-cycle model of the unit in :mod:`hdl.features.compute_stub.compute_model`."""
+    """Cycle-accurate model of the unit in :mod:`hdl.features.compute_stub.compute_model`."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -62,10 +62,10 @@ class ComputeModel:
         """Clear the rows in flight."""
         self._step = 0  # steps of the pace that have passed
         self._reads = RowReads()
-        self._taken = 0  # rows that have been passed to the writer
+        self._taken = 0  # rows passed to the writer
         self._writes = False
         self._offered: tuple[int, int, int] | None = None
-        self._ending = False  # whether the last row is offered to the writer, or needs no write
+        self._ending = False  # whether the last row is on offer to the writer or needs no write
         self._done = False
 
     @property
@@ -82,7 +82,7 @@ class ComputeModel:
     def step(self, inputs: Inputs) -> None:
         """Advance by one cycle."""
         outputs, runner, done = self.outputs(), self._runner, self._done
-        # A transfer that is interrupted by a link reset remains at the ports for one more cycle.
+        # A transfer interrupted by a link reset stays at the ports for one more cycle.
         self._trails = not runner.reset
         progress = 0 if runner.reset else self._advance(outputs, inputs, launch=runner.start)
         if runner.ready and inputs.command is not None:
@@ -92,15 +92,15 @@ class ComputeModel:
                     link_reset=inputs.link_reset)
 
     def _due(self) -> bool:
-        """Whether the pace allows the next row to leave in this cycle."""
+        """Return whether the pace allows another row to leave in this cycle."""
         rows, steps = max(self._rows, 1), self._command["duration"] - 4
         if rows >= steps:
             return True
-        # Step k ends k + 1 cycles after the start, and row n is due after ceil(n * steps / rows) steps.
+        # Step k ends k + 1 cycles after the start; row n is due after ceil(n * steps / rows) steps.
         return (self._step - 1) * rows // steps > self._taken
 
     def _advance(self, outputs: Outputs, inputs: Inputs, *, launch: bool) -> int:
-        """Advance the datapath; return the number of elements that leave."""
+        """Advance the datapath by one cycle; return the number of elements that leave."""
         self._step += 1
         moved = 0
         rows, length = self._rows, self._command["length"]

@@ -1,4 +1,4 @@
-"""Golden model of the engine that moves activations to a far memory and back, cycle by cycle.
+"""Cycle-accurate golden model of the engine that moves activations to a far memory and back.
 
 Mirrors :mod:`hdl.features.far.mover`.
 """
@@ -13,15 +13,15 @@ from sim.golden.row_reads import RowReads
 
 __all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
 
-#: Maximum number of rows requested from the far memory that have not been written yet.
+#: Maximum number of rows requested from the far memory but not yet written.
 OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
     """Cycles of a move to the far memory or ``back``, if only the far memory makes it wait.
 
-    The far memory transfers ``rate`` words per cycle, with whole cycles per row, and answers after ``latency``
-    cycles, which must not exceed the time of :data:`OUTSTANDING` rows at this rate.
+    The far memory transfers ``rate`` words per cycle, in whole cycles per row, and answers after ``latency`` cycles.
+    The latency must not exceed the time for :data:`OUTSTANDING` rows at this rate.
     """
     rows = -(-length // lanes)
     if not rows:
@@ -48,17 +48,17 @@ class Outputs:
     """Outputs of the engine in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None  # tag, status, detail and cycle count of the event on offer
+    event: dict[str, int] | None  # tag, status, detail and cycle count of the offered event
     read: int | None  # requested row of the near memory
-    #: Row offered to the near memory, far row that its elements come from, and number of elements kept.
+    #: Offered row of the near memory, the far row that its elements come from, and the number of kept elements.
     write: tuple[int, int, int] | None
-    #: Far row to be read or written, near row with the elements to write, and number of elements kept.
+    #: Far row to read or write, the near row with the elements to write, and the number of kept elements.
     far: tuple[int, int | None, int] | None
     busy: bool
 
 
 class Mover:
-    """Cycle-by-cycle model of the engine that moves activations."""
+    """Cycle-accurate model of the engine that moves activations."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -71,7 +71,7 @@ class Mover:
         """Clear the rows in flight."""
         rows = -(-self._command["length"] // self._lanes)
         self._near = RowReads()
-        self._asked, self._written = rows, rows  # remaining far rows to request, and near rows to write
+        self._asked, self._written = rows, rows  # far rows still to be requested, and near rows still to be written
         self._sent = 0
         self._answers: collections.deque[int] = collections.deque()
         self._far: tuple[int, int | None, int] | None = None
@@ -89,7 +89,7 @@ class Mover:
         return -(-self._command["length"] // self._lanes)
 
     def _kept(self, row: int) -> int:
-        """Number of elements in a row of the command."""
+        """Number of elements of the command in a row."""
         return min(self._lanes, self._command["length"] - self._lanes * row)
 
     def outputs(self) -> Outputs:

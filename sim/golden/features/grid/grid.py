@@ -1,10 +1,10 @@
-"""Golden model of sums in two dimensions: nodes in R rows and C columns, each a ring.
+"""Golden model of two-dimensional sums: R rows and C columns of nodes, each a ring.
 
 First, gradients are summed along rows: each node of a row keeps the sum of one of C blocks, partitioned by groups.
-Then columns sum these blocks, partitioned again among R nodes, and rows distribute the results to all nodes. The
-order of a sum follows both rings: ``(row a) + (row b) + …``. Each row's sum begins at the column of the element's
-block, and the sum over rows begins at the row of its block within the column. A flat ring of R · C nodes gives the
-same bits if all sums are exact, but not in general.
+Then these blocks are partitioned again among R nodes and summed along columns, and rows distribute the results to all
+nodes. The order of a sum follows both rings: ``(row a) + (row b) + …``. Each row's sum begins at the column of the
+element's block, and the sum over rows begins at the row of its block within the column. A flat ring of R · C nodes
+gives the same bits if all sums are exact, but not in general.
 
 A fused update consists of three commands: REDUCE_SCATTER along rows; FUSED_UPDATE along columns, on the node's own
 block of its row, where consecutive groups are C groups apart; and ALL_GATHER along rows.
@@ -26,24 +26,24 @@ Indices = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridUpdate:
-    """Outcome of a fused update in two dimensions."""
+    """Result of a two-dimensional fused update."""
 
-    #: New weights, weights before the codec, and sum of gradients, each for the whole vector.
+    #: New weights, weights before the codec, and sum of gradients, each for the entire vector.
     weights: Bits
     master: Bits
     total: Bits
     state: list[Bits]  # state planes of the whole vector
-    #: Gradient memories afterwards, of shape (R, C, K): each node's block of its row contains the row's sum.
+    #: Gradient memories afterwards, with shape (R, C, K): each node's block of its row contains the row's sum.
     gradients: Bits
-    words: npt.NDArray[np.int64]  # words that each node sends, including headers and CRCs, of shape (R, C)
-    packets: npt.NDArray[np.int64]  # packets that each node sends, of shape (R, C)
+    words: npt.NDArray[np.int64]  # number of words sent by each node, including headers and CRCs, with shape (R, C)
+    packets: npt.NDArray[np.int64]  # number of packets sent by each node, with shape (R, C)
     #: Traffic of the sum in each row, of the update in each column, and of the all-gather, which is the same in each
     #: row.
     traffic: tuple[list[ring.Traffic], list[ring.Traffic], list[ring.Traffic]]
 
 
 def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
-    """Elements that the node in each row and column updates, in order.
+    """Elements updated by the node in each row and column, in order.
 
     Column c owns block (c + 1) mod C of the vector, and row r owns block (r + 1) mod R of the groups in that block.
     """
@@ -53,7 +53,7 @@ def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
 
 
 def _packets(length: int, nodes: int, segment: int, phases: int) -> int:
-    """Packets that a node of a ring sends in ``phases`` phases."""
+    """Number of packets that a node of a ring sends in ``phases`` phases."""
     return phases * (nodes - 1) * len(ring.segment_indices(length, nodes, segment)[0])
 
 

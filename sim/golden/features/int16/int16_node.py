@@ -1,11 +1,11 @@
 """Golden model of the int16 node: updates, compression, sparsification and masks of 16-bit integers.
 
-Elements are signed integers in two's complement. The host accesses each as a 32-bit word: writes keep the low half,
-and reads are sign-extended. Functions use ``int64`` for numbers; words are ``uint32``.
+Elements are two's complement integers. The host accesses each as a 32-bit word: writes keep the low half, and reads
+are sign-extended. Numbers are ``int64`` and words ``uint32``.
 
-Gradients are sent with zero-value compression: a group of 32 elements becomes a word of 32 marks, bit n for element
-n, and the nonzero elements, two per word, the first one in the low half. If their number is odd, the upper half of
-the last word is zero. A partial group is padded with zeros; without elements there are no words.
+Gradients are sent with zero-value compression: a group of 32 elements becomes a 32-bit mask, with bit n for element
+n, followed by the nonzero elements, two per word with the first in the low half. If their number is odd, the upper
+half of the last word is zero. A partial group is padded with zeros; no elements give no words.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ Words = npt.NDArray[np.uint32]
 
 #: Number of bits of an element.
 WIDTH = 16
-#: Number of elements that one word of marks covers.
+#: Number of elements covered by one mask word.
 GROUP = 32
-#: Number of bits of a row number and of a column number.
+#: Number of bits in row and column numbers.
 INDEX_BITS = 12
-#: Number of elements in the weight memory that the description of a job occupies.
+#: Number of elements that a job occupies in the weight memory.
 JOB_ELEMENTS = 16
 
 _KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -36,12 +36,12 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 
 
 def from_words(words: npt.ArrayLike) -> Numbers:
-    """Elements in memory after the host has written ``words``: the lower half of each word."""
+    """Convert ``words`` written by the host to elements: the lower half of each word."""
     return fixed_point.from_bits(words, WIDTH)
 
 
 def to_words(numbers: npt.ArrayLike) -> Words:
-    """Elements as the host reads them: sign-extended words."""
+    """Convert elements to words as the host reads them, sign-extended."""
     return np.asarray(numbers, np.int64).astype(np.int32).view(np.uint32)
 
 
@@ -88,7 +88,7 @@ def decode(words: npt.ArrayLike, count: int) -> Numbers:
 
 
 def group_sizes(elements: npt.ArrayLike) -> Numbers:
-    """Number of words of each group of compressed elements, including its mask word."""
+    """Return the number of words in each group of compressed elements, including its mask word."""
     values = np.asarray(elements, np.int64)
     padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.int64)
     padded[:len(values)] = values
@@ -104,13 +104,13 @@ class Update:
     """Result of a fused update."""
 
     weights: Numbers
-    words: int  # compressed words of the gradient, as counted by COMPRESSED_WORDS
+    words: int  # number of compressed words, as added to COMPRESSED_WORDS
 
 
 def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: int, learning_rate: int) -> Update:
-    """FUSED_UPDATE by SGD: d = sat(round(gradient_scale * g)), w' = sat(w - round(learning_rate * d)).
+    """FUSED_UPDATE with SGD: d = sat(round(gradient_scale * g)), w' = sat(w - round(learning_rate * d)).
 
-    Scalars have 18 bits, 16 of them fraction, and may be given as numbers or as the low bits of a register.
+    Scalars have 18 bits with 16 fraction bits; they may be numbers or the low bits of a register.
     """
     words = encode(gradients)
     settings = fixed_point.FixedSettings(Rule.SGD, gradient_scale, learning_rate)
@@ -121,7 +121,7 @@ def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsified:
-    """Result of SPARSIFY; the count of dropped elements is the event's detail and is added to ELEMENTS_MASKED."""
+    """Result of SPARSIFY; the dropped count is the event's detail and increments ELEMENTS_MASKED."""
 
     gradients: Numbers
     errors: Numbers
@@ -129,7 +129,7 @@ class Sparsified:
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> Sparsified:
-    """SPARSIFY: s = sat(g + e) remains a gradient if |s| >= threshold, and becomes the error otherwise.
+    """SPARSIFY: s = sat(g + e) becomes the gradient if |s| >= threshold, else the error.
 
     The threshold is an unsigned 16-bit number: 0 drops nothing, and values above 32768 drop everything.
     """
@@ -139,7 +139,7 @@ def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) ->
 
 
 def job_elements(job: masking.Job) -> Numbers:
-    """Elements of a job in the weight memory: the halves of the eight words of mask_job_layout(), low halves first.
+    """Encode a job as elements in the weight memory: the half words of mask_job_layout(), low halves first.
 
     In order: kinds, count, rows, columns, elements (low, high), diagonal (low, high), length_rows, length_columns,
     first_row, end_row, first_column, end_column, width, and an ignored element.
@@ -156,23 +156,23 @@ class Masked:
     """Result of MASK."""
 
     elements: Numbers
-    #: Number of elements replaced by the alternative: increment of ELEMENTS_MASKED, and event detail on success.
+    #: Number of replaced elements; added to ELEMENTS_MASKED, and the event's detail on success.
     replaced: int
-    #: Number of the first invalid job: the event's detail, with BAD_MASK. The jobs before it are executed.
+    #: Number of the first invalid job, which is the event's detail with BAD_MASK; earlier jobs are executed.
     bad: int | None = None
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """Apply MASK to the command's elements from ``gradient_base`` on. ``jobs`` is the weight memory from
-    ``weight_base`` to its end, and begins with the jobs. Only the low 16 bits of the alternative are used.
+    """Apply MASK to the command's elements, which start at ``gradient_base``. ``jobs`` is the weight memory from
+    ``weight_base`` to its end and starts with the jobs. Only the low 16 bits of the alternative are used.
 
     A job is invalid
 
     - if the memory ends before the end of the job;
     - if it has no rows, columns or matrices;
-    - if a number of rows or columns, or a parameter of a mask, enabled or not, has more than 12 bits, or a diagonal
-      more than 12 bits in addition to its sign;
-    - if it is external, or its ``elements`` are not count * rows * columns, or more than the remaining elements.
+    - if a row or column count or any mask parameter, enabled or not, has more than 12 bits, or a diagonal more than
+      12 bits plus sign;
+    - if it is external, or its ``elements`` differ from count * rows * columns or exceed the remaining elements.
     """
     result = np.array(elements, np.int64)
     memory = np.asarray(jobs, np.int64)
@@ -191,7 +191,7 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
 
 
 def _job(elements: Numbers) -> masking.Job | None:
-    """Decode a job from its elements in memory; None if the job by itself is invalid."""
+    """Decode a job from its elements in memory; None if it is invalid in itself."""
     if len(elements) < JOB_ELEMENTS:
         return None
     halves = (elements & 0xFFFF).tolist()

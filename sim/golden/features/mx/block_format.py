@@ -1,7 +1,7 @@
-"""Golden model of formats with one exponent per block: parameters, codes and words.
+"""Golden model of block formats with a shared exponent: parameters, codes and words.
 
-Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md describes the
-scale rule and the layout of words. The individual formats are in :mod:`sim.golden.features.mx.shared_exponent` and
+Elements are binary32 bit patterns or, optionally, bfloat16. docs/compression/shared_exponent.md describes the scale
+rule and the word layout. The individual formats are in :mod:`sim.golden.features.mx.shared_exponent` and
 :mod:`sim.golden.features.mx.microscaling`.
 """
 
@@ -24,12 +24,12 @@ _WORD = 32
 _ONES = 255
 _BIAS = 127
 
-#: A shift by this amount removes all bits of a significand and its random bits.
+#: A shift by this amount removes all significand bits and random bits.
 _FAR = 24 + RANDOM_BITS + 1
 
 
 class Rounding(enum.Enum):
-    """Rounding mode for the bits below the last place."""
+    """How bits below the last place are rounded."""
 
     NEAREST_EVEN = "nearest even"
     STOCHASTIC = "stochastic"
@@ -37,7 +37,7 @@ class Rounding(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Components of blocks: exponents as stored, differences (blocks, subsets), and codes (blocks, elements)."""
+    """Fields of blocks: stored exponents, differences (blocks, subsets) and codes (blocks, elements)."""
 
     exponents: Integers
     differences: Integers
@@ -45,42 +45,42 @@ class Blocks:
 
 
 class BlockFormat:
-    """Format with one exponent per block: its parameters, and values derived from them.
+    """Format with a shared exponent per block: its parameters and derived values.
 
-    A magnitude consists of a field and ``fraction_bits`` bits below it; if the field is zero, there is no hidden bit.
+    A magnitude is an exponent field and ``fraction_bits`` fraction bits; a zero field has no hidden bit.
     """
 
-    #: Number of elements that share an exponent, and number that share a difference from it.
+    #: Number of elements per shared exponent, and per difference from it.
     block: int
     subset: int
     exponent_bits: int
     difference_bits: int
     magnitude_bits: int
     fraction_bits: int
-    #: Field of the largest magnitude, and the largest magnitude itself.
+    #: Exponent field of the largest magnitude, and the largest magnitude itself.
     top_field: int
     largest: int
     lowest: int  # smallest exponent of a block
-    complement: bool  # whether elements are stored in two's complement
-    infinities: bool  # whether the highest field holds infinities and NaNs
+    complement: bool  # whether elements are in two's complement
+    infinities: bool  # whether the highest exponent field encodes infinities and NaNs
     nan_magnitude: int | None  # magnitude that encodes a NaN
     rounding: Rounding
     seed: int  # for stochastic rounding; at most 64 bits
 
     @property
     def above(self) -> int | None:
-        """Fraction in binary32 above which a number raises the exponent of its block; None if none does."""
+        """Largest binary32 fraction that does not raise the exponent of a block; None if no fraction does."""
         return None
 
     def check(self) -> None:
-        """Raise TypeError or ValueError if a parameter common to all formats is invalid."""
+        """Raise TypeError or ValueError if a parameter that all formats share is invalid."""
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
         check_integer("Seed", self.seed, 0, (1 << 64) - 1)
 
     @property
     def code_bits(self) -> int:
-        """Number of bits of an element: a sign and a magnitude."""
+        """Number of bits per element: sign and magnitude."""
         return 1 + self.magnitude_bits
 
     @property
@@ -90,7 +90,7 @@ class BlockFormat:
 
     @property
     def header_bits(self) -> int:
-        """Number of bits of a block's exponent and differences."""
+        """Number of bits for a block's exponent and differences."""
         return self.exponent_bits + self.difference_bits * self.subsets
 
     @property
@@ -100,7 +100,7 @@ class BlockFormat:
 
     @property
     def highest(self) -> int:
-        """Largest exponent of a block: below the code of a NaN, and below the infinities of binary32."""
+        """Largest block exponent: below the NaN code and below the exponent of binary32 infinities."""
         return min(self.lowest + self.nan - 1, _ONES - 1)
 
     @property
@@ -118,8 +118,8 @@ class BlockFormat:
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is padded with +0. By
-        default, stochastic rounding uses the random bits after a reset."""
+        """Quantize binary32 or bfloat16 elements to blocks, padding the last block with +0. By default, stochastic
+        rounding uses the random bits that follow a reset."""
         values = np.asarray(bits, np.uint32)
         count = -(-len(values) // self.block)
         elements = np.zeros((count, self.block), np.int64)
@@ -139,7 +139,7 @@ class BlockFormat:
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
         else:
             differences = np.zeros((count, 0), np.int64)
-        # Exponent minus that of elements with field 1, and number of low significand bits that an element lacks.
+        # Exponent relative to elements with field 1, and number of low significand bits that do not fit.
         lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
         field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
         shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
@@ -171,7 +171,7 @@ class BlockFormat:
         shared = blocks.exponents[:, np.newaxis] + self.lowest
         if self.difference_bits:
             shared = shared - np.repeat(blocks.differences, self.subset, axis=1)
-        # A number is an integer in units of its last place, times a power of two.
+        # Represent each number as an integer times a power of two.
         integer, power = self._open(magnitude)
         length = np.frexp(integer.astype(np.float64))[1].astype(np.int64)
         exponent = shared - self.top_field - self.fraction_bits + power + length - 1
@@ -199,7 +199,7 @@ class BlockFormat:
         return fraction | (field != 0).astype(np.int64) << self.fraction_bits, np.maximum(field, 1)
 
     def integers(self, codes: Integers) -> Integers:
-        """Elements as integers, in units of the format's smallest positive number."""
+        """Convert elements to integers, in units of the format's smallest positive number."""
         sign, magnitude = codes >> self.magnitude_bits, codes & (1 << self.magnitude_bits) - 1
         if self.complement:
             magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
@@ -208,7 +208,7 @@ class BlockFormat:
         return numbers
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Integer scales s and exponents e of blocks: an element is s * 2**e times its number in :meth:`integers`."""
+        """Return integers s and e per block: an element is s * 2**e times its value in :meth:`integers`."""
         return np.ones_like(exponents), exponents + self.lowest - (_BIAS + self.top_field - 1 + self.fraction_bits)
 
     def pack(self, blocks: Blocks) -> Bits:
@@ -231,11 +231,11 @@ class BlockFormat:
                       _gather(code, self.code_bits, self.block))
 
     def encode(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Bits:
-        """Words of a packet of elements; see :meth:`quantise`."""
+        """Encode elements as the words of a packet; see :meth:`quantise`."""
         return self.pack(self.quantise(bits, random=random, bf16=bf16))
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, *, bf16: bool = False) -> Bits:
-        """Decode the elements of a packet of words: ``count`` elements, or all elements of whole blocks."""
+        """Decode a packet into ``count`` elements, or into all elements of its blocks."""
         elements = self.dequantise(self.unpack(words), bf16=bf16)
         if count is None:
             return elements
@@ -245,7 +245,7 @@ class BlockFormat:
 
 
 def _spread(values: Integers, width: int) -> npt.NDArray[np.uint8]:
-    """Bits of the numbers in each row, lowest first."""
+    """Expand the numbers of each row into bits, lowest bit first."""
     bits = values[:, :, np.newaxis] >> np.arange(width) & 1
     return bits.reshape(len(values), values.shape[1] * width).astype(np.uint8)
 

@@ -1,6 +1,6 @@
-"""Golden model of the concrete formats of the OCP Microscaling (MX) specification, version 1.0.
+"""Golden model of the concrete formats in the OCP Microscaling (MX) specification, version 1.0.
 
-A block has 32 elements and an E8M0 scale. The element formats are tabulated in section 5.3 of the specification.
+A block consists of 32 elements and an E8M0 scale. Section 5.3 of the specification tabulates the element formats.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ __all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M
 
 
 class Element(enum.Enum):
-    """Element formats: the number of exponent and fraction bits, and the largest magnitude."""
+    """Element formats: number of exponent and fraction bits, and largest magnitude."""
 
     INT8 = (1, 6, 0b1_111111)
     FP8_E4M3 = (4, 3, 0b1111_110)
@@ -53,14 +53,14 @@ class Microscaling(BlockFormat):
 
     @property
     def above(self) -> int | None:
-        """Fraction in binary32 above which a number raises the scale of its block."""
+        """Binary32 fraction above which a number increases the scale of its block."""
         if self.scale is Scale.FLOOR:
             return None
         return (self.largest & (1 << self.fraction_bits) - 1) << 23 - self.fraction_bits
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Number of fraction bits of a magnitude, below its exponent field."""
+        """Number of fraction bits in a magnitude, below its exponent field."""
         return self.element.value[1]
 
     @property
@@ -80,7 +80,7 @@ class Microscaling(BlockFormat):
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        """Smallest exponent of a block: the exponent of the largest element with a scale of 2 ** -127."""
+        """Smallest exponent of a block: the exponent of the largest element at a scale of 2 ** -127."""
         if self.complement:
             return 0
         bias = (1 << self.element.value[0] - 1) - 1
@@ -93,7 +93,7 @@ class Microscaling(BlockFormat):
 
     @property
     def infinities(self) -> bool:  # type: ignore[override]
-        """Whether the highest field holds infinities and NaNs, as in IEEE 754."""
+        """Whether the highest field encodes infinities and NaNs, as in IEEE 754."""
         return self.element is Element.FP8_E5M2
 
     @property

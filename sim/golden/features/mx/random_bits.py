@@ -1,4 +1,4 @@
-"""Golden model of the random bits used in stochastic rounding."""
+"""Golden model of the random bits for stochastic rounding."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,14 +8,14 @@ __all__ = ["RANDOM_BITS", "STATE_BITS", "RandomBits", "random_state"]
 #: Random bits per element.
 RANDOM_BITS = 8
 
-#: Width of the shift register: bit t is the exclusive or of bits t - 127 and t - 64.
+#: Width of the shift register: bit t is the XOR of bits t - 127 and t - 64.
 STATE_BITS = 127
 
 _WORD_MASK = (1 << 64) - 1
 
 
 def _splitmix64(state: int) -> int:
-    """Return the output of splitmix64 (Steele, Lea and Flood, 2014) for a state."""
+    """Return the splitmix64 output (Steele, Lea and Flood, 2014) for a state."""
     word = state
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD_MASK
     word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD_MASK
@@ -23,23 +23,23 @@ def _splitmix64(state: int) -> int:
 
 
 def random_state(seed: int) -> int:
-    """Return the initial state of the shift register: two outputs of splitmix64, but never zero."""
+    """Return the initial state of the shift register: two splitmix64 outputs, but never zero."""
     low, high = (_splitmix64(seed + step * 0x9E3779B97F4A7C15 & _WORD_MASK) for step in (1, 2))
     return (high << 64 | low) & ((1 << STATE_BITS) - 1) or 1
 
 
 class RandomBits:
-    """The shift register that supplies random bits for stochastic rounding."""
+    """Shift register that supplies random bits for stochastic rounding."""
 
     def __init__(self, seed: int) -> None:
         state = random_state(seed)
         self._bits = np.array([state >> bit & 1 for bit in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
-        """Take a number of :data:`RANDOM_BITS` bits for each element; the bit taken first is its lowest bit."""
+        """Take :data:`RANDOM_BITS` bits for each element, as numbers with the first bit lowest."""
         wanted = count * RANDOM_BITS
         bits = np.concatenate([self._bits, np.zeros(wanted, np.uint8)])
-        # Up to 64 new bits are independent of each other.
+        # Up to 64 new bits can be computed at a time, since they do not depend on each other.
         for start in range(STATE_BITS, len(bits), 64):
             stop = min(start + 64, len(bits))
             bits[start:stop] = bits[start - 127:stop - 127] ^ bits[start - 64:stop - 64]

@@ -1,7 +1,7 @@
-"""Golden model of integers with a shared exponent: MX9, MX6, MX4, and flat block floating point.
+"""Golden model of shared-exponent integers: MX9, MX6, MX4 and flat block floating point.
 
-The formats come from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023): an
-exponent per block, a difference from it per subset, and a sign and an integer per element.
+The formats are from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023): one
+exponent per block, one difference from it per subset, and a sign and an integer per element.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ _BIAS = 127
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockFormat):
-    """Signed integers that share a block exponent and a difference from it for each subset."""
+    """Signed integers with a shared exponent per block and a difference from it per subset."""
 
-    #: Number of elements in a block, up to 256, and in a subset: both are powers of two.
+    #: Elements per block (up to 256) and per subset; both are powers of two.
     block: int = 16
     subset: int = 2
     exponent_bits: int = 8  # width of the block's exponent; 2 to 8
-    difference_bits: int = 1  # width of a difference, 0 to 4; None selects flat block floating point
+    difference_bits: int = 1  # width of a difference, 0 to 4; None for flat block floating point
     mantissa_bits: int = 7  # width of a magnitude; 1 to 16
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
@@ -50,7 +50,7 @@ class SharedExponent(BlockFormat):
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Number of bits of a magnitude below its highest bit."""
+        """Number of magnitude bits below the highest one."""
         return self.mantissa_bits - 1
 
     @property
@@ -60,7 +60,7 @@ class SharedExponent(BlockFormat):
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        """Smallest exponent of a block with ``exponent_bits`` bits, in the bias of binary32."""
+        """Smallest block exponent for ``exponent_bits`` bits, with the binary32 bias."""
         return _BIAS - ((1 << self.exponent_bits - 1) - 1)
 
 

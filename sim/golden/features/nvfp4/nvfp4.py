@@ -24,16 +24,16 @@ Integers = npt.NDArray[np.int64]
 _MAGNITUDE = 0x7FFF_FFFF
 _INFINITE = 0x7F80_0000
 
-#: Code of the largest scale, 448, and of a NaN.
+#: Codes of the largest scale, 448, and of NaN.
 _LARGEST, _NAN = 126, 127
-#: Magnitudes of E2M1 by code, in units of 0.5.
+#: E2M1 magnitudes, indexed by code, in units of 0.5.
 _ELEMENTS = (0, 1, 2, 3, 4, 6, 8, 12)
-#: Magnitudes of E4M3 by code, in units of 2 ** -9.
+#: E4M3 magnitudes, indexed by code, in units of 2 ** -9.
 _SCALES = tuple((code & 7 | (code > 7) << 3) << max(code >> 3, 1) - 1 for code in range(_NAN))
 
 
 def _binary32(number: int, power: int) -> int:
-    """Bits of an integer of up to 24 bits times a power of two; the result must be zero or a normal number."""
+    """Binary32 bits of an integer of up to 24 bits times a power of two; must be zero or a normal number."""
     if not number:
         return 0
     length = number.bit_length()
@@ -41,9 +41,9 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """For each number but the first: the smallest binary32 number that rounds to it, times ``factor``, as bits.
+    """For all numbers but the first, the bits of the smallest binary32 rounding to it, times ``factor``.
 
-    Numbers are in units of 2 ** (``power`` + 1). Ties are rounded to the number with an even code.
+    Numbers are in units of 2 ** (``power`` + 1). Ties round to the number with an even code.
     """
     return [_binary32(factor * (low + high), power) + (1 - code % 2)
             for code, (low, high) in enumerate(itertools.pairwise(numbers))]
@@ -51,7 +51,7 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Tables of bits: scale thresholds, each scale's element thresholds, and each scale's numbers."""
+    """Tables of bit patterns: thresholds of scales, thresholds of elements per scale, and numbers per scale."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
     numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]
@@ -61,14 +61,14 @@ def _tables(power: int) -> tuple[Integers, Integers, Integers]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NVFP4(BlockFormat):
-    """NVFP4 with a tensor scale that is known in advance.
+    """NVFP4 with a tensor scale that is fixed in advance.
 
     The scale of a block is its largest magnitude / 6 / tensor scale, rounded to nearest even, at least 2 ** -9 and at
     most 448. An element is number / (block scale * tensor scale), rounded to nearest even, at most 6. Quotients are
     exact. A block that contains an infinity or a NaN becomes NaN, with elements of zero.
     """
 
-    #: A power of two between 2 ** -115 and 2 ** 116, so that all numbers of the format are normal in binary32.
+    #: Power of two between 2 ** -115 and 2 ** 116, so that all numbers of the format are normal in binary32.
     tensor_scale: float = 1.0
 
     rounding = Rounding.NEAREST_EVEN
@@ -98,7 +98,7 @@ class NVFP4(BlockFormat):
         return _NAN
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements to blocks; the last block is padded with +0. No random bits are used."""
+        """Quantize elements to blocks, padding the last block with +0; no random bits are used."""
         values = np.asarray(bits, np.uint32)
         elements = np.zeros((-(-len(values) // self.block), self.block), np.int64)
         elements.reshape(-1)[:len(values)] = values.astype(np.int64) << (16 if bf16 else 0)
@@ -113,7 +113,7 @@ class NVFP4(BlockFormat):
                       np.where(special[:, np.newaxis], 0, codes))
 
     def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
-        """Decode the elements of blocks. The highest bit of a scale is ignored."""
+        """Decode the elements of blocks; the highest bit of a scale is ignored."""
         scales = (blocks.exponents & _NAN)[:, np.newaxis]
         numbers = _tables(self.power)[2][scales, blocks.codes & 7]
         signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)
@@ -121,6 +121,6 @@ class NVFP4(BlockFormat):
         return elements >> np.uint32(16) if bf16 else elements
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales as integers in units of their last place; elements are in units of 0.5."""
+        """Scales as integers in units of their last place, for elements in units of 0.5."""
         field = np.maximum(exponents >> 3, 1)
         return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

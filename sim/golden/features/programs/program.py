@@ -1,17 +1,17 @@
-"""Golden model of a program's timing: the start and end of every command in all queues of all nodes.
+"""Golden model of program timing: the start and end of every command in all queues of all nodes.
 
-The commands of a queue run in order. A command starts at the earliest ``gap`` cycles after the end of the previous
-command, and ``delay`` cycles after the commands of other queues that it waits for:
+The commands of a queue run in order. A command starts ``gap`` cycles after the end of the previous command or
+``delay`` cycles after the end of the last command it waits for, whichever is later:
 
     start = max(end of the previous command + gap, ends of awaited commands + delay)
     end   = start + duration
 
-An awaited command may be on another node, which reports it with a control word; the delay is then the word's delay
-over all links from that node (:func:`signal_cycles`). The word may arrive later, if an earlier word of the same node
-is still on its way around the ring or a link repeats it, but never earlier.
+An awaited command may run on another node, which reports its end with a control word. The delay is then the word's
+latency over all links in between (:func:`signal_cycles`). The word may arrive later, if a link repeats it or the
+node's previous word is still circulating, but never earlier.
 
-The first command of a queue may start at 0. On each node, a collective ends ``duration`` cycles after all nodes have
-started it. Durations are inputs of the model.
+The first command of a queue may start at 0. A collective ends ``duration`` cycles after the last node has started it.
+Durations are inputs of the model.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ HOP = constant("programs", 8, "a control word in a node that passes it on, witho
 TOLD = constant("programs", 4, "the end of a command to the start of one that waits for it on another node, in "
                 "addition to the hops, at least", _TRACES)
 
-#: Cycles of a command, as a function of its node, pass, queue and position in the queue.
+#: Duration of a command in cycles, as a function of node, pass, queue and position in the queue.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """Wait until another node, ``unit``, has run ``after`` commands of a queue, ``lag`` passes earlier."""
+    """A wait for node ``unit`` to run ``after`` commands of a queue in the pass ``lag`` passes earlier."""
 
     unit: int
     queue: int
@@ -46,12 +46,12 @@ class Remote(NamedTuple):
 
 
 def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
-    """Return a node's entry among a command's waits for other nodes, or None if there are no waits."""
+    """Return a command's wait for another node as it applies to ``node``, or None if it has no waits."""
     return remotes[node] if remotes else None
 
 
 def signal_cycles(hops: int, *, wire: int = 16) -> int:
-    """Cycles from the end of a command to the start of a command that waits for it, ``hops`` links away."""
+    """Latency in cycles from the end of a command until a command waiting for it, ``hops`` links away, starts."""
     return DELAY if hops == 0 else hops * (HOP + wire) + TOLD
 
 
@@ -62,15 +62,15 @@ class Timed:
     name: str
     duration: int
     collective: bool = False
-    #: For each other queue, in ascending order, (``after``, ``lag``): its first ``after`` commands must have ended in
-    #: the pass ``lag`` passes earlier; 0 means no wait. A wait for a pass before the first is met immediately.
+    #: (``after``, ``lag``) for each other queue, in ascending order: its first ``after`` commands must have ended in
+    #: the pass ``lag`` passes earlier; 0 means no wait. Waits that refer to a pass before the first are met.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()  # for each node, its wait for another node; empty without waits
+    remotes: tuple[Remote | None, ...] = ()  # for each node, its wait for another node; empty if there are none
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Time of a command on a node, from start to end."""
+    """Start and end of a command on a node."""
 
     node: int
     queue: int
@@ -82,30 +82,30 @@ class Span:
 
 
 class _Model:
-    """Queues of all nodes, in order of the nodes, and the conditions that their commands wait for."""
+    """The queues of all nodes, in node order, with the waits of their commands."""
 
     def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
         self._commands, self._nodes = commands, nodes
         self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
     def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
-        """Node, pass, queue of the node and position in that queue, for an item of a queue of the model."""
+        """Return node, pass, queue on that node and position in the queue for an item of a model queue."""
         node, own = divmod(queue, len(self._commands))
         number, position = divmod(index, len(self._commands[own]))
         return node, number, own, position
 
     def command(self, queue: int, index: int) -> Timed:
-        """Command that an item of a queue executes."""
+        """Return the command that an item of a queue executes."""
         _, _, own, position = self.at(queue, index)
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Queues that start an item together: all nodes' queues for a collective, otherwise its own queue."""
+        """Return the queues that start an item together: all nodes' queues for a collective, else only its own."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 
     def waits(self, queue: int, index: int) -> Iterator[tuple[int, int, int]]:
-        """Waits for commands of other queues: node, queue, and number of the last command, counted from 1."""
+        """Yield the waits for other queues: node, queue, and number of commands that must have ended."""
         node, number, own, position = self.at(queue, index)
         command = self._commands[own][position]
         rest = [other for other in range(len(self._commands)) if other != own]
@@ -119,11 +119,11 @@ class _Model:
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
              delay: int = DELAY, duration: Duration | None = None,
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
-    """Spans of all commands, ordered by start; queues are the same in all passes and on all nodes.
+    """Return the spans of all commands, ordered by start; all passes and nodes have the same queues.
 
-    Commands of a queue are ``gap`` cycles apart. A command starts ``delay`` cycles after the end of a command that
-    it waits for, or ``signal(hops)`` cycles if that command is on a node ``hops`` links away. ``duration`` replaces
-    the commands' own durations. Raises ``ValueError`` if commands wait forever.
+    Consecutive commands of a queue are ``gap`` cycles apart. A command starts ``delay`` cycles after the end of a
+    command it waits for, or ``signal(hops)`` cycles if that command's node is ``hops`` links away. ``duration``
+    overrides the commands' durations. Raises ``ValueError`` on deadlock.
     """
     model = _Model(queues, passes=passes, nodes=nodes)
     ends = model.queues.ends
@@ -156,5 +156,5 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
 
 
 def makespan(spans: Sequence[Span]) -> int:
-    """Cycles from 0 to the last end of a command."""
+    """Return the cycle at which the last command ends."""
     return max((span.end for span in spans), default=0)

@@ -1,8 +1,8 @@
-"""Golden model of nodes that run a program: the contents of their memories afterwards.
+"""Golden model of nodes that run a program; computes the final contents of their memories.
 
-A seed chooses the order in which commands of different queues and nodes run, among the orders that queues and waits
-allow; a collective runs when all nodes have reached it. A program without races produces the same memory contents in
-every order.
+A seed selects the order in which commands of different queues and nodes run, among those allowed by queues and waits;
+a collective runs when all nodes have reached it. A program without races produces the same memory contents in every
+order.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ __all__ = ["ProgramNodes"]
 
 
 class ProgramNodes(Nodes):
-    """Nodes with programs; parameters are as in :class:`~sim.golden.nodes.Nodes`."""
+    """Nodes with programs; for the parameters, see :class:`~sim.golden.nodes.Nodes`."""
 
     def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0, parity: int = 0,
             before: Callable[[int], None] = lambda number: None) -> None:
         """Run a program in an order chosen by ``seed``; ``parity`` 0 or 1 makes the first pass even or odd.
 
-        ``before`` is called with the number of each pass before its first command. Raises ValueError if commands wait
+        ``before`` is called with each pass number before the pass's first command. Raises ValueError if commands wait
         forever.
         """
         generator = np.random.default_rng(seed)
@@ -47,7 +47,7 @@ class ProgramNodes(Nodes):
             raise ValueError(f"Commands must not wait for ever, not with {done} of them done")
 
     def _may_start(self, queues: Sequence[Sequence[Placed]], done: list[list[int]], rank: int, queue: int) -> bool:
-        """Whether the next command of a queue may start; for a collective, on all nodes."""
+        """Whether the next command of a queue may start; for a collective, whether it may on all nodes."""
         count = done[rank][queue]
         number, position = divmod(count, len(queues[queue]))
         command = queues[queue][position]

@@ -1,4 +1,4 @@
-"""Golden model of integer inference with exact integers in the hardware's widths."""
+"""Golden model of integer inference: exact integers with the widths of the hardware."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def _wrapped(values: npt.ArrayLike) -> Integers:
-    """Wrap integers to the width of an accumulator."""
+    """Wrap integers to the accumulator's width."""
     half = 1 << arithmetic.ACCUMULATOR_BITS - 1
     integers = np.asarray(values, np.int64)
     wrapped: Integers = (integers + half) % (2 * half) - half
@@ -23,7 +23,7 @@ def _wrapped(values: npt.ArrayLike) -> Integers:
 
 
 def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str) -> Integers:
-    """Adjusted weights from codes, with outputs as rows, and one offset for all outputs or one per output."""
+    """Compute adjusted weights from codes (outputs are rows) and either one offset or one per output."""
     code, offsets = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
     if offsets.ndim:
         offsets = offsets.reshape(-1, *[1] * (code.ndim - 1))
@@ -33,29 +33,29 @@ def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str
 
 def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant | str, x: npt.ArrayLike,
                   bias: npt.ArrayLike) -> Integers:
-    """Sums for one input vector, or for each row of a batch, modulo 2 ** 32."""
+    """Return the sums, modulo 2 ** 32, for one input vector or for each row of a batch."""
     weights = adjusted(codes, offsets, variant)
     return _wrapped(np.asarray(bias, np.int64) + np.asarray(x, np.int64) @ weights.T)
 
 
 def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
-    """Requantize sums: multiply, round half up at a shift, and clamp; a shift of zero does not round."""
+    """Requantize sums: multiply, shift with round half up, and clamp. A shift of zero does not round."""
     product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
-    # Add one half at the bit below the result, since the rounding constant itself may not fit into these integers.
+    # Add one half using the bit below the result, since the rounding constant itself may overflow these integers.
     scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
     return np.clip(scaled, low, high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: a matrix of codes, and parameters for each output. A single number applies to all outputs."""
+    """One layer: a matrix of codes, and parameters per output. A scalar parameter applies to all outputs."""
 
     codes: Integers  # shape (outputs, inputs)
     offsets: Integers  # offset Z of each output
     variant: Variant
     bits: int  # bits of a code: 4 or 8
     bias: Integers
-    #: Scale of each output; ignored in the last layer.
+    #: Scale of each output. Ignored in the last layer.
     multiplier: Integers
     shift: Integers
     relu: bool  # whether outputs are clamped to 0 … 255 instead of -128 … 127
@@ -106,7 +106,7 @@ class Layer:
 
     @property
     def extremes(self) -> tuple[Integers, Integers]:
-        """Lowest and highest sum of each output over all possible inputs."""
+        """Lowest and highest possible sum of each output."""
         weights, (least, most) = self.weights, self.input_limits
         products = np.stack([weights * least, weights * most])
         return self.bias + products.min(axis=0).sum(axis=1), self.bias + products.max(axis=0).sum(axis=1)
@@ -118,11 +118,11 @@ class Layer:
 
     @property
     def output_limits(self) -> tuple[int, int]:
-        """The lowest and the highest output of a layer that is not the last."""
+        """Lowest and highest output of a hidden layer."""
         return (0, 255) if self.relu else (-128, 127)
 
     def outputs_of(self, x: npt.ArrayLike) -> Integers:
-        """Outputs for one input vector, or for each row of a batch."""
+        """Return the outputs for one input vector or for each row of a batch."""
         inputs = np.asarray(x, np.int64)
         low, high = self.input_limits
         if inputs.size and (inputs.min() < low or inputs.max() > high):
@@ -132,7 +132,7 @@ class Layer:
 
 
 def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
-    """Outputs of the last layer for one input vector, or for each row of a batch."""
+    """Return the last layer's outputs for one input vector or for each row of a batch."""
     values = np.asarray(x, np.int64)
     for layer in layers:
         values = layer.outputs_of(values)

@@ -1,8 +1,8 @@
 """Golden model of quorum rounds: gradient sets, each node's contribution, and the status of each set.
 
-A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
-of its sets is present, or at a deadline. Missing sets are late: they are added to a later round, times a weight in
-sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the cycles in which sets are ready;
+A set is the gradient of one node, tagged with the round that it was computed for. A round closes when a quorum of its
+sets is present, or at a deadline. Missing sets are late: they are dropped, or added to a later round with a weight in
+sixteenths. docs/ring/quorum.md gives the rules. :class:`Closer` needs the cycles when sets are ready;
 :class:`QuorumRounds` follows the masks of each round, which events report.
 """
 
@@ -17,11 +17,11 @@ from sim.golden import floating
 __all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds", "apply_late", "scale_table",
            "stale_weights"]
 
-#: Weight of a set on time, in sixteenths.
+#: Weight of a set that is on time, in sixteenths.
 ONE = 16
 #: Maximum age, in rounds, of a gradient set with a nonzero weight.
 AGES = 15
-#: Number of entries in the table of scales.
+#: Number of entries in the scale table.
 SCALES = 512
 #: Maximum number of gradient sets that a node keeps.
 SLOTS = 2
@@ -30,9 +30,9 @@ Bits = npt.NDArray[np.uint32]
 
 
 def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
-    """Weights for ages 1 to 15 in sixteenths: ``factor`` to the power of the age, rounded half to even.
+    """Weights in sixteenths for ages 1 to 15: ``factor`` to the power of the age, rounded half to even.
 
-    Sets that are older than ``ages`` have weight 0.
+    Sets older than ``ages`` rounds have weight 0.
     """
     if not 0 <= factor <= 1:
         raise ValueError(f"Factor of late gradients must be between 0 and 1, not {factor!r}")
@@ -47,7 +47,7 @@ def weight_of(age: int, weights: Sequence[int]) -> int:
 
 
 def scale_table(scale: float) -> Bits:
-    """Scales of gradient sums by index, the divisor in sixteenths: ``scale`` · 16 / index in binary32.
+    """Scales of gradient sums, indexed by the divisor in sixteenths: ``scale`` · 16 / index in binary32.
 
     Entry 0 stands for 512 sixteenths: 16 nodes, each with one set on time and one late set of full weight.
     """
@@ -57,7 +57,7 @@ def scale_table(scale: float) -> Bits:
 
 
 def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
-    """Add a late gradient to a node's contribution; the weighted late gradient and the sum are rounded."""
+    """Add a late gradient to a node's contribution; both the weighted gradient and the sum are rounded."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
     return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
@@ -80,32 +80,32 @@ class Close:
 
 
 def _late_tag(tags: Sequence[int], tag: int, weights: Sequence[int]) -> int | None:
-    """Tag of the oldest set that is late but still has a weight in a round; None if there is none."""
+    """Tag of the oldest late set that still has a weight in a round; None if there is none."""
     return min((other for other in tags if weight_of(tag - other, weights)), default=None)
 
 
 def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[int]:
-    """Tags of the sets that are dropped when a round is closed."""
+    """Tags of the sets that are dropped when a round closes."""
     return [other for other in tags if other < tag and not weight_of(tag - other, weights)]
 
 
 class Closer:
     """Timing model of rank 0, which closes a round when a quorum of gradient sets is on time or, if the deadline is
-    not 0, ``deadline`` cycles after the round's first set. Weights come from :func:`stale_weights`."""
+    not 0, ``deadline`` cycles after the round's first set. :func:`stale_weights` gives the weights."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
         self.weights = tuple(weights)
-        self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 learns of a set, by node and tag
+        self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 learns of a set, keyed by node and tag
 
     def ready(self, node: int, tag: int, cycle: int) -> None:
         """Record when rank 0 learns of a set."""
         self._known[node, tag] = cycle
 
     def time(self, tag: int, opened: int) -> int | None:
-        """Cycle that closes a round for which rank 0 has waited since ``opened``; None while it is unknown.
+        """Return the closing cycle of a round that rank 0 has awaited since ``opened``; None while unknown.
 
-        The deadline starts when rank 0 waits for the round and knows of at least one of its sets.
+        The deadline starts once rank 0 waits for the round and at least one of the round's sets is known to it.
         """
         times = sorted(cycle for (_, other), cycle in self._known.items() if other == tag)
         candidates = [max(times[self.quorum - 1], opened)] if len(times) >= self.quorum else []
@@ -114,7 +114,7 @@ class Closer:
         return min(candidates, default=None)
 
     def close(self, tag: int, cycle: int) -> Close:
-        """Close a round with the sets of gradients that are known in this cycle."""
+        """Close a round with the gradient sets known in this cycle."""
         on_time = late = index = 0
         for node in range(self.nodes):
             tags = [other for (source, other), since in self._known.items() if source == node and since <= cycle]
@@ -135,10 +135,10 @@ class Closer:
 
 @dataclasses.dataclass
 class Ledger:
-    """Gradient sets of a node by status, as counts and as exact integer sums of their elements.
+    """Gradient sets of a node, grouped by status, as counts and as exact integer sums of their elements.
 
-    Elements are summed as multiples of the smallest subnormal number, so no sum is rounded: each computed element is
-    applied, applied late, dropped or pending. Sets applied late count in full, whatever their weight.
+    Elements are summed as multiples of the smallest subnormal number, so sums are not rounded. Each computed element
+    is applied, applied late, dropped or pending. Sets applied late count in full, regardless of their weight.
     """
 
     length: int
@@ -153,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Number of gradients without a status, and sums of their elements; zeros if the ledger is balanced."""
+        """Number of gradients without a status, and sums of their elements; zero if the ledger is balanced."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -164,28 +164,28 @@ class Ledger:
 
 
 def _exact(gradient: Bits) -> list[int]:
-    """Finite elements as multiples of the smallest subnormal number."""
+    """Return finite elements as multiples of the smallest subnormal number."""
     return [int(value * 2.0 ** 149) if abs(value) < 2.0 ** 800 else 0
             for value in gradient.view(np.float32).astype(np.float64).tolist()]
 
 
 class QuorumRounds:
-    """Sets of ``length`` elements on all nodes, as the masks of quorum rounds select them. Weights come from
-    :func:`stale_weights`."""
+    """Gradient sets of ``length`` elements on all nodes, as selected by the masks of quorum rounds.
+    :func:`stale_weights` gives the weights."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
         self.weights = tuple(weights)
         self.closed: int | None = None  # number of the latest closed round
         self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
-        self.ages: dict[int, int] = {}  # ages of the late sets in the latest closed round, by node
+        self.ages: dict[int, int] = {}  # age of the late set in the latest closed round, keyed by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
-        """Record a set that a node has computed, or that was restored in a resumed run.
+        """Record a set that a node has computed or that was restored in a resumed run.
 
-        A set too late to have a weight in the latest closed round is dropped immediately. So sets of rounds that are
-        already closed may be recorded before or after :meth:`close`, unless it closes a round that uses the set.
+        A set that is too late to have a weight in the latest closed round is dropped immediately. Sets of closed
+        rounds may therefore be recorded before or after :meth:`close`, unless it closes a round that uses the set.
         """
         sets = self._sets[node]
         if tag in sets:
@@ -199,12 +199,12 @@ class QuorumRounds:
             sets[tag] = bits
 
     def pending(self, node: int) -> dict[int, Bits]:
-        """Gradient sets of a node that have no status yet, by tag, for a checkpoint."""
+        """Return a node's gradient sets that have no status yet, keyed by tag, for a checkpoint."""
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round; return the contribution of each node to the ring's sum. Raises ValueError if the masks name
-        missing sets, or the index is not the sum of the sets' weights."""
+        """Close a round and return the contribution of each node to the ring's sum. Raises ``ValueError`` if the
+        masks name missing sets, or if the index is not the sum of the sets' weights."""
         tag, index = closed.tag, 0
         parts, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
@@ -238,7 +238,7 @@ class QuorumRounds:
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Index in the scale table of a round with these masks; events do not report it."""
+        """Scale-table index of a round with these masks; not reported by events."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

@@ -1,8 +1,8 @@
-"""Golden models of the units that receive and send control words, cycle by cycle.
+"""Cycle-accurate golden models of the units that receive and send control words.
 
 Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
 :mod:`hdl.features.replay.control_hub`; docs/ring/link.md specifies the formats. The attributes of a unit and
-``outputs`` are its outputs in a cycle; ``step`` accepts the inputs of the cycle and advances to the next one.
+``outputs`` are its outputs in the current cycle; ``step`` applies the inputs of this cycle and advances by one.
 """
 
 import collections
@@ -16,7 +16,7 @@ __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRel
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
-#: Type of each tenant's SIGNAL; then the position of a tenant's bits in READY, and in all other messages.
+#: Type of each tenant's SIGNAL, and positions of the tenant bits in READY and in all other messages.
 _SIGNALS = (_SIGNAL, 9, 10)
 _READY_PLACE, _PLACE = 9, 28
 
@@ -36,19 +36,19 @@ class Signal:
 
     @classmethod
     def parse(cls, word: int) -> "Signal | None":
-        """Fields of a word if it is a SIGNAL, else None."""
+        """Fields of a SIGNAL word, or None if the word is not a SIGNAL."""
         if word & 15 != _SIGNAL:
             return None
         return cls(word >> 4 & 15, word >> 8 & 3, word >> 10 & 63, word >> 16)
 
 
 def keepalive_word(hops: int) -> int:
-    """KEEPALIVE that is forwarded to ``hops`` more nodes after its receiver."""
+    """KEEPALIVE word to be forwarded to ``hops`` more nodes after its receiver."""
     return _KEEPALIVE | hops << 12
 
 
 class SignalRelay:
-    """Cycle-by-cycle model of the unit that forwards SIGNALs."""
+    """Cycle-accurate model of the unit that forwards SIGNALs."""
 
     def __init__(self, *, queues: int) -> None:
         self.queues = queues
@@ -60,7 +60,7 @@ class SignalRelay:
         self.count: int | None = None
         self.current = 0
         self._passing: collections.deque[int] = collections.deque()
-        self._counts: dict[int, tuple[int, list[int]]] = {}  # run, and command counts in it, by node
+        self._counts: dict[int, tuple[int, list[int]]] = {}  # run and its command counts, keyed by node
         self._silent = SOURCES  # remaining cycles of clearing the table
         self._away = False
         self._turn = 0
@@ -73,7 +73,7 @@ class SignalRelay:
 
     def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
              done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle, given the word that is offered and whether the receiver is ready."""
+        """Simulate a cycle, given the offered word and whether the receiver is ready."""
         if reset_link:
             self.reset()
             return
@@ -111,7 +111,7 @@ class SignalRelay:
 
 
 class KeepAlive:
-    """Cycle-by-cycle model of the unit that sends KEEPALIVEs."""
+    """Cycle-accurate model of the unit that sends KEEPALIVEs."""
 
     #: Cycles of work between KEEPALIVEs.
     PERIOD = 1024
@@ -123,13 +123,13 @@ class KeepAlive:
 
     @staticmethod
     def hops(word: int | None) -> int | None:
-        """Hops of a KEEPALIVE; None if the word is not one."""
+        """Hops of a KEEPALIVE word; None for any other word."""
         if word is None or word & 15 != _KEEPALIVE or word >> 4 & 0xFF or word >> 16:
             return None
         return word >> 12 & 15
 
     def step(self, *, word: int | None = None, ready: int = 1, at_work: int = 0, size: int = 0) -> None:
-        """Simulate a cycle, given the word on offer and whether the receiver is ready."""
+        """Simulate a cycle, given the offered word and whether the receiver is ready."""
         if self.o is None or ready:
             self.o = None if self._due is None else keepalive_word(self._due)
             self._due = None
@@ -142,7 +142,7 @@ class KeepAlive:
 
 
 def marked(word: int, tenant: int) -> int:
-    """First word of a tenant's message, as it appears on links."""
+    """First word of a tenant's message as it appears on links."""
     if word & 15 == _SIGNAL:
         return word & ~15 | _SIGNALS[tenant]
     shift = _READY_PLACE if word & 15 == _READY else _PLACE
@@ -150,7 +150,7 @@ def marked(word: int, tenant: int) -> int:
 
 
 def parted(word: int) -> tuple[int | None, int]:
-    """Tenant of the first word of a message on a link, or None, and the word without the tenant's mark."""
+    """Tenant of the first word of a link message (or None), and the word without the tenant mark."""
     if word & 15 in _SIGNALS:
         return _SIGNALS.index(word & 15), word & ~15 | _SIGNAL
     shift, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
@@ -159,7 +159,7 @@ def parted(word: int) -> tuple[int | None, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A word of a message, with flags for the first and the last word."""
+    """Word of a message, with flags for the first and the last word."""
 
     data: int
     first: int
@@ -167,8 +167,8 @@ class Message:
 
 
 class ControlHub:
-    """Model that dispatches control words to units, cycle by cycle; ``takes`` lists each unit's types.
-    With a tenant, only its messages are passed to units and sent; without one, messages have no tenant marks."""
+    """Cycle-accurate model of the unit that dispatches control words; ``takes`` lists each unit's types. With a
+    tenant, only its messages are passed to units and sent; without one, messages have no tenant marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant
@@ -180,7 +180,7 @@ class ControlHub:
         self._sender: int | None = None  # unit whose message has begun
 
     def handed(self, word: int) -> tuple[int | None, Message]:
-        """The unit that is offered a word, if any, and the word as the unit receives it."""
+        """The unit, if any, that a word is offered to, and the word as the unit receives it."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         foreign = False
@@ -199,7 +199,7 @@ class ControlHub:
         return 1 if unit is None else takes[unit]
 
     def granted(self, offers: Sequence[Message | None], ready: int) -> int | None:
-        """The unit that may send in this cycle, if any."""
+        """The unit, if any, that may send in this cycle."""
         if self.o is not None and not ready:
             return None
         if self._sender is not None:
@@ -208,7 +208,7 @@ class ControlHub:
 
     def step(self, *, word: int | None = None, takes: Sequence[int], offers: Sequence[Message | None],
              ready: int = 1, reset_link: int = 0) -> None:
-        """Simulate a cycle with the link's word, the readiness of the units and the link, and the units' words."""
+        """Simulate a cycle, given the link's word, the readiness of units and link, and the units' words."""
         if word is not None and self.ready(word, takes):
             unit, seen = self.handed(word)
             if seen.first:

@@ -1,6 +1,6 @@
-"""Golden models of messages and of a node's gate, which connects them with the host and the host port.
+"""Golden models of messages and of the gate that connects them to the host and the host port.
 
-The models are cycle-accurate. Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
+The models are cycle-accurate and mirror hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ __all__ = ["Beat", "Gate", "Header", "Inputs", "Outputs", "check_after", "check_
 _TYPE, _OPCODE, _RESPONSE = 3, 0x40, 0x80
 _WORDS, _KEPT = 64, 4
 
-#: A word of a packet, and whether it is the last one.
+#: A packet word, and whether it is the last one.
 Beat = tuple[int, int]
 
 
@@ -41,7 +41,7 @@ class Header:
 
 
 def _step(total: int) -> int:
-    """Next state of the check, computed bit by bit from ``total``, the sum of the previous state and a word."""
+    """Compute the next check state bit by bit from ``total``, the sum of the previous state and a word."""
     taps = [(27 * n + 30 & 31, 3 * n + 23 & 31, *((12,) if n == 0 else ())) for n in range(32)]
     return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
 
@@ -63,7 +63,7 @@ def check_of(words: Iterable[int]) -> int:
 
 
 def packet(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
-    """Words of a message as exchanged between the gate and the path of packets."""
+    """Words of a message as exchanged between the gate and the packet path."""
     words = [header.word, *payload]
     return [(word, int(n == len(words) - 1)) for n, word in enumerate(words)]
 
@@ -76,7 +76,7 @@ def message(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a gate in a cycle; a stream offers a word or None."""
+    """Inputs of a gate in one cycle; a stream offers a word or None."""
 
     rank: int = 0
     host: Beat | None = None
@@ -101,30 +101,28 @@ class Outputs:
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """State of a gate."""
-
-    #: Valid messages; words of an incoming message, with their ``check`` so far; and a message that ended in the
-    #: previous cycle, which is dropped if ``refused``, because there was no room.
+    #: Valid messages; words of an incoming message and its ``check`` so far; and a message that ended in the
+    #: previous cycle, which is dropped if ``refused`` because there was no room.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0
     ended: tuple[Beat, ...] | None = None
     refused: bool = False
-    #: Position of the word being read in the oldest message, and the header while the message's words are sent.
+    #: Position of the word being read in the oldest message, and the header while its words are sent.
     place: int | None = None
     header: Header | None = None
-    #: Whether the port handles a request of the host, and whether more words of it follow (``entering``).
+    #: Whether the port is handling a request from the host, and whether more of its words follow (``entering``).
     local: bool = False
     entering: bool = False
-    #: Whether the port handles a request that arrived in messages, and whether more messages follow (``open``).
+    #: Whether the port is handling a request from messages, and whether more messages follow (``open``).
     remote: bool = False
     open: bool = False
     due: int = 0  # expected number of the next message
-    responding: bool = False  # whether a response to the host has begun
+    responding: bool = False  # whether a response to the host has started
     owes: bool = False  # whether a message without words must be sent back
     words: tuple[int, ...] = ()  # sent words of an unfinished message
-    held: bool = False  # the rest of an answer waits, or at rank 0 the host's packet is dropped
-    fresh: bool = True  # whether no part of an answer has been sent
+    held: bool = False  # the rest of an answer is waiting or, at rank 0, the host's packet is being dropped
+    fresh: bool = True  # whether no part of an answer has been sent yet
 
 
 class Gate:
@@ -134,7 +132,7 @@ class Gate:
         self.state = _State()
 
     def _offers(self, at: Inputs) -> bool:
-        """Whether the host offers the first word of a message."""
+        """Whether the host is offering the first word of a message."""
         return not at.rank and at.host is not None and at.host[0] & 15 == _TYPE and at.host[0] >> 24 == _OPCODE
 
     def _enters(self, at: Inputs) -> bool:
@@ -144,12 +142,12 @@ class Gate:
         return s.entering or not (s.local or s.remote or message)
 
     def _head(self) -> Header | None:
-        """Header of a message that awaits a decision, or None."""
+        """Header of a message awaiting a decision, or None."""
         s = self.state
         return Header.parse(s.kept[0][0][0]) if s.place == 0 and s.header is None else None
 
     def _read(self, at: Inputs) -> Beat | None:
-        """Word of a message that is offered to the port or, at rank 0, to the host."""
+        """Message word offered to the port or, at rank 0, to the host."""
         s, head = self.state, self._head()
         if s.place is None or (s.header is None and not (at.rank and head and head.count and head.begin and s.open)):
             return None
@@ -172,14 +170,14 @@ class Gate:
         return source[0] if source and self._offers(at) and not s.entering and not s.held else None
 
     def _ends(self, at: Inputs) -> bool:
-        """Whether the word on offer is the last one of the message."""
+        """Whether the offered word is the last one of the message."""
         s, source = self.state, at.port if at.rank else at.host
         if not s.words and at.rank:
             return s.owes
         return bool(source and source[1]) or len(s.words) == _WORDS
 
     def look(self, at: Inputs) -> Outputs:
-        """Outputs in a cycle with the given inputs."""
+        """Outputs of a cycle with the given inputs."""
         s, read, enters, made = self.state, self._read(at), self._enters(at), self._make(at)
         makes = not at.reset_link and at.message_ready  # whether a word from the source would be accepted
         to_host = None if at.rank else read

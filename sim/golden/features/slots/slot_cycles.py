@@ -1,4 +1,4 @@
-"""Timing model of a fused update with packets in slots.
+"""Timing model of a fused update with packets sent in slots.
 
 With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots, and S slots,
 each of the longest packet and a gap. S is the minimum of 16, the room in each node, and the largest number of packets
@@ -19,7 +19,7 @@ from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
 
 __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
-#: Cycles of a control word from node to node without the wires, and cycles from the end of the laps to the slots.
+#: Cycles for a control word to pass a node (without wires), and between the end of the laps and the first slot.
 CONTROL_HOP, MARGIN = 8, 16
 #: Number of packet slots between messages.
 _MESSAGE_EVERY = 4
@@ -27,13 +27,13 @@ _MESSAGE_EVERY = 4
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Sizes of packets, and delays of their codecs."""
+    """Packet sizes and codec delays."""
 
-    #: Payload words of a packet in either phase: per element, and per group of 32, including a partial one.
+    #: Number of payload words in each phase: per element, and per group of 32 (including a partial one).
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER  # cycles from the arrival of an adder's input until its sum leaves the node
-    encodes: int = 0  # cycles by which encoding delays new weights after the optimizer
+    adds: int = ADDER  # latency from the arrival of an adder's input until its sum leaves the node
+    encodes: int = 0  # cycles that encoding adds between the optimizer and the new weights
 
     def words(self, phase: str, elements: int) -> int:
         """Number of words of a packet."""
@@ -48,7 +48,7 @@ DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 @dataclasses.dataclass(frozen=True)
 class SlotRun:
-    """Cycles of an update in slots, and numbers of superframes, of slots, and of slots that some node left empty."""
+    """Cycle count of an update in slots, and numbers of superframes, slots, and slots that some node left empty."""
 
     cycles: int
     superframes: int
@@ -65,14 +65,14 @@ class _Node:
         self.whole: list[int] = []  # completion cycle of each packet
         self.begun: list[int] = []  # cycle when sending of each packet begins
         self.left: list[int] = []  # cycle when each received packet has left the ingress
-        self.source: dict[Packet, int] = {}  # cycle when the last word of a packet can arrive
-        self.drained = [BEGIN, BEGIN]  # times when the last two bursts were drained
+        self.source: dict[Packet, int] = {}  # cycle when the last word of each packet can arrive
+        self.drained = [BEGIN, BEGIN]  # cycles when the last two bursts were drained
 
 
 def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: int = 16, segment: int = 256,
                 room: int = 24, egress_words: int = 1024, update_rate: float = 1.0, messages: bool = False,
                 form: Form = DENSE, laps: int = 2) -> SlotRun:
-    """Cycles of a fused update in slots, in a ring of at least 2 nodes.
+    """Return the timing of a fused update in slots, in a ring of at least 2 nodes.
 
     ``latency`` is the latency of a link's wires, ``room`` the number of packets that an ingress holds,
     ``egress_words`` the number of words that can wait for a slot, and ``update_rate`` the optimizer's elements per
@@ -95,7 +95,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Compute when each packet is complete, up to the first packet with an unknown source, in order."""
+        """Compute the completion times of packets, in order, up to the first with an unknown source."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]
@@ -121,7 +121,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         if step < steps - 1:
             end += form.adds if phase == SCATTER else 0
             node.source[phase, number, step + 1] = end
-        elif phase == SCATTER:  # bursts run one at a time, and one more can wait in a bank
+        elif phase == SCATTER:  # one burst runs at a time, and one more can wait in a bank
             count = elements(rank, (GATHER, number, 0))
             burst = max(end, node.drained[-1])
             end = max(end, node.drained[-2])
@@ -137,7 +137,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         begin = free + laps * lap + (MARGIN if laps else 0)
         pending, rooms = 0, MAX_SLOTS
         for rank, node in enumerate(ring):
-            # In the last of two laps, a record is passed on; otherwise, it is sent at the end of the node's slots.
+            # Records are forwarded in the last of two laps; with one lap they are sent after the node's slots.
             sampled = free + rank * (latency + (CONTROL_HOP if laps > 1 else 1))
             held = len(ring[rank - 1].begun) - sum(cycle <= sampled for cycle in node.left)
             starts = node.begun or node.whole[0] < begin + rank * (latency + 1)

@@ -1,4 +1,4 @@
-"""Golden models of slots: records of nodes, their table, and the units that use it, cycle by cycle.
+"""Cycle-accurate golden models of slots: records of nodes, their table, and the units that use it.
 
 Mirrors hdl/features/slots/; docs/ring/slots.md specifies the rules.
 """
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _LAP, _RECORD = 7, 8
-#: Maximum number of slots in a superframe, cycles between the packets of two slots, and cycles of a message slot.
+#: Maximum number of slots in a superframe; cycles between packets of successive slots; cycles in a message slot.
 MAX_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
 _HOP, _MARGIN = 8, 2
@@ -34,8 +34,8 @@ _HOP, _MARGIN = 8, 2
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record that a node sends to all other nodes: packets pending for its successor, room for packets from its
-    predecessor, words of the longest packet, and whether the node has a message."""
+    """Record that a node sends to all other nodes. It contains the number of packets for its successor, the room for
+    its predecessor's packets, the longest packet's length in words, and whether it has a message."""
 
     pending: int = 0
     room: int = 0
@@ -47,7 +47,7 @@ class Record:
         return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
 
     def word(self, rank: int, odd: int) -> int:
-        """Control word with this record of node ``rank``, for an odd or even table."""
+        """Control word that carries this record of node ``rank``, for an odd or even table."""
         return _RECORD | rank << 4 | odd << 8 | self.bits << 9
 
     @classmethod
@@ -58,8 +58,8 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Number of packet slots, words of the longest packet, the rank other than 0 that has messages, or 0, and whether
-    that rank owns the first message slot."""
+    """Table computed from the records. It has the number of packet slots, the longest packet's length in words, the
+    rank other than 0 with messages (or 0), and whether this rank owns the first message slot."""
 
     slots: int = 0
     longest: int = 0
@@ -68,7 +68,7 @@ class Table:
 
     @classmethod
     def of(cls, records: Sequence[Record], number: int, *, ranks: Sequence[int] | None = None) -> "Table":
-        """Build the table from the records of all ranks, which are in the order of ``ranks`` if that is given."""
+        """Build the table from the records of all ranks, in the order of ``ranks`` if given."""
         wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
                          if record.wants and rank)
         most = max(record.pending for record in records)
@@ -82,7 +82,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Length of a slot, and the rank that sends a message in it; without it, every node sends a packet."""
+    """Length of a slot, and the rank that sends a message in it; without one, every node sends a packet."""
 
     cycles: int
     owner: int | None = None
@@ -97,7 +97,7 @@ class Slot:
 
 
 def plan(table: Table, *, messages: bool = True) -> list[Slot]:
-    """Slots of a superframe; a message slot, if any, follows every four packet slots and the last packet slot."""
+    """Slots of a superframe; message slots follow every fourth packet slot and the last packet slot."""
     if not messages:
         return [Slot(table.longest + GAP)] * table.slots
     slots, odd = [], table.odd
@@ -109,7 +109,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """Slots of a node in its TIME; ``slot`` is set from its ``begin`` to the next slot, otherwise None."""
+    """A node's slots by its TIME; ``slot`` is None, except between a slot's ``begin`` and the next slot."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -124,16 +124,16 @@ class SlotTable:
 
     @property
     def active(self) -> int:
-        """Whether a slot has begun or is scheduled."""
+        """Whether a slot is running or scheduled."""
         return int(self._left is not None)
 
     def left(self, time: int) -> int:
-        """Cycles before the first or next slot, minus 1."""
+        """Number of cycles until the first or next slot, minus 1."""
         return self._boundary - time - 1 & 0xFFFF
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
              gap: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle; with ``granted``, load ``table``'s slots; with ``sets``, end them at ``target``."""
+        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` ends them at ``target``."""
         self.begin = self.over = 0
         if self._left is None:
             if granted:
@@ -153,7 +153,7 @@ class SlotTable:
 
 
 class RecordLaps:
-    """Record laps, cycle by cycle: all nodes send records after the last slot, first at the time given by LAP."""
+    """Record laps, cycle by cycle: all nodes send records after the last slot, first at LAP's time."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
@@ -171,10 +171,10 @@ class RecordLaps:
         self._due = False  # whether rank 0 may send its own record
         self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
         self._turn: list[int] = []  # ranks of the records still to arrive
-        self._final = self._checks = False  # whether all records have arrived; the same, delayed by one cycle
+        self._final = self._checks = False  # whether all records have arrived; the same value, one cycle later
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time when the slots end; valid while ``sets`` is high."""
+        """Low bits of the time at which the slots end; valid while ``sets`` is high."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     @property
@@ -189,7 +189,7 @@ class RecordLaps:
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
              way: int = 0, error: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle, given the word on offer, whether the receiver is ready, the slots and the clock."""
+        """Simulate a cycle, given the offered word, the receiver's readiness, the slots and the clock."""
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
         opens = bool(over) and not gathers and not self._busy
@@ -248,14 +248,14 @@ class Wires:
 
 
 class Sender:
-    """Queue of packets; a packet starts only when complete. ``least`` is the minimum packet length in words."""
+    """Packet queue that starts only complete packets; ``least`` is the minimum packet length in words."""
 
     def __init__(self, depth: int, *, least: int = 2) -> None:
         self._depth, self._least = depth, least
         self._words: collections.deque[tuple[int, int]] = collections.deque()
         self.whole = 0
         self._ended = 0
-        self.word: tuple[int, int] | None = None  # word that leaves in this cycle: data, and whether it is the last
+        self.word: tuple[int, int] | None = None  # word sent in this cycle: data, and whether it is the last
 
     @property
     def ready(self) -> int:
@@ -266,7 +266,7 @@ class Sender:
         return start and self.whole > 0 and self.word is None
 
     def follows(self, start: bool) -> bool:
-        """Whether a word leaves in the next cycle."""
+        """Whether a word is sent in the next cycle."""
         return self.goes(start) or (self.word is not None and not self.word[1])
 
     def step(self, entering: tuple[int, int] | None, start: bool) -> None:
@@ -282,9 +282,9 @@ class Sender:
 
 
 class Path:
-    """Path of slots through a node, cycle by cycle: own, passing, and arriving packets.
+    """Path of packets through a node in slots, cycle by cycle: own, passing and arriving packets.
 
-    A word of a packet is a pair: its data, and whether it is the last word.
+    A packet word is a pair of its data and whether it is the last word.
     """
 
     MESSAGE_TYPE = 3
@@ -294,23 +294,23 @@ class Path:
         self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # whether a packet passes, is a message, is for this node
-        self._check = self._checked = 0  # check of the words on the wires, and check to be sent
-        # Whether a word of this node's messages is on the wires, is the last one, and whether its check follows.
+        self._check = self._checked = 0  # check of the words on the wires, and check to send
+        # Whether this node's message word is on the wires, whether it is the last, and whether its check follows.
         self._counts = self._ends = self._checks = False
 
     @property
     def left(self) -> int:
-        """Whether this node begins to send a packet of its own in this cycle."""
+        """Whether this node starts sending its own packet in this cycle."""
         return int(self.senders[0].goes(self._due == 0))
 
     @property
     def hush(self) -> int:
-        """Whether the transmitter must not send a word in the next cycle."""
+        """Whether the transmitter must stay silent in the next cycle."""
         follows = any(sender.follows(self._due == n) for n, sender in enumerate(self.senders))
         return int(follows or self.senders[1].word is not None or self._ends)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
-        """Whether a packet word on the wires passes, has arrived, or is part of a message for this node."""
+        """Whether a packet word on the wires passes through, arrives, or belongs to a message for this node."""
         if not came.valid or came.kind:
             return False, False, False
         on, message, addressed = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
@@ -320,8 +320,8 @@ class Path:
     def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
-        """Simulate a cycle, given the incoming wires, the transmitter's wires, the level of the receiver's line, the
-        slot, and the words of packets and messages to store."""
+        """Simulate a cycle, given the wires, the slot, and the packet and message words to store. The wires are the
+        incoming ones, the transmitter's, and the receiver's line."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
         sends = packet is not None or said is not None or self._checks
@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # at most one of these is sent in a cycle: packet word, message word, check
+        if sends:  # at most one is sent per cycle: packet word, message word or check
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

@@ -1,20 +1,20 @@
-"""Golden model of layer streaming: workers compute layer by layer, and a server stores all layers.
+"""Golden model of layer streaming: workers compute layer by layer, while a server stores all layers.
 
-A model is a list of units. A unit is a linear layer, followed by a ReLU unless it is the last, or a share of a
-layer's outputs; the last layer is one unit. The server holds all master weights, in binary32, and their state.
+A model is a list of units. A unit is a linear layer or a share of its outputs, followed by a ReLU except in the last
+layer, which is always one unit. The server holds the binary32 master weights and the optimizer state of all units.
 
-FETCH sends a unit's weights to the workers through the unit's codec, so that all use the decoded weights. PUSH adds
-the gradients of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks after the server's, with each
-addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The
-server, after the last worker, computes new master weights and new state from the sum. So sums differ from the sums of
-a fused update, where elements begin at different ranks, unless there are two workers and every sum has two terms.
+FETCH sends a unit's weights through the unit's codec, so that all workers use the decoded weights. PUSH adds the
+gradients of a unit as ((g_1 + g_2) + g_3) + …, in rank order starting after the server, rounding each addition to
+nearest even. Reading a gradient turns -0.0 into +0.0 and any NaN into the canonical one. The server, last in the
+chain, computes new master weights and state from the sum. With more than two workers the sums differ from those of a
+fused update, where blocks start at different ranks.
 
-In a set, each worker processes its examples in microbatches, in ascending order. Products are as in lists of LAYERS,
-and the gradients of a unit are accumulated over microbatches, so they do not depend on the microbatch size. In the
-forward pass, a worker stores the inputs of each unit in far memory. In the backward pass, it recomputes a unit's
-outputs and computes the gradients of weights, biases and inputs from the output gradients. Input gradients are zero
-where the preceding ReLU returned zero, and are summed over all parts of a layer in ascending order. The loss of a set
-is summed from +0.0, first over microbatches in ascending order, and then over workers.
+In a set, each worker processes its examples in microbatches, in ascending order. Products are computed as in LAYERS
+lists, and a unit's gradients are accumulated over microbatches, so they do not depend on the microbatch size. In the
+forward pass, a worker stores each unit's inputs in far memory. In the backward pass, it recomputes the unit's outputs
+and derives the gradients of weights, biases and inputs from the output gradients. Input gradients are zero where the
+preceding ReLU returned zero, and are summed over the parts of a layer in ascending order. The loss of a set is summed
+from +0.0 over microbatches in ascending order, then over workers.
 
 :func:`resident_set` keeps all units on each worker; :func:`streaming_set`, with two windows of weights and two
 accumulators of gradients, must produce the same bits.
@@ -50,12 +50,12 @@ __all__ = [
 
 Bits = npt.NDArray[np.uint32]
 Array = npt.NDArray[np.floating]
-#: Examples of a worker, one per row, and their labels.
+#: A worker's examples, one per row, and their labels.
 Share = tuple[Array, npt.NDArray[np.integer]]
 
 
 class Functions(Protocol):
-    """Sums in the specified order: :mod:`sim.golden.summation`, or :mod:`sim.arithmetic.functions` for speed."""
+    """Ordered sums: :mod:`sim.golden.summation`, or the faster :mod:`sim.arithmetic.functions`."""
 
     def product(self, a: Array, b: Array, initial: Array | None = None) -> Array: ...
     def cross_entropy(self, scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]: ...
@@ -63,10 +63,10 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or some of its outputs with their weights, transferred as a whole."""
+    """A layer, or a share of its outputs with their weights, that is transferred as a whole."""
 
     layer: int  # number of the layer, from 1
-    #: Number of the layer's inputs, and number of outputs in this share of the layer.
+    #: Number of inputs of the layer, and number of outputs in this share.
     inputs: int
     outputs: int
     first: int = 0  # first output of this share
@@ -74,32 +74,32 @@ class Unit:
 
     @property
     def words(self) -> int:
-        """Number of weights and biases, the elements of FETCH and PUSH."""
+        """Number of weights and biases: the elements of a FETCH or PUSH."""
         return (self.inputs + 1) * self.outputs
 
     @property
     def length(self) -> int:
-        """Number of weights and biases, plus zeros up to the next group."""
+        """Number of weights and biases, rounded up to whole groups."""
         return int(-(-self.words // GROUP) * GROUP)
 
 
 def units_of(widths: Sequence[int]) -> list[Unit]:
-    """Units of a perceptron, one for each layer; ``widths`` include its inputs and its outputs."""
+    """Create one unit per layer of a perceptron; ``widths`` includes inputs and outputs."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     return [Unit(number, *pair) for number, pair in enumerate(itertools.pairwise(widths), start=1)]
 
 
 def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
-    """Unit numbers in forward and in backward order. In backward order, layers start with the last one, but the parts
-    of a layer start with the first one, since input gradients are summed over outputs in ascending order."""
+    """Unit numbers in forward and in backward order. The backward order reverses the layers but not the parts within
+    a layer, because input gradients are summed over outputs in ascending order."""
     forward = list(range(len(units)))
     return forward, sorted(forward, key=lambda number: (-units[number].layer, units[number].first))
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Element counts of a FETCH or PUSH: all, zeros, and elements at the format's largest magnitude.
+    """Element counts of a FETCH or PUSH: total, zeros, and elements at the format's largest magnitude.
 
     For binary32, infinities and NaNs count as saturated.
     """
@@ -115,7 +115,7 @@ class Counts:
 
 
 def counts(elements: Bits, codec: str = RAW) -> Counts:
-    """Counts of elements after a codec: decoded zeros, and codes of the largest magnitude."""
+    """Count elements, decoded zeros and codes of the largest magnitude after encoding with a codec."""
     through = WEIGHT_CODECS[codec]
     magnitudes = through.decode(through.encode(elements), len(elements)) & np.uint32(0x7FFF_FFFF)
     saturated = magnitudes >= np.uint32(0x7F80_0000)
@@ -127,7 +127,7 @@ def counts(elements: Bits, codec: str = RAW) -> Counts:
 
 
 def push_sum(gradients: Bits) -> Bits:
-    """Sum of gradients: one row per worker, in rank order, starting with the rank after the server's."""
+    """Sum gradients given as one row per worker, in rank order starting after the server."""
     addends = ring.canonical(gradients)
     total: Bits = addends[0]
     for addend in addends[1:]:
@@ -136,7 +136,7 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Master weights and state of all units: for each unit the weights, the biases, and zeros up to the next group.
+    """Master weights and state of all units. Each unit has its weights and biases, zero-padded to a whole group.
     State planes are initially zero."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
@@ -147,12 +147,12 @@ class Server:
         self.units = list(units)
         self.masters = [master.copy() for master in masters]
         self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # state planes by unit
-        #: Counts of the latest FETCH and PUSH of each unit.
+        #: Counts of the latest FETCH and the latest PUSH of each unit.
         self.fetched: dict[int, Counts] = {}
         self.pushed: dict[int, Counts] = {}
 
     def decoded(self, number: int) -> Bits:
-        """Weights of a unit as workers receive them."""
+        """Return a unit's weights as workers receive them."""
         codec = WEIGHT_CODECS[self.units[number].format]
         master = self.masters[number]
         weights: Bits = codec.decode(codec.encode(master), len(master))
@@ -165,7 +165,7 @@ class Server:
         return self.decoded(number)
 
     def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
-        """Push the workers' gradients of a unit, given in worker order, and update the unit."""
+        """Push a unit's gradients, given in worker order, and update the unit."""
         total = push_sum(np.stack(gradients))
         self.pushed[number] = counts(total[:self.units[number].words])
         self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
@@ -173,7 +173,7 @@ class Server:
 
 
 class _Products:
-    """Products of a unit with the weights on a worker."""
+    """Products of a unit with a worker's weights."""
 
     def __init__(self, unit: Unit, weights: Bits, functions: Functions, *, last: bool):
         count = unit.inputs * unit.outputs
@@ -192,7 +192,7 @@ class _Products:
         return ring.bits([loss]), gradient
 
     def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
-        """Accumulate a unit's gradient; return the input gradient plus ``below``, its sum over earlier units."""
+        """Accumulate a unit's gradient; return its input gradient added to ``below``, the sum over earlier units."""
         unit, product = self._unit, self._functions.product
         count = unit.inputs * unit.outputs
         local = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
@@ -213,7 +213,7 @@ def _cut(share: Share, microbatch: int) -> Iterator[Share]:
 
 
 def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
-    """Loss of one set of microbatches: the sum of the losses of all workers' microbatches."""
+    """Sum the losses of all workers' microbatches."""
     total = np.zeros(1, np.uint32)
     for worker_losses in losses:
         worker = np.zeros(1, np.uint32)
@@ -225,7 +225,7 @@ def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
 
 def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
                  functions: Functions = summation) -> int:
-    """Run a set and the update on workers that hold all units; return the loss as a bit pattern."""
+    """Run a set and its update with all units on every worker; return the loss as a bit pattern."""
     units, last = server.units, len(server.units) - 1
     forward, backward = accesses(units)
     with np.errstate(all="ignore"):
@@ -255,14 +255,14 @@ def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Se
 
 @dataclasses.dataclass
 class Moved:
-    """Words of activations that a worker has moved to and from far memory, by direction and unit."""
+    """Number of activation words a worker has moved to and from far memory, keyed by unit."""
 
     forward: dict[int, int] = dataclasses.field(default_factory=dict)
     backward: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
 class _Worker:
-    """A worker with two windows, two accumulators, and far memory."""
+    """A worker with two weight windows, two gradient accumulators, and far memory."""
 
     def __init__(self, share: Share, microbatch: int, functions: Functions):
         self._parts = list(_cut(share, microbatch))
@@ -324,7 +324,7 @@ class _Worker:
 
 def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
               functions: Functions = summation) -> tuple[int, list[Moved]]:
-    """Differentiate and update layer by layer; return the loss as a bit pattern, and each worker's moves."""
+    """Differentiate and update layer by layer; return the loss as a bit pattern and each worker's transfers."""
     units, last = server.units, len(server.units) - 1
     workers = [_Worker(share, microbatch, functions) for share in shares]
     forward, backward = accesses(units)

@@ -2,8 +2,8 @@
 
 FETCH is a BROADCAST with the server as root, in the format that its command specifies. PUSH does not read the root's
 gradients: the root updates its weights and state with the sum of the other nodes' gradients, in the order of their
-ranks after the root. In both operations, each node has its own addresses. The server does not compute or move
-activations: commands of a program that do so take no time there.
+ranks after the root. Both operations use separate addresses on each node. The server does not compute or move
+activations, so these commands take no time there.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ __all__ = ["FORMATS", "StreamingNodes"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Formats of FETCH, in the order of their numbers in commands.
+#: Formats of FETCH, indexed by their numbers in commands.
 FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
 class StreamingNodes(ProgramNodes):
-    """Memories of workers and a server, which has the last rank: the master weights of all units, from element 0 on,
-    and their state planes, initially zero. Options are as in :class:`ProgramNodes`."""
+    """Memories of the workers and of the server, which has the last rank. The server holds the master weights of all
+    units, from element 0 on, and their state planes, initially zero. Options are as in :class:`ProgramNodes`."""
 
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)
         self.server = workers
-        #: Counts taken by the latest BROADCAST and PUSH of each entry of the server's table.
+        #: Counts from the latest BROADCAST and PUSH of each entry in the server's table.
         self.counts: dict[tuple[str, int], Counts] = {}
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]

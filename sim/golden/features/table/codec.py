@@ -16,7 +16,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Weights encoded with tables: exact sign and exponent, and the centroid nearest to the fraction."""
+    """Table-encoded weights: exact sign and exponent, and the centroid nearest to the fraction."""
 
     code: int
     centroids: int  # number of centroids for fractions
@@ -35,15 +35,15 @@ class TableCodec:
 
     @property
     def codebook_words(self) -> int:
-        """Number of words in a node's codebook: bounds, an unused word, and centroids."""
+        """Number of words in a node's codebook: the bounds, one unused word, and the centroids."""
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
-        """Return the number of words in a packet of ``count`` elements with distinct exponents."""
+        """Return the number of words in a packet of ``count`` elements with ``distinct`` exponents."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def bind(self, centroids: npt.ArrayLike) -> "TableCodec":
-        """Return the codec with a codebook, which lists fractions in ascending order."""
+        """Return the codec with the given codebook, a list of fractions in ascending order."""
         numbers = codebook_of(centroids, self.centroids)
         self.table.bounds(numbers)
         return dataclasses.replace(self, codebook=numbers)
@@ -53,17 +53,17 @@ class TableCodec:
         return self.codebook or (0,) * self.centroids
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; without elements there are no words."""
+        """Return the words of a packet of elements; with no elements, there are no words."""
         elements = np.asarray(bits, np.uint32)
         return self.table.encode(elements, self._codebook) if len(elements) else np.zeros(0, np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole groups."""
+        """Return the elements of a packet: the first ``count``, or whole groups."""
         packet = np.asarray(words, np.uint32)
         return self.table.decode(packet, count, self._codebook) if len(packet) else np.zeros(0, np.uint32)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements among available words; a unit is a group.
+        """Find the extent of a packet of ``count`` elements in the available words; a unit is a group.
 
         A word is invalid if its exponents are not in ascending order.
         """

@@ -1,6 +1,6 @@
-"""Golden model of table-based compression: words and elements.
+"""Golden model of table-based compression, from elements to words and back.
 
-Elements are bit patterns; words are ``uint32``. A mantissa is represented by the number of its bin or of the nearest
+Elements are bit patterns; words are ``uint32``. A mantissa is represented by the index of its bin or of the nearest
 centroid. Only the highest :data:`COMPARED` bits of a fraction are compared with the bounds between centroids.
 """
 
@@ -16,19 +16,19 @@ __all__ = ["COMPARED", "LookupTable"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Number of highest bits of a fraction that select the nearest centroid.
+#: Number of high fraction bits used to select the nearest centroid.
 COMPARED = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookupTable:
-    """Parameters of the format, and values derived from them."""
+    """Parameters of the format, and quantities derived from them."""
 
     format: FloatFormat = FP32  # format of the elements
     mantissas: int = 32  # number of representatives of the fractions: 8, 16, 32, 64 or 128
-    centroids: bool = False  # whether representatives are centroids rather than the midpoints of equally wide bins
+    centroids: bool = False  # whether mantissas are represented by centroids, not by midpoints of equally wide bins
     exponents: int = 256  # maximum number of exponents in a table
-    loaded: bool = False  # whether the host loads the centroids into decoders; packets then omit them
+    loaded: bool = False  # whether the host loads the centroids into decoders, so that packets omit them
 
     def __post_init__(self) -> None:
         if self.mantissas not in (8, 16, 32, 64, 128):
@@ -52,24 +52,24 @@ class LookupTable:
         return self.code_width(self.exponents)
 
     def code_width(self, exponents: int) -> int:
-        """Return the number of bits in a code, with ``exponents`` distinct exponents: sign, mantissa and exponent."""
+        """Return the bits per code (sign, mantissa, exponent) with ``exponents`` distinct exponents."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def bits(self, count: int, exponents: int) -> int:
-        """Return the number of bits of ``count`` elements and their tables, without the table's end mark."""
+        """Return the number of bits of ``count`` elements and their tables, without the end mark."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count: int, exponents: int) -> int:
-        """Return the number of words in a packet of ``count`` elements with ``exponents`` distinct exponents."""
+        """Return the number of words for ``count`` elements with ``exponents`` distinct exponents."""
         centroid_bytes = self.mantissas * self.format.fraction_bits // 8 if self.sent else 0
         front = exponents + 1 + centroid_bytes
         groups = (count + planes.GROUP - 1) // planes.GROUP
         return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Compress one or more elements, which are encodings of the format. Centroids, one fraction per mantissa in
-        ascending order, are given only if the parameters require them."""
+        """Compress one or more elements, given as bit patterns in the format. Pass centroids (one fraction per
+        mantissa index, in ascending order) only if the parameters require them."""
         values = np.asarray(elements, np.uint32)
         if not len(values):
             raise ValueError("Elements must be at least one, not none")
@@ -80,7 +80,7 @@ class LookupTable:
             self.codes(values, table, centroids), self.code_width(len(table)))])
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements decoded from words: ``count``, or whole groups. ``centroids`` is given only if they are loaded."""
+        """Decode ``count`` elements, or whole groups, from words; pass ``centroids`` only if they are loaded."""
         stream = np.asarray(words, np.uint32)
         data = stream.astype("<u4").view(np.uint8)
         table: list[int] = []
@@ -114,7 +114,7 @@ class LookupTable:
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Words before the codes: the exponents, with the last one repeated, and the centroids."""
+        """Words before the codes: the exponents, ending with the last one repeated, and the centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
         if self.sent:
@@ -122,7 +122,7 @@ class LookupTable:
         return planes.bytes_to_words(np.concatenate(parts))
 
     def codes(self, elements: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Code of each element: sign, mantissa index and exponent index, from the lowest bit up."""
+        """Code of each element, from the lowest bit up: sign, mantissa index and exponent index."""
         values = np.asarray(elements, np.uint32)
         exponents = self.exponents_of(values)
         sign = values >> (self.format.width - 1)
@@ -147,12 +147,12 @@ class LookupTable:
 
     @property
     def compared_shift(self) -> int:
-        """Number of low bits of a fraction that are ignored in the search for its centroid."""
+        """Number of low fraction bits that are ignored when searching for the centroid."""
         shift: int = max(self.format.fraction_bits - COMPARED, 0)
         return shift
 
     def bounds(self, centroids: npt.ArrayLike | None) -> Bits:
-        """Bounds between centroids, in the compared bits: each is just above the midpoint of two centroids."""
+        """Bounds between centroids, in the compared bits: just above the midpoint of two centroids."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
         # Each range of equal compared bits is represented by its midpoint.
@@ -162,14 +162,14 @@ class LookupTable:
         return limited
 
     def load_words(self, centroids: npt.ArrayLike) -> Bits:
-        """Words that the host loads into an encoder: the bounds, and the centroids if packets carry them."""
+        """Words that the host loads into encoders: the bounds and, if packets carry them, the centroids."""
         if not self.sent:
             return self.bounds(centroids)
         packed = planes.field_bytes(self._checked(centroids), self.format.fraction_bits)
         return np.concatenate([self.bounds(centroids), planes.bytes_to_words(packed)])
 
     def mantissa_table(self, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Fraction for each index: a centroid, or the midpoint of a bin."""
+        """Fraction for each mantissa index: a centroid, or the midpoint of a bin."""
         if self.centroids:
             return self._checked(centroids)
         dropped = self.format.fraction_bits - self.mantissa_bits
@@ -195,7 +195,7 @@ class LookupTable:
         if centroids is None:
             raise ValueError("Centroids must be given for a table of centroids, not None")
         table = np.asarray(centroids, np.uint32)
-        # Loaded centroids are all zeros before the host has written them.
+        # Loaded centroids are all zero until the host writes them.
         least = 0 if self.loaded else 1
         if len(table) != self.mantissas or (np.diff(table.astype(np.int64)) < least).any():
             raise ValueError(f"Centroids must be {self.mantissas!r} in ascending order, not {table.tolist()!r}")

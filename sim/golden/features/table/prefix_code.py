@@ -1,4 +1,4 @@
-"""Golden model of lossless bfloat16 compression: exponent codes, words, and elements."""
+"""Golden model of lossless bfloat16 compression: exponent codes, words and elements."""
 
 import dataclasses
 import heapq
@@ -20,7 +20,7 @@ _LONGEST = 6
 
 
 def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
-    """Code lengths of the shortest prefix code with lengths up to ``longest`` (package-merge)."""
+    """Code lengths of the optimal prefix code with lengths up to ``longest`` (package-merge)."""
     weights = [int(count) for count in np.asarray(counts)]
     if len(weights) < 2 or len(weights) > 1 << longest:
         raise ValueError(f"Symbols must be 2 to {1 << longest}, not {len(weights)!r}")
@@ -36,7 +36,7 @@ def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """Prefix code for fifteen exponents: the lengths of their codes and, last, of the escape code.
+    """Prefix code for fifteen exponents, given as their code lengths and, last, the escape code's length.
 
     Lengths are in ascending order, from 1 to at most 6, and the code is complete.
     """
@@ -58,12 +58,12 @@ class Code:
 
     @classmethod
     def fitted(cls, elements: npt.ArrayLike, *, longest: int = 6) -> "Code":
-        """Fit the shortest code to elements. With ``longest`` 4, all codes have four bits."""
+        """Fit the shortest code to the given elements; if ``longest`` is 4, all codes have four bits."""
         counts = np.bincount(np.asarray(elements, np.uint32) >> 7 & 0xFF, minlength=256)
         order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
         escapes = counts.sum() - counts[order].sum()
         lengths = code_lengths([*counts[order], 0], longest)
-        # The escape is assigned the longest code, which belongs to the least common symbols.
+        # The escape gets the longest code, which belongs to the least common symbols.
         if escapes > counts[order[-1]]:
             lengths = np.sort(code_lengths([*counts[order], escapes], longest))
         ranks = np.argsort(lengths[:-1], kind="stable")
@@ -90,13 +90,13 @@ class Code:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Packets of bfloat16 elements, one element per beat; the format has no parameters."""
+    """Packets of bfloat16 elements, one per beat; the format has no parameters."""
 
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the number of words in a packet of elements with codes of the given lengths, which include escaped
-        exponents and the end; each element takes one more byte for sign and fraction."""
+        """Return the number of words in a packet, given the code length of each element, including any escaped
+        exponent, and of the end; each element takes one more byte for its sign and fraction."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:

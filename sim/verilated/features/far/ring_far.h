@@ -1,6 +1,6 @@
-// Far memory of a node, at the node's far port, with a given rate and latency.
+// Far memory at a node's far port, with configurable rate and latency.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler can optimize a cycle as a whole.
 
 #pragma once
 
@@ -20,7 +20,7 @@ public:
 
     explicit FarMemory(std::size_t rows) : m_rows(rows) { clear(); }
 
-    // Clears the memory; latency and rate are kept.
+    // Clears the memory but keeps latency and rate.
     void clear() {
         m_answers.clear();
         std::fill(m_rows.begin(), m_rows.end(), Row{});
@@ -28,7 +28,7 @@ public:
         words_read = words_written = 0;
     }
 
-    // With a rate of 0, the memory does not answer.
+    // A rate of 0 stops the memory from answering.
     void configure(uint32_t cycles, uint32_t numerator, uint32_t denominator) {
         m_latency = cycles;
         m_numerator = numerator;
@@ -36,15 +36,15 @@ public:
         m_credit = row_cost();
     }
 
-    // Whether a request is taken in this cycle: there must be credit for all words of a row.
+    // Whether a request is accepted in this cycle, which takes credit for all words of a row.
     bool ready() const { return m_numerator && m_credit >= row_cost(); }
 
-    // The answer in a cycle; null if there is none.
+    // The answer due in a cycle, or null.
     const Row* answer(uint64_t cycle) const {
         return m_answers.empty() || m_answers.front().cycle > cycle ? nullptr : &m_answers.front().row;
     }
 
-    // Ends a cycle, and removes its answer, if any. An idle memory accumulates credit for one row at most.
+    // Ends a cycle and removes its answer, if any. An idle memory saves up credit for at most one row.
     void pass(uint64_t cycle) {
         if (answer(cycle)) m_answers.pop();
         if (m_numerator) m_credit = std::min(m_credit + m_numerator, row_cost() + m_numerator - 1);

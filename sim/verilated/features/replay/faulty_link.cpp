@@ -1,7 +1,7 @@
-// Both ends of a link that repeats words, and faulty wires between them. See faulty_link.py.
+// Both ends of a replay link with faulty wires between them. See faulty_link.py.
 //
-// A cycle is: inputs set, combinational logic settled, outputs read, rising edge. Wires are registers of the ends, so a
-// circular buffer with one slot per cycle of latency carries them.
+// A cycle sets inputs, settles combinational logic, reads outputs, and ends with a rising edge. The ends' outputs are
+// registers; a circular buffer with one slot per cycle of latency carries their values.
 
 #include <algorithm>
 #include <array>
@@ -61,7 +61,7 @@ std::uint32_t crc32(std::uint32_t crc, std::uint32_t word) {
 }
 
 constexpr std::int64_t NEVER = INT64_MAX;
-constexpr std::int64_t HANGS = 6000;  // cycles without a word: several times the duration of any restart
+constexpr std::int64_t HANGS = 6000;  // cycles without a word, several times as long as any restart takes
 
 class Link {
 public:
@@ -131,12 +131,12 @@ private:
     void edge() {
         top.clk = 1;
         top.eval();
-        top.clk = 0;  // evaluated with the inputs of the next cycle
+        top.clk = 0;  // evaluated with the next cycle's inputs
     }
 
     std::size_t following() const { return at + 1 == forward.size() ? 0 : at + 1; }
 
-    // Words from one fault to the next: enough that all effects of a fault come before the next one.
+    // Number of words between faults, large enough for all effects of a fault to come before the next one.
     std::int64_t gap() { return 40 + random.below(64); }
 
     void fault_done() {
@@ -194,7 +194,7 @@ private:
                 fault_done();
             }
             break;
-        case DOUBLE:  // the word stays for one more cycle, and replaces the next word, if any
+        case DOUBLE:  // the word stays for one more cycle and replaces the next word, if any
             if (w.valid) {
                 forward[following()] = w;
                 fault_done();
@@ -254,11 +254,11 @@ private:
         }
         if (!sent.empty()) sent.pop_front();
         if (end) {
-            // The last word is correct if it is the inverse of the CRC-32 of all words before it.
+            // The last word is correct if it is the inverted CRC-32 of all preceding words.
             const bool good = data == static_cast<std::uint32_t>(~received_crc);
             if (wrong) {
                 good ? ++out.silent : ++out.refused;
-                over = true;  // end the run, as a node would end its command
+                over = true;  // end the run, just as a node would end its command
             }
             received_crc = ~0u;
             return;
@@ -283,7 +283,7 @@ private:
         top.r___05Fring_i___05Fcheck = w.check;
         top.t___05Fring_o___05Fline = line;
         top.eval();
-        // Words and line bits that enter the wires in this cycle.
+        // Words and line bits entering the wires in this cycle.
         Word& put = forward[at];
         put.valid = top.t___05Fring_o___05Fvalid;
         put.data = top.t___05Fring_o___05Fdata;
@@ -311,7 +311,7 @@ private:
         }
         if (top.r___05Fcontrol___05Fvalid) {
             ++out.controls;
-            // A control word has no protection other than its check.
+            // A control word is protected only by its check.
             if (sent_controls.empty() || sent_controls.front() != top.r___05Fcontrol___05Fpayload) {
                 ++out.invented;
                 over = true;
@@ -321,7 +321,7 @@ private:
         }
         if (top.r___05Foverrun && !over) {
             over = true;
-            // A wrong end of a packet creates an additional packet; any other overrun is an error of the link.
+            // A corrupted end of a packet creates an extra packet; any other overrun is a link error.
             if (!wrong) ++out.overrun;
             else ++out.refused;
         }

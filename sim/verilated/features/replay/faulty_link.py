@@ -1,4 +1,4 @@
-"""Verilated ends of a link with replay and faulty wires, simulated at millions of cycles per second.
+"""Verilated ends of a replay link with faulty wires, simulated at millions of cycles per second.
 
 Example
 -------
@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 class Fault(enum.IntEnum):
-    """Kinds of faults. A single fault occurs 40 to 103 words after the link has repaired the previous one."""
+    """Kinds of faults; a single fault occurs 40 to 103 words after the link has repaired the previous one."""
 
     FLIP = 0
     """A wrong bit on any of the 44 wires in any cycle."""
@@ -48,7 +48,7 @@ class Fault(enum.IntEnum):
 
 
 class Ends(wiring.Component):
-    """Both ends of a link, with all their ports; the wires between them are not connected.
+    """Both ends of a link with all their ports, without the wires between them.
 
     Members
     -------
@@ -82,7 +82,7 @@ class _Outcome(ctypes.Structure):
 
 
 class FaultyLink:
-    """A link with faulty wires, over which packets of random words are sent and compared one by one."""
+    """Link with faulty wires; packets of random words are sent over it and compared word by word."""
 
     def __init__(self) -> None:
         design = convert(Ends(), name="replay_ends")
@@ -99,13 +99,13 @@ class FaultyLink:
         ----------
         kind : Fault
         latency : int
-            Cycles of the wires, at least 1, or 2 if words are doubled or swapped; with ``stalls``, the cycles of the
-            line are chosen from 1 to 64 instead.
+            Latency of the wires in cycles; at least 1, or 2 if words are doubled or swapped. With ``stalls``, the
+            latency of the return line is drawn from 1 to 64 instead.
         faults : int
             Number of faults.
         seed : int
         stalls : bool
-            Whether both sides stall and control words are sent. Otherwise, each cycle without a word counts as lost.
+            Whether both sides stall and control words are sent. If not, every cycle without a word counts as lost.
 
         Returns
         -------

@@ -14,16 +14,16 @@ COUNTS = (4, 8, 16, 32, 64)
 
 
 def test_packet_by_hand():
-    """Four table words precede two index words; a byte holds the low bits or the high bits of eight indices."""
-    indices = [0, 1, 2, 3, 3, 0, 0, 1]  # low bits 0101_1001, high bits 0011_1000, the first index lowest
+    """Four table words precede two index words; each byte holds low or high bits of eight indices."""
+    indices = [0, 1, 2, 3, 3, 0, 0, 1]  # low bits 0101_1001, high bits 0011_1000, first index lowest
     words = CentroidTable(centroids=4).encode(indices, [0xAAAA_AAAA, 7, 0, 0xFFFF_FFFF])
     assert words.dtype == np.uint32
     assert words.tolist() == [0xAAAA_AAAA, 7, 0, 0xFFFF_FFFF, 0b0001_1100 << 8 | 0b1001_1010, 0]
     loaded = CentroidTable(centroids=4, loaded=True)
     assert loaded.encode(indices).tolist() == words[4:].tolist()
-    # The 17th index is in the third group of eight: the lowest bits of the second word.
+    # The 17th index is in the third group of eight, which starts at the lowest bits of the second word.
     assert loaded.encode([0] * 16 + [2]).tolist() == [0, 1 << 8]
-    # Six-bit indices: each bit of indices 0 and 32 is in the expected byte.
+    # With six-bit indices, each bit of indices 0 and 32 is in the expected byte.
     wide = CentroidTable(centroids=64, loaded=True).encode([0b100101, *[0] * 31, 0b000010])
     assert wide.tolist() == [1 | 1 << 16, 1 << 8, 0, 0, 0, 0, 1 << 8, 0, 0, 0, 0, 0]
 
@@ -54,7 +54,7 @@ def test_round_trip(centroids):
 @pytest.mark.parametrize(("centroids", "count", "bits", "words"), [
     (4, 1024, 2176, 68), (16, 1024, 4608, 144), (16, 1, 516, 20), (64, 1000, 8048, 256), (32, 33, 1189, 42)])
 def test_sizes(centroids, count, bits, words):
-    """Known sizes match the formulas: n log2 k + 32 k bits, and k + log2 k ceil(n / 32) words."""
+    """Known sizes match the formulas: n log2 k + 32 k bits and k + log2 k ceil(n / 32) words."""
     table = CentroidTable(centroids=centroids)
     assert (table.bits(count), table.words(count)) == (bits, words)
     if count % 32 == 0:
@@ -62,7 +62,7 @@ def test_sizes(centroids, count, bits, words):
 
 
 def test_ratio():
-    """The ratio is 32 n / (n log2 k + 32 k): 128 by 64 weights with 16 centroids become 7.88 times smaller."""
+    """The compression ratio is 32 n / (n log2 k + 32 k): 7.88 for 128 by 64 weights with 16 centroids."""
     count = 128 * 64
     generator = np.random.default_rng(1)
     words = CentroidTable().encode(generator.integers(0, 16, count), np.zeros(16, np.uint32))
@@ -95,13 +95,13 @@ def test_errors():
 
 
 @pytest.mark.parametrize(("values", "expected"), [
-    # Bounds just above -0.5, 0.5 and 2: the midpoints themselves belong to the lower centroids.
+    # The bounds are just above -0.5, 0.5 and 2, since the midpoints belong to the lower centroids.
     ([-1, 0, 1, 3], [0xBEFF_FFFF, 0x3F00_0001, 0x4000_0001]),
-    # The midpoint is zero, of either sign: the bound is the smallest number above it.
+    # The midpoint is zero of either sign; the bound is the smallest positive number.
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
-    # Midpoints between zero and the smallest number of either sign are not representable, so one bound is -0.0.
+    # The midpoints between zero and the smallest numbers are not representable, so one of the bounds is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
-    # No number is between the two largest numbers, and their sum is not representable.
+    # There is no number between the two largest numbers, and their sum is not representable.
     (np.array([0xFF7F_FFFF, 0, 0x7F7F_FFFE, 0x7F7F_FFFF], np.uint32), [0xFEFF_FFFE, 0x7EFF_FFFF, 0x7F7F_FFFF]),
 ])
 def test_bounds_by_hand(values, expected):
@@ -110,12 +110,12 @@ def test_bounds_by_hand(values, expected):
 
 
 def exactly(value, centroids):
-    """Index of the nearest centroid, ties to the lower one, computed exactly; centroids must be distinct."""
+    """Exact index of the nearest centroid; ties go to the lower centroid. Centroids must be distinct."""
     return min(range(len(centroids)), key=lambda index: (abs(value - centroids[index]), centroids[index]))
 
 
 def tables(count):
-    """Tables of distinct centroids: Gaussian, evenly spaced, subnormal, and of all magnitudes."""
+    """Codebooks of distinct centroids: Gaussian, evenly spaced, subnormal, and of all magnitudes."""
     generator = np.random.default_rng(count)
     return [np.sort(generator.standard_normal(count)).astype(np.float32), np.linspace(-1, 1, count, dtype=np.float32),
             np.sort(generator.choice(range(-500, 500), count, replace=False).astype(np.float32) * np.float32(2e-45)),
@@ -125,7 +125,7 @@ def tables(count):
 @pytest.mark.parametrize("index", range(4))
 @pytest.mark.parametrize("count", COUNTS)
 def test_nearest_against_all(count, index):
-    """The nearest centroid is correct for random numbers, and on both sides of each bound and midpoint."""
+    """The nearest centroid is correct for random numbers and on both sides of each bound and midpoint."""
     values = tables(count)[index]
     assert len(np.unique(values)) == count
     table = CentroidTable(centroids=count)
@@ -142,7 +142,7 @@ def test_nearest_against_all(count, index):
 
 
 def test_nearest_of_equal_centroids():
-    """Any of several equal centroids may be chosen."""
+    """If several centroids are equal, any of them may be chosen."""
     values = np.array([-1, -1, 0.5, 0.5, 0.5, 0.5, 2, 2], np.float32)
     table = CentroidTable(centroids=8)
     numbers = np.array([-5, -1, -0.25, -0.2, 0.5, 0.6, 1.25, 1.3, 2, 9], np.float32)
@@ -151,7 +151,7 @@ def test_nearest_of_equal_centroids():
 
 
 def test_nearest_of_no_numbers():
-    """Positive infinities and NaNs belong to the last centroid, negative infinities and NaNs to the first."""
+    """Positive infinities and NaNs map to the last centroid, negative infinities and NaNs to the first."""
     table = CentroidTable(centroids=4)
     bounds = table.bounds(bits_of([-3e38, -1, 1, 3e38]))
     specials = [0x7F80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0000, 0xFFC0_0000, 0xFFFF_FFFF]

@@ -1,4 +1,4 @@
-"""Products with centroid indices, compared with dense products of the expanded matrices."""
+"""Products with centroid indices, checked against dense products of the expanded matrices."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,16 @@ from sim.golden.features.codebook.gather_reduce import multiply, trace_product
 
 
 def test_by_hand():
-    """Inputs that share a centroid are added, and each sum is multiplied once."""
+    """Inputs that share a centroid are added first, and each sum is multiplied once."""
     indices = [[0, 0, 2, 3, 0], [3, 2, 2, 2, 1]]
-    # In the first row: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3. In the second: 16, 14, 1.
+    # First row: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3. Second row: 16, 14 and 1.
     assert multiply(indices, [10, -20, 300, 0], [1, 2, 4, 8, 16]).tolist() == [
         19 * 10 + 4 * 300, 16 * -20 + 14 * 300 + 1 * 0]
     assert multiply([[1]], [5, -7, 0, 0], [-3]).tolist() == [21]
 
 
 def test_edges():
-    """A row without columns gives zero, a matrix without rows gives no results, and unused centroids are ignored."""
+    """Rows without columns give zero, no rows give no results, and unused centroids are ignored."""
     assert multiply(np.zeros((2, 0), int), [1, 2, 3, 4], []).tolist() == [0, 0]
     assert multiply(np.zeros((0, 3), int), [1, 2, 3, 4], [1, 2, 3]).tolist() == []
     assert multiply([[1, 1]], [1 << 17, 3, -1 << 17, 99], [5, 6]).tolist() == [33]
@@ -25,7 +25,7 @@ def test_edges():
 
 @pytest.mark.parametrize("centroids", [4, 8, 16, 32, 64])
 def test_against_the_dense_product(centroids):
-    """Products equal dense products in Python integers, at the full widths of inputs and centroids."""
+    """At full input and centroid widths, products equal dense products in Python integers."""
     generator = np.random.default_rng(centroids)
     for rows, columns in ((1, 1), (3, 2), (8, 100), (5, 300)):
         indices = generator.integers(0, centroids, (rows, columns))
@@ -38,7 +38,7 @@ def test_against_the_dense_product(centroids):
 
 
 def test_extremes():
-    """The largest sums of 1,024 columns of 18-bit numbers fit in 45 bits."""
+    """The largest sums of 1,024 columns with 18-bit numbers fit in 45 bits."""
     low = -1 << 17
     indices = np.full((1, 1024), 3)
     assert multiply(indices, [0, 0, 0, low], np.full(1024, low)).tolist() == [1 << 44]
@@ -60,7 +60,7 @@ def test_a_matrix_from_a_packet():
 
 @pytest.mark.parametrize("centroids", [4, 16])
 def test_cycles(centroids):
-    """A row takes one column per cycle and k multiplications; its result comes k + 6 cycles after its last column."""
+    """A row takes a cycle per column and k multiplications; its result comes k + 6 cycles after the last."""
     columns = centroids + 5
     always = np.ones(3 * columns + centroids + 10, bool)
     trace = trace_product(CentroidTable(centroids=centroids), [columns] * 3, willing=always, ready=always)
@@ -73,7 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """With one column per row, each drain waits for the previous result; the third row waits until sums are free."""
+    """With one column per row, each drain waits for the previous result; row three waits for free sums."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]

@@ -1,4 +1,4 @@
-"""Products with centroid indices in binary32, compared with the equations and with dense products."""
+"""Binary32 products with centroid indices, compared with the equations and with dense products."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Sum, term by term, of one example's inputs that share a centroid in an output's row."""
+    """Sum, term by term, of an example's inputs that share a centroid in the row of an output."""
     total = np.float32(0)
     for index, value in zip(indices, x, strict=True):
         if index == centroid:
@@ -23,7 +23,7 @@ def _gathered(indices, x, centroid):
 
 
 def test_by_hand():
-    """Known sums: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3; centroid 1 is unused."""
+    """Known sums: 1 + 2 + 16 for centroid 0, 4 for centroid 2 and 8 for centroid 3; centroid 1 is unused."""
     indices, x = np.array([[0, 0, 2, 3, 0]]), np.array([[1, 2, 4, 8, 16]], np.float32)
     table = np.array([10, 99, 300, 0.5], np.float32)
     assert model.gather(indices, x, 4).tolist() == [[[19, 0, 4, 8]]]
@@ -32,7 +32,7 @@ def test_by_hand():
 
 
 def test_order():
-    """Sums that depend on the order of additions follow the stated order of inputs, centroids, examples and lanes."""
+    """Sums that depend on the order of additions follow the specified order of all their terms."""
     big = np.float32(1e8)
     inputs = np.array([[big, 1, -big], [big, -big, 1]], np.float32)
     assert model.gather(np.array([[0, 0, 0]]), inputs, 1).ravel().tolist() == [0, 1]
@@ -42,7 +42,7 @@ def test_order():
     zeros, upstream = np.zeros((3, 1), np.int64), np.array([[big], [1], [-big]], np.float32)
     x = np.ones((1, 1), np.float32)
     assert model.gradient(zeros[:1], np.ones((3, 1), np.float32), upstream, 1, lanes=2).tolist() == [0]
-    # Outputs 0 and 2 are in lane 0, output 1 in lane 1: (1e8 - 1e8) + 1.
+    # Outputs 0 and 2 are in lane 0, and output 1 is in lane 1: (1e8 - 1e8) + 1.
     assert model.gradient(zeros, x, upstream.T, 1, lanes=2).tolist() == [1]
     assert model.gradient(zeros, x, upstream.T, 1, lanes=1).tolist() == [0]
 
@@ -50,7 +50,7 @@ def test_order():
 @pytest.mark.parametrize("centroids", [4, 16])
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_equations(centroids, lanes):
-    """Every element agrees with the equations, with sums in the stated order."""
+    """All elements match the equations, with sums in the specified order."""
     generator = np.random.default_rng(centroids + lanes)
     indices, table, x, rows = _drawn(generator, 5, 6, 20, centroids)
     outputs = model.product(indices, table, x, rows)
@@ -74,7 +74,7 @@ def test_equations(centroids, lanes):
 
 
 def test_fixed_point():
-    """If all sums are exact, results equal dense products, and gradients sums of dense gradients."""
+    """If all sums are exact, results match dense products, and gradients match sums of dense gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
     table, x, rows = (generator.integers(-64, 64, shape).astype(np.float32) / 8
@@ -84,13 +84,13 @@ def test_fixed_point():
     weights = summation.product(rows.T, x)
     np.testing.assert_array_equal(model.gradient(indices, x, rows, 16, lanes=4),
                                   [weights[indices == number].sum() for number in range(16)])
-    # The gradient of the inputs is the product with the transposed indices.
+    # The input gradient is the product with the transposed indices.
     np.testing.assert_array_equal(model.product(indices.T, table, rows, np.float32(0)),
                                   summation.product(rows, table[indices]))
 
 
 def test_indices_in_memory():
-    """Indices are stored in one line per group of outputs: eight columns per memory row, lane 0 lowest."""
+    """Indices are stored in one line per output group: eight columns per memory row, lane 0 lowest."""
     indices = np.array([[1, 2], [3, 4], [5, 6]])
     assert model.pack_indices(indices, 2).tolist() == [[0x4231, 0], [0x0605, 0]]
     assert model.pack_indices(np.arange(9)[None], 4).tolist() == [[0x0001_0000, 0x0003_0002, 0x0005_0004, 0x0007_0006,
@@ -106,7 +106,7 @@ def test_indices_in_memory():
 
 
 def test_groups_that_are_filled_up():
-    """Padding with zero examples and outputs changes no bit of the gradients if all numbers are finite."""
+    """Padding with zero examples and outputs does not change gradients if all numbers are finite."""
     generator = np.random.default_rng(4)
     indices, _, x, upstream = _drawn(generator, 11, 6, 20, 16)
     full = model.unpack_indices(model.pack_indices(indices, 4), 20, 4, 16)
@@ -115,7 +115,7 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """Jobs that each compute one group of outputs add up to the gradient over all groups."""
+    """Jobs that each compute one group of outputs add up to the gradient of all groups."""
     generator = np.random.default_rng(2)
     indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)

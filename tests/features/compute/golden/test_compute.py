@@ -1,4 +1,4 @@
-"""Golden model of the compute engine: results of handwritten lists, and rejection of invalid lists."""
+"""Golden model of the compute engine: results of handwritten lists, and rejection of invalid ones."""
 
 import numpy as np
 import pytest
@@ -23,12 +23,12 @@ from sim.golden.features.compute.compute import Engine, Outcome, pack, unpack
 from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4)
-LIST = 512  # address of the list in the activation memory
+LIST = 512  # address of the list in activation memory
 WORDS = 1024
 
 
 def product(**changes):
-    """Instruction that multiplies the 3 by 8 matrix at 0 by 8 by 5 weights, adds a bias, and writes to 64."""
+    """Instruction: multiply the 3 x 8 matrix at 0 by 8 x 5 weights, add a bias, and write to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Instruction that computes the cross-entropy of the 3 by 5 scores at 64, with labels starting at 201."""
+    """Instruction: cross-entropy of the 3 x 5 scores at 64, with labels starting at 201."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -57,7 +57,7 @@ def memories():
 
 
 def run(memories, *instructions, base=LIST, length=3, offset=0, engine=ENGINE):
-    """Run a list and return its outcome; check that only targets of its instructions change."""
+    """Run a list and return its outcome, checking that only the instructions' targets change."""
     words = np.concatenate(instructions)
     memories[Place.ACTIVATIONS][base:base + len(words)] = words
     return engine.run(memories, base=base, length=length, offset=offset)
@@ -94,7 +94,7 @@ class TestCentroids:
     ENGINE = Engine(rows=4, lanes=4, centroids=16)
 
     def instruction(self, memories, indices, **changes):
-        """Instruction of a layer: 9 inputs, 6 outputs; 3 examples at 0, table at 16, biases at 0, results at 64."""
+        """Instruction: layer, 9 inputs, 6 outputs; 3 examples at 0, table at 16, biases at 0, results at 64."""
         lines = centroid_product.pack_indices(indices, 4)
         memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
         return pack(centroid_layout(), {
@@ -107,7 +107,7 @@ class TestCentroids:
         x = matrix(memories, Place.ACTIVATIONS, 0, 3, 9, 12)
         table, bias = (matrix(memories, Place.WEIGHTS, base, 1, count, 0)[0] for base, count in ((16, 16), (0, 6)))
         words = self.instruction(memories, indices, relu=1)
-        # One instruction; 16 multiplications per lane for each of two output groups with eight examples.
+        # One instruction; each of two output groups with eight examples takes 16 multiplications per lane.
         assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
         total = centroid_product.product(indices, table, x, bias)
         assert (total < 0).any()
@@ -147,7 +147,7 @@ class TestProducts:
             64 + 8 * row + column for row in range(3) for column in range(5)}
 
     def test_epilogues(self, memories):
-        """ReLU keeps NaNs, and a gate passes elements where its matrix is above zero."""
+        """ReLU keeps NaNs, and a gate passes the elements for which its matrix is positive."""
         memories[Place.ACTIVATIONS][:8] = np.full(8, np.nan, np.float32).view(np.uint32)
         plain = copied(memories)
         run(plain, product(), END)
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Column sums are computed as a product with ONES; a k of zero stands for the command's length."""
+        """Column sums are computed as a product with ONES; a k of zero means the length given in the command."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,
@@ -178,7 +178,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), matrix(whole, Place.ACTIVATIONS, 64, 3, 5, 8))
 
     def test_known_answers(self, memories):
-        """Sums are in order of k: 1e8 + 1 - 1e8 is 0, 1e8 - 1e8 + 1 is 1, and products of -0.0 are +0.0."""
+        """Sums are taken in order of k: 1e8 + 1 - 1e8 is 0, 1e8 - 1e8 + 1 is 1; products of -0.0 are +0.0."""
         rows = np.array([[1e8, 1, -1e8, 0], [1e8, -1e8, 1, 0], [-0.0] * 4], np.float32)
         memories[Place.ACTIVATIONS][:12] = rows.ravel().view(np.uint32)
         run(memories, product(k=4, n=1, stride_a=4, initial=0, b=at(Place.ONES, 0)), END)
@@ -201,7 +201,7 @@ class TestCrossEntropy:
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
     def test_wrong_label(self, memories):
-        """A row with a label beyond the columns keeps its softmax and adds no loss; other rows are unaffected."""
+        """A row with an out-of-range label keeps its softmax and adds no loss; other rows are unaffected."""
         memories[Place.ACTIVATIONS][202] = 5
         assert run(memories, product(), loss(), product(c=at(Place.GRADIENTS, 0)), END) == Outcome(
             EventStatus.BAD_INSTRUCTION, 1)
@@ -218,7 +218,7 @@ class TestCrossEntropy:
 
 class TestRefusals:
     def test_nothing_is_written(self, memories):
-        """An invalid instruction after a valid one ends the command before either runs."""
+        """An invalid instruction ends the command before any instruction runs, even after valid ones."""
         listed = np.concatenate([product(), loss(function=1), END])
         memories[Place.ACTIVATIONS][LIST:LIST + len(listed)] = listed
         before = copied(memories)
@@ -247,7 +247,7 @@ class TestRefusals:
         assert run(memories, high, low, low, END) == Outcome(EventStatus.BAD_INSTRUCTION, 1)
 
     def test_fields_without_use(self, memories):
-        """Unused fields of an instruction may hold any value."""
+        """Unused instruction fields may hold any value."""
         wild = {"base": (1 << BASE_BITS) - 1, "owner": 255, "place": 7, "relative": 1}
         assert run(memories, product(initial=0, start=wild, stride_start=3, gate=wild, stride_gate=5, scale=9,
                                      a={**wild, "place": Place.ONES}, stride_a=1), END).status is EventStatus.OK
@@ -260,7 +260,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("operands", OPERANDS)
     def test_panels_hold_whole_blocks(self, memories, operands):
-        """In every format, a list is rejected if panels of several tiles would split blocks of operands."""
+        """In every format, a list is rejected if panels of several tiles would split operand blocks."""
         engine = Engine(rows=4, lanes=4, operands=operands)
         many = {"m": 5, "k": 40, "n": 3, "initial": 0, "format": OPERANDS[operands].code, "row_tiles": 1,
                 "stride_a": 40, "c": at(Place.GRADIENTS, 0)}

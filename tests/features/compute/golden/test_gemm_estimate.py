@@ -1,4 +1,4 @@
-"""Estimated cycles of a matrix product: steps, their sum, and the effect of estimating many panels together."""
+"""Test estimated cycles of matrix products: steps, their sum, and the effect of estimating many panels together."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ MODEL = GemmCycles(rows=4, lanes=4)
 
 
 def jobs(count, seed):
-    """Draw legal jobs in all orders and transposes."""
+    """Draw legal jobs in all orders and with all transposes."""
     generator = np.random.default_rng(seed)
     drawn = []
     while len(drawn) < count:
@@ -38,16 +38,16 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """With repeated panels left out, the estimate equals the sum over all steps with few exceptions."""
+    """With repeated panels left out, the estimate almost always equals the sum over all steps."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Repeated panels may take different times if loads are slower in some steps, and beats in other steps.
+    # Repeated panels may take different times if some steps are limited by loads, other steps by beats.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 
 
 @pytest.mark.parametrize(("rounds", "least"), [(2, 0.94), (3, 0.96), (4, 0.99)])
 def test_against_model(rounds, least):
-    """Products with power-of-two sizes exceed the estimate by a few percent at most, and by less with long panels."""
+    """Products of power-of-two sizes exceed the estimate by at most a few percent, less with long panels."""
     job = GemmJob(m=64, k=64, n=64, a=Matrix(2, 0, 16), b=Matrix(1, 0, 16), c=Matrix(0, 0, 16), rounds=rounds)
     for tile in range(4):
         for row_tiles in range(0, 5 - tile, 2):

@@ -23,7 +23,7 @@ def _jobs(count, most):
 
 
 def test_bound():
-    """For no choice of factors does the model take fewer cycles than the lower bound for that choice."""
+    """For any choice of factors, the model takes at least the lower bound of cycles."""
     for job in _jobs(8, 24):
         candidates = list(gemm_factors.candidates(MODEL, job))
         assert candidates
@@ -32,7 +32,7 @@ def test_bound():
 
 
 def test_best():
-    """The chosen factors equal the result of an exhaustive search over all legal factors."""
+    """The chosen factors match an exhaustive search over all legal factors."""
     for job in _jobs(3, 9):
         best = gemm_factors.best_factors(MODEL, job)
         every = []
@@ -52,7 +52,7 @@ def test_sizes(sizes):
 
 
 def test_training_step():
-    """In a training step of the digits perceptron, the 16 units are used in over 85 % of the products' cycles."""
+    """In a step of the digits perceptron, the 16 units are busy in over 85 % of the products' cycles."""
     model = GemmCycles(rows=4, lanes=4)
     jobs = gemm_factors.training_step(30, (64, 64, 10), 4)
     assert list(jobs) == ["forward 0", "forward 1", "weights 1", "bias 1", "inputs 1", "weights 0", "bias 0"]

@@ -1,4 +1,4 @@
-"""Golden model of ROWS and SOFTMAX in a list: functions match their definitions, and operands are checked."""
+"""Test golden ROWS and SOFTMAX in a list: functions match their definitions, and operands are checked."""
 
 import numpy as np
 import pytest
@@ -25,14 +25,14 @@ FACTOR, EPSILON = np.float32(1 / COLUMNS), np.float32(1e-5)
 NUMBERS = 701
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Memories and addresses of operands that do not overlap.
+#: Memories and addresses of non-overlapping operands.
 PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (Place.ACTIVATIONS, 128),
           "target": (Place.ACTIVATIONS, 192), "second": (Place.ACTIVATIONS, 256), "third": (Place.ACTIVATIONS, 320),
           "scale": (Place.WEIGHTS, 0), "shift": (Place.WEIGHTS, 8), "deviation": (Place.GRADIENTS, 4)}
 
 
 def rows(function, **changes):
-    """Instruction for five rows and six columns, with a table of seven rows; row numbers are two elements apart."""
+    """Build an instruction for five rows, six columns and seven table rows; row numbers are two elements apart."""
     table = function in (RowFunction.GATHER, RowFunction.SCATTER)
     return pack(row_layout(), {
         "kind": Kind.ROWS, "function": function, "started": int(function == RowFunction.ADD), "rows": ROWS,
@@ -68,7 +68,7 @@ def vector(memories, name):
 
 
 def run(memories, *instructions, length=ROWS, engine=ENGINE):
-    """Run a list; return its outcome and a copy of the memories before the run."""
+    """Run a list; return its outcome and a copy of the memories from before the run."""
     words = np.concatenate([*instructions, END])
     memories[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
     before = {space: memory.copy() for space, memory in memories.items()}
@@ -81,7 +81,7 @@ def changed(memories, before):
 
 
 def extent(*names, count=ROWS):
-    """Addresses of all elements of matrices in the activation memory."""
+    """Return the addresses of all elements of matrices in the activation memory."""
     return {PLACES[name][1] + row * STRIDE + column
             for name in names for row in range(count) for column in range(COLUMNS)}
 
@@ -95,7 +95,7 @@ def softmax_back(memories):
     return weights * (upstream - summation.row_sums(upstream * weights)) * FACTOR
 
 
-#: Instructions that write one matrix, the name of the matrix, and its expected contents.
+#: Instructions that write one matrix, with the matrix's name and expected contents.
 ALONE = {
     "add": (rows(RowFunction.ADD), "target", lambda given: matrix(given, "x") + matrix(given, "start")),
     **{f"add in place of {name}": (rows(RowFunction.ADD, target=at(*PLACES[name])), name,
@@ -157,7 +157,7 @@ def test_gather(memories, started):
 
 
 def test_scatter(memories):
-    """Rows are added one after another; table rows that are not selected keep all bits, even the bits of NaNs."""
+    """Rows are added one after another; unselected table rows keep all bits, even in NaNs."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))
@@ -172,7 +172,7 @@ def test_scatter(memories):
 @pytest.mark.parametrize("function", [RowFunction.GATHER, RowFunction.SCATTER])
 @pytest.mark.parametrize("number", [7, 0xFFFF_FFFF])
 def test_wrong_number(memories, function, number):
-    """The function skips the row with the invalid row number, and the command ends after the function."""
+    """The function skips the row with the invalid number, and the command ends after the function."""
     memories[Place.ACTIVATIONS][NUMBERS + 2] = number
     outcome, before = run(memories, rows(function), rows(RowFunction.CLEAR))
     assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)
@@ -203,7 +203,7 @@ def test_an_engine_without(memories, listed):
 
 #: Operand fields that are invalid for any function that uses the operand.
 WILD = {"base": (1 << 20) - 1, "place": 7, "relative": 1}
-#: Operands of each function, other than its target and, if ``started``, its start.
+#: Operands of each function, except its target and, if ``started``, its start.
 USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift deviation",
         "NORM_BACK": "x y second scale deviation", "SOFTMAX_BACK": "x y", "GATHER": "x y", "SCATTER": "x y",
         "CLEAR": ""}
@@ -212,7 +212,7 @@ USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift devi
 @pytest.mark.parametrize("started", [0, 1])
 @pytest.mark.parametrize("function", RowFunction, ids=lambda member: member.name)
 def test_operands_without_use(memories, function, started):
-    """Each function accepts, rejects or requires a start, and ignores the operands that it does not use."""
+    """Each function accepts, rejects or requires a start, and ignores operands it does not use."""
     begins = function in (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
     if (started and not begins) or (not started and function is RowFunction.ADD):
         assert run(memories, rows(function, started=started))[0] == Outcome(EventStatus.BAD_INSTRUCTION, 0)

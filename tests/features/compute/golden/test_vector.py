@@ -20,7 +20,7 @@ def test_right_labels():
 
 
 def test_wrong_labels():
-    """The gradient of a row with a wrong label is its softmax, and the row adds no loss."""
+    """The gradient of a row with a wrong label is its softmax; the row does not add to the loss."""
     scores = np.array([[0, 1], [2, 2], [3, 1]], np.float32)
     result = cross_entropy(scores.view(np.uint32), np.array([1, 2, 0]))
     right = [0, 2]
@@ -33,7 +33,7 @@ def test_wrong_labels():
 
 
 def test_bits_of_a_wrong_row():
-    """The gradient of a row with a wrong label consists of rounded quotients, not of SOFTMAX's rounded products."""
+    """The gradient of a row with a wrong label consists of rounded quotients, unlike SOFTMAX's products."""
     scores = (5 * np.random.default_rng(2).standard_normal((30, 10))).astype(np.float32)
     wrong = cross_entropy(scores.view(np.uint32), np.full(30, 10)).gradient.view(np.float32)
     _, gradient = summation.cross_entropy(scores, np.zeros(30, np.int64))
@@ -42,7 +42,7 @@ def test_bits_of_a_wrong_row():
 
 
 def test_padding():
-    """With ``sequences``, a padding row has zero gradient and no loss; without, it is an error."""
+    """With ``sequences``, a padding row has zero gradient and no loss; otherwise it is an error."""
     scores = np.array([[0, 1], [2, np.nan], [3, 1]], np.float32).view(np.uint32)
     labels = np.array([1, PADDING, 0])
     loss, gradient = summation.cross_entropy(scores.view(np.float32)[[0, 2]], labels[[0, 2]])
@@ -58,7 +58,7 @@ def test_padding():
 
 
 def test_not_a_number():
-    """A NaN of any bit pattern turns its row and the loss into canonical NaNs."""
+    """A NaN with any bit pattern turns its row and the loss into canonical NaNs."""
     scores = np.zeros((2, 3), np.uint32)
     scores[0, 1] = 0xFFC1_2345
     result = cross_entropy(scores, np.array([0, 0]))
@@ -88,11 +88,11 @@ def test_legal(job, legal):
 
 
 def test_cycles():
-    """Loading, program frames, quotients and end take the stated cycles, for one element and for two blocks."""
+    """Loading, program frames, quotients and the end take the stated cycles, for one element and two blocks."""
     loading, frames, quotients = 3 + 5 + 2 + 2, 12 + 1 + 17, 1 + 53 + 2 + 1
     assert VectorCycles().job(1, 1) == loading + 16 * frames + quotients + 5
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3
     single, double = (VectorCycles().job(64 * blocks, 8) for blocks in (1, 2))
     assert double - single == 64 * 9 + 16 * (12 * 8 + 8 + 17) + 1 + 2 * 511 + 55 + 1
-    # Summing the losses, one per frame, takes longer than computing the quotients of a few columns.
+    # With few columns, summing the losses (one per frame) takes longer than computing the quotients.
     assert VectorCycles().job(64, 1) - VectorCycles().job(63, 1) == 2 + 16

@@ -53,7 +53,7 @@ def test_round_trip(density):
         words = model.encode(values)
         np.testing.assert_array_equal(model.decode(words, count), values)
         assert model.group_sizes(values).sum() == len(words)
-        # Group marks are the same as in a full node; elements are sent one per word.
+        # Group marks are the same as on a full node; elements are sent one per word.
         full = zero_value.encode(model.to_words(values))
         starts = np.cumsum([0, *zero_value.group_sizes(full)[:-1]])
         marks = np.cumsum([0, *model.group_sizes(values)[:-1]])
@@ -117,7 +117,7 @@ def test_update_is_that_of_the_fixed_point_lane():
 
 
 def test_every_gradient():
-    """The update of every possible gradient agrees with exact arithmetic."""
+    """The update for every possible gradient agrees with exact arithmetic."""
     gradients = np.arange(LEAST, MOST + 1)
     for scale, rate in ((ONE, 1234), (ONE // 2, ONE), (-ONE, 777), (2 * ONE - 1, 2 * ONE - 1), (3, -2 * ONE)):
         step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: 34 of 53 bits
@@ -215,7 +215,7 @@ def test_masks_are_those_of_the_definition():
 
 
 def changed(index, value):
-    """A list of two jobs, the second with one changed element that makes it invalid."""
+    """Return a list of two jobs, the second with one changed element that makes it invalid."""
     memory = listed(TRIANGLE, TRIANGLE)
     memory[model.JOB_ELEMENTS + index] = value
     return memory

@@ -19,7 +19,7 @@ TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.
 
 
 def _block(codes, width, scale):
-    """Encode a block as an integer: the scale in the lowest byte, followed by the codes, first code lowest."""
+    """Encode a block as an integer: scale in the lowest byte, followed by the codes, first code lowest."""
     return scale | sum(code << 8 + width * index for index, code in enumerate(codes))
 
 
@@ -31,7 +31,7 @@ def _block(codes, width, scale):
     ("MXFP6_E3M2", 6, 4, 28, 0.0625), ("MXFP6_E2M3", 6, 2, 7.5, 0.125), ("MXFP4_E2M1", 4, 2, 6, 0.5),
     ("MXINT8", 8, 0, 127 / 64, 1 / 64)])
 def test_specified_formats(name, bits, emax, largest, smallest):
-    """Each format has 8 scale bits, 32 elements, and the specified widths and smallest and largest numbers."""
+    """Each format has 8 scale bits, 32 elements, and the specified widths and extreme numbers."""
     codec = getattr(mx, name)
     assert (codec.code_bits, codec.block, codec.block_bits) == (bits, 32, 8 + 32 * bits)
     assert codec.lowest == emax
@@ -49,7 +49,7 @@ def test_element():
 
 
 def test_fp4_by_hand():
-    """A largest number below 8 gives a scale of 1; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
+    """A block below 8 has a scale of 1; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
     values = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
     codes = [6, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 7]
     number = _block(codes, 4, 127)
@@ -58,7 +58,7 @@ def test_fp4_by_hand():
     decoded = values_of(mx.MXFP4_E2M1.decode(words, 12))
     assert decoded.tolist() == [4, -1.5, 0, 0.5, 1, 2, 4, -6, 1, 2, -0.0, 6]
     assert np.signbit(decoded).tolist() == [value < 0 for value in values]
-    # Numbers eight times as large have the same codes with a scale of 8.
+    # Multiplying all numbers by eight gives the same codes, with a scale of 8.
     eight = mx.MXFP4_E2M1.encode(bits_of(8 * np.array(values)))
     assert eight.tolist() == [words[0] + 3, *words[1:]]
 
@@ -69,7 +69,7 @@ def test_fp4_by_hand():
     ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # 0x7F is NaN
     ("MXFP8_E5M2", 8, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])])
 def test_ends_of_elements(name, bits, values, codes):
-    """The smallest and the largest number, saturating numbers, and ties to even have the right codes."""
+    """The smallest and largest numbers, saturated numbers, and ties to even have the correct codes."""
     number = _block(codes, bits, 127)
     words = getattr(mx, name).encode(bits_of(values))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(1 + bits)]
@@ -77,7 +77,7 @@ def test_ends_of_elements(name, bits, values, codes):
 
 @pytest.mark.parametrize(("name", "emax"), [("MXFP8_E5M2", 15), ("MXFP4_E2M1", 2), ("MXINT8", 0)])
 def test_ends_of_the_scale(name, emax):
-    """The scale field is the largest exponent minus emax plus 127, and at least 0."""
+    """The scale field is the largest exponent minus emax plus 127, but at least 0."""
     codec = getattr(mx, name)
     for power in (-126, emax - 127, emax - 126, 0, 127):
         if power >= -126:
@@ -91,7 +91,7 @@ def test_ends_of_the_scale(name, emax):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_blocks_are_those_of_ml_dtypes(element):
-    """For blocks of any magnitude, scales match their definition, and elements match ml_dtypes."""
+    """For blocks of all magnitudes, scales match their definition and elements match ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     emax = np.frexp(largest)[1] - 1
@@ -114,13 +114,13 @@ def test_blocks_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_rounded_up(element):
-    """The scale is the smallest power of two, up to 2^127, at which the block's largest number does not saturate."""
+    """The scale is the smallest power of two, up to 2^127, at which no number of the block saturates."""
     codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     generator = np.random.default_rng(2)
     powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
     numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
-    # The scale of a block changes near the format's largest number.
+    # The scale of a block changes close to the format's largest number.
     edge = np.float32(largest / 2.0 ** codec.lowest)
     near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
     numbers[:1600, 5] = generator.choice(near, 1600)
@@ -140,7 +140,7 @@ def test_scales_rounded_up(element):
 
 
 def test_scale_rounded_up_by_hand():
-    """The scale doubles for numbers above 6, except for subnormal numbers and at the largest scale."""
+    """The scale is doubled for numbers above 6, except for subnormals and at the largest scale."""
     for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
         blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
         assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number
@@ -151,7 +151,7 @@ def test_scale_rounded_up_by_hand():
 
 @pytest.mark.parametrize("element", TYPES)
 def test_elements_are_those_of_ml_dtypes(element):
-    """At a scale of one, all bfloat16 numbers and numbers near rounding thresholds are encoded as in ml_dtypes."""
+    """At a scale of one, bfloat16 numbers and numbers near thresholds are encoded as in ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     top = 2.0 ** (codec.lowest)  # exponent emax gives a scale of one
@@ -168,7 +168,7 @@ def test_elements_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_are_those_of_ml_dtypes(element):
-    """Every code at every scale decodes as in ml_dtypes, in binary64, except that subnormals become zeros."""
+    """All codes at all scales decode as in ml_dtypes, in binary64, except that subnormals become zero."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
     padded = -(-codes.shape[1] // codec.block) * codec.block
@@ -191,7 +191,7 @@ def test_nan_scale_is_that_of_ml_dtypes():
 
 
 def test_int8():
-    """Every code of MXINT8, including the one for -2, decodes to code / 64 times the scale."""
+    """All codes of MXINT8, including the one for -2, decode to code / 64 times the scale."""
     codec = mx.MXINT8
     codes = np.arange(256)
     blocks = Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
@@ -206,7 +206,7 @@ def test_int8():
 
 
 def test_integers():
-    """All element values are integer multiples of the format's smallest positive value."""
+    """All element values are integer multiples of the smallest positive value of the format."""
     for element, dtype in TYPES.items():
         codec = Microscaling(element=element)
         codes = np.arange(1 << codec.code_bits)
@@ -218,7 +218,7 @@ def test_integers():
 
 
 def test_order_of_codes():
-    """Codes with larger magnitude bits represent larger numbers, and the sign bit negates a number."""
+    """Larger magnitude codes represent larger numbers, and the sign bit negates a number."""
     for element in TYPES:
         codec = Microscaling(element=element)
         numbers = codec.integers(np.arange(1 << codec.code_bits)).tolist()

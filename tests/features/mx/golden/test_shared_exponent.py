@@ -34,7 +34,7 @@ KNOWN = [1.5, -.75, .3, .2, 3.9, .01, -2, .5]
 
 
 def _elements(generator, count):
-    """Draw numbers: random bits, zeros, and blocks with nearby exponents at both ends and in the middle."""
+    """Draw numbers: random bits, zeros, and blocks of nearby exponents at both ends and in the middle."""
     bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     blocks = np.arange(count) // 64
     center = generator.choice([0, 1, 5, 15, 30, 127, 240, 250, 254], len(bits))[blocks]
@@ -101,7 +101,7 @@ def test_saturation():
 
 
 def test_layout():
-    """Exponent, differences and codes are packed from the lowest bit on, and blocks follow without a gap."""
+    """Exponent, differences and codes are packed from the lowest bit, and blocks without gaps."""
     codec = SharedExponent(block=8, subset=2, mantissa_bits=7)
     number = 128 | 0b0011 << 8
     for index, value in enumerate([96, 128 + 48, 19, 13, 125, 0, 128 + 64, 16]):
@@ -118,7 +118,7 @@ def test_differences_saturate():
 
 
 def test_narrow_exponents():
-    """Outside the range of a narrow exponent field, large numbers saturate and small numbers lose bits."""
+    """Outside the range of a narrow exponent field, large numbers saturate and small ones lose bits."""
     codec = SharedExponent(block=8, subset=8, difference_bits=0, exponent_bits=4, mantissa_bits=4)
     assert (codec.lowest, codec.highest) == (120, 134)
     for value, decoded in ((255, 240), (256, 240), (1e30, 240), (2 ** -7, 2 ** -7), (2 ** -9, 2 ** -9),
@@ -243,7 +243,7 @@ def test_definition(name):
 
 
 def test_random_bits():
-    """Random bits follow the recurrence x[n] = x[n-127] ^ x[n-64] from the state of the seed."""
+    """Random bits follow the recurrence x[n] = x[n-127] ^ x[n-64], starting with the seed's state."""
     state = random_state(5)
     bits = [state >> bit & 1 for bit in range(STATE_BITS)]
     for _ in range(2000):
@@ -259,7 +259,7 @@ def test_random_bits():
 
 @pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP4_E2M1"])
 def test_stochastic_rounding_is_unbiased(name):
-    """Stochastic rounding between two codes is unbiased: the mean of many roundings is the number itself."""
+    """Stochastic rounding is unbiased: the mean of many roundings is the number itself."""
     codec = dataclasses.replace(NAMED[name], rounding=Rounding.STOCHASTIC, seed=3)
     top = 2.0 ** (codec.lowest if isinstance(codec, Microscaling) else 0)
     step = top / 2 ** codec.fraction_bits
@@ -292,7 +292,7 @@ def _qsnr(codec, values):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("mantissa", "two_levels", "flat"), [(7, 46.5, 42.8), (4, 28.3, 24.7), (2, 15.7, 12.5)])
 def test_qsnr(mantissa, two_levels, flat, seed):
-    """The second level of exponents gains at least 3 dB on Gaussian numbers."""
+    """For Gaussian numbers, the second level of exponents gains at least 3 dB."""
     values = np.random.default_rng(seed).standard_normal(1 << 16).astype(np.float32)
     got = [_qsnr(SharedExponent(mantissa_bits=mantissa, difference_bits=bits), values) for bits in (1, 0)]
     assert got[0] - got[1] >= 3
@@ -305,7 +305,7 @@ def test_qsnr(mantissa, two_levels, flat, seed):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_agrees_with_the_gateware(name):
-    """All parameters of gateware and model agree; they were written independently from the specification."""
+    """Gateware and model, written independently from the specification, have the same parameters."""
     source, golden = getattr(gateware, name, None) or getattr(mx_gateware, name), NAMED[name]
     names = ("block", "subset", "exponent_bits", "difference_bits", "magnitude_bits", "fraction_bits", "code_bits",
              "header_bits", "block_bits", "top_field", "largest", "lowest", "highest", "nan", "complement",

@@ -1,4 +1,4 @@
-"""Golden NVFP4, compared with its definition in exact fractions, and with binary32 quotients cast with ml_dtypes."""
+"""Test golden NVFP4 against exact fractions, and against binary32 quotients cast with ml_dtypes."""
 
 import dataclasses
 from fractions import Fraction
@@ -19,7 +19,7 @@ SCALED = pytest.mark.parametrize("tensor_scale", TENSOR_SCALES)
 
 
 def rounded(value, lowest, fraction_bits, largest):
-    """Round a fraction to a format with 2 ** lowest as the smallest normal number, with ties to even."""
+    """Round a fraction, ties to even, to a format with smallest normal number 2 ** lowest."""
     power = lowest
     while 2 * Fraction(2) ** power <= value:
         power += 1
@@ -28,7 +28,7 @@ def rounded(value, lowest, fraction_bits, largest):
 
 
 def defined(numbers, tensor_scale):
-    """Compute the scale and the elements of a block of finite numbers from the definition of the format."""
+    """Compute the scale and elements of a block of finite numbers from the definition of the format."""
     numbers, tensor_scale = [Fraction(number) for number in numbers], Fraction(tensor_scale)
     scale = max(rounded(max(map(abs, numbers)) / 6 / tensor_scale, -6, 3, 448), Fraction(1, 512))
     return scale, [rounded(abs(number) / (scale * tensor_scale), 0, 1, 6) * (-1 if number < 0 else 1)
@@ -36,13 +36,13 @@ def defined(numbers, tensor_scale):
 
 
 def numbers_of(blocks):
-    """Scales and elements of blocks, converted with ml_dtypes."""
+    """Return the scales and elements of blocks, converted with ml_dtypes."""
     scales = blocks.exponents.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return scales, blocks.codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
 
 
 def blocks_of(seed, count, tensor_scale):
-    """Draw numbers within and beyond the range of scales, zeros, and numbers halfway between elements or scales."""
+    """Draw zeros, numbers inside and outside the range of scales, and numbers halfway between elements or scales."""
     generator = np.random.default_rng(seed)
     powers = generator.integers(-14, 14, (count, 1)) - generator.integers(0, 7, (count, 16))
     numbers = generator.uniform(1, 2, (count, 16))
@@ -58,7 +58,7 @@ def blocks_of(seed, count, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "count"), [
     (1.0, 1, 5000), (2.0 ** -8, 2, 1000), (2.0 ** -115, 3, 500), (2.0 ** 116, 4, 500)])
 def test_as_defined(tensor_scale, seed, count):
-    """Scales, elements and decoded numbers of 7,000 blocks equal their definition in exact fractions."""
+    """The scales, elements and decoded numbers of 7,000 blocks equal the definition in exact fractions."""
     codec, numbers = NVFP4(tensor_scale=tensor_scale), blocks_of(seed, count, tensor_scale)
     blocks = codec.quantise(bits_of(numbers.ravel()))
     scales, elements = numbers_of(blocks)
@@ -74,7 +74,7 @@ def test_as_defined(tensor_scale, seed, count):
 
 @SCALED
 def test_as_quotients_of_binary32(tensor_scale):
-    """Rounding quotients to binary32 before casting them gives the same bits for all numbers."""
+    """Rounding quotients to binary32 before the cast gives the same bits for all numbers."""
     codec = NVFP4(tensor_scale=tensor_scale)
     for bits in (every_place(codec), bits_of(blocks_of(5, 4000, tensor_scale))):
         numbers = np.where(bits & 0x7F80_0000, values_of(bits), 0).astype(np.float32)
@@ -92,7 +92,7 @@ def test_as_quotients_of_binary32(tensor_scale):
 
 
 def test_rounded_reciprocals():
-    """Multiplying by a rounded reciprocal of the scale gives wrong elements, but only next to halfway numbers."""
+    """Multiplying by a rounded reciprocal of the scale gives wrong elements, but only close to halfway numbers."""
     codec = NVFP4()
     numbers = values_of(every_place(codec))
     blocks = codec.quantise(bits_of(numbers).ravel())
@@ -107,7 +107,7 @@ def test_rounded_reciprocals():
 
 
 def test_by_hand():
-    """A largest number of 6 gives scale one, 0x38; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
+    """With a maximum of 6 the scale is one, 0x38; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
     numbers = [6, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 5]
     codes = [7, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 6]
     number = 0x38 | sum(code << 8 + 4 * index for index, code in enumerate(codes))
@@ -124,13 +124,13 @@ def test_by_hand():
     (9 * 2.0 ** -9, 2, 6), (10 * 2.0 ** -9, 2, 6), (10.1 * 2.0 ** -9, 2, 7), (448 * 6, 126, 7), (464 * 6, 126, 7),
     (465 * 6, 126, 7), (1e38, 126, 7), (3.4e38, 126, 7)])
 def test_ends_of_the_scale(largest, scale, code):
-    """Scales are limited to 2 ** -9 for small blocks, and to 448 for large blocks with elements that saturate."""
+    """Scales are limited to 2 ** -9 for small blocks and to 448 for large blocks, which saturate."""
     blocks = NVFP4().quantise(bits_of([0, -largest]))
     assert (blocks.exponents.tolist(), blocks.codes[0, :3].tolist()) == ([scale], [0, 8 | code, 0])
 
 
 def test_blocks_that_are_nan():
-    """An infinity or a NaN turns only its own block into NaNs."""
+    """An infinity or NaN turns only its own block into NaNs."""
     for special in (0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFF80_0001):
         bits = np.full(48, 0xC040_0000, np.uint32)
         bits[20] = special
@@ -142,7 +142,7 @@ def test_blocks_that_are_nan():
 
 @SCALED
 def test_every_code(tensor_scale):
-    """Every code at every scale decodes to the product of ml_dtypes' numbers; the top bit of scales is ignored."""
+    """Every code at every scale decodes to the product of ml_dtypes' numbers; the scale's top bit is ignored."""
     codec = NVFP4(tensor_scale=tensor_scale)
     blocks = Blocks(np.arange(256), np.zeros((256, 0), np.int64), np.tile(np.arange(16), (256, 1)))
     scales, elements = numbers_of(Blocks(np.arange(256) & 127, blocks.differences, blocks.codes))
@@ -154,7 +154,7 @@ def test_every_code(tensor_scale):
 
 @SCALED
 def test_decoded_once_is_decoded_for_good(tensor_scale):
-    """Re-encoding decoded numbers is lossless, unless the largest was 9 / 512 to 10 / 512, which becomes 8 / 512."""
+    """Re-encoding is lossless, except that a maximum of 9 / 512 to 10 / 512 becomes 8 / 512."""
     codec = NVFP4(tensor_scale=tensor_scale)
     bits = every_place(codec)
     once = codec.decode(codec.encode(bits.ravel()))
@@ -166,7 +166,7 @@ def test_decoded_once_is_decoded_for_good(tensor_scale):
 
 
 def test_bfloat16():
-    """bfloat16 numbers give the same blocks as the same numbers in binary32."""
+    """bfloat16 numbers give the same blocks as binary32 numbers of the same values."""
     halves = bits_of(blocks_of(6, 200, 1.0)).ravel() >> 16
     blocks, whole = NVFP4().quantise(halves, bf16=True), NVFP4().quantise(halves << 16)
     assert blocks.exponents.tolist() == whole.exponents.tolist()
@@ -191,6 +191,6 @@ def _qsnr(values):
 @pytest.mark.parametrize(("power", "expected"), [
     (12, 5.1), (10, 19.7), (9, 20.4), (0, 20.4), (-4, 20.4), (-6, 19.3), (-8, 18.9), (-9, 16.3), (-10, 10.8)])
 def test_qsnr(power, expected):
-    """Known signal-to-error ratios of Gaussian numbers with various standard deviations, at a tensor scale of 1."""
+    """Gaussian numbers of various standard deviations give known signal-to-error ratios at tensor scale 1."""
     values = np.random.default_rng(1).standard_normal(1 << 18) * 2.0 ** power
     assert abs(_qsnr(values.astype(np.float32)) - expected) < 0.1

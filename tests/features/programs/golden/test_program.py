@@ -10,14 +10,14 @@ SEEDS = range(40)
 
 
 def overlapped(compute, communicate):
-    """Program with compute commands, and transfers that each wait for a number of compute commands."""
+    """Program of compute commands and of transfers that each wait for a number of compute commands."""
     return [[Timed(f"C{n}", cycles, waits=((0, 0),)) for n, cycles in enumerate(compute)],
             [Timed(f"X{n}", cycles, collective=True, waits=((after, 0),))
              for n, (cycles, after) in enumerate(communicate)]]
 
 
 def chunked(sizes):
-    """Program of eight layers of 100 cycles and 64 elements; transfers take 50 cycles plus one per element."""
+    """Eight layers with 100 cycles and 64 elements each; a transfer takes 50 cycles plus one per element."""
     ends = list(itertools.accumulate(sizes))
     return overlapped([100] * 8, [(50 + 64 * size, end) for size, end in zip(sizes, ends, strict=True)])
 
@@ -45,7 +45,7 @@ class TestKnownAnswers:
             ("C0", 0, 10), ("X0", 13, 18), ("C1", 18, 28), ("X1", 31, 36)]
 
     def test_passes(self):
-        """A wait with a lag lets passes overlap; a wait for a pass before the first one ends immediately."""
+        """A wait with a lag lets passes overlap. A wait for a pass before the first ends immediately."""
         queues = [[Timed("C", 10, waits=((1, 2),))], [Timed("X", 25, waits=((1, 0),))]]
         spans = timeline(queues, passes=4, gap=0, delay=0)
         assert [span.start for span in spans if span.queue == 0] == [0, 10, 35, 60]
@@ -71,7 +71,7 @@ class TestKnownAnswers:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_recurrence(seed):
-    """Each span starts at the latest of its lower bounds, which are computed without the model."""
+    """Each span starts at its latest lower bound, computed without the model."""
     generator = np.random.default_rng(seed)
     nodes, passes, count = (int(number) for number in generator.integers(1, 4, 3))
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))
@@ -79,7 +79,7 @@ def test_recurrence(seed):
     queues = []
 
     def remote(index):
-        """Draw a wait for a command of a random node, possibly of this node, or None."""
+        """Draw a wait for a command of a random node (possibly the same node), or None."""
         lag = int(generator.integers(0, 3))
         queue = int(generator.integers(count))
         after = min(index, lengths[queue]) if lag == 0 else lengths[queue]
@@ -90,7 +90,7 @@ def test_recurrence(seed):
         peers = [other for other in range(count) if other != queue]
         queues.append([Timed(f"{queue}.{index}", int(generator.integers(0, 100)),
                              collective=bool(queue == count - 1),
-                             # Waiting only for earlier commands or passes avoids deadlocks.
+                             # Waiting only for earlier commands or passes prevents deadlocks.
                              waits=tuple((int(generator.integers(0, min(index, lengths[other]) + 1)), 0)
                                          if generator.random() < 0.5
                                          else (int(generator.integers(0, lengths[other] + 1)),

@@ -16,7 +16,7 @@ def same(operation, nodes, *, collective=True, waits=(), **fields):
 
 
 def step(nodes, *, wait=True):
-    """Program of one pass: a command stores gradients, and an update follows, with or without a wait."""
+    """One-pass program: a command stores gradients, and then an update runs, with or without a wait."""
     return [[same("COMPUTE", nodes, collective=False, length=LENGTH, state_base=HALF, waits=((1, 1),))],
             [same("LATCH", nodes, collective=False, waits=((0, 0),)),
              same("FUSED_UPDATE", nodes, length=LENGTH, waits=((int(wait), 0),))]]
@@ -34,7 +34,7 @@ def golden(nodes, seed, **options):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 @pytest.mark.parametrize("codec", ["raw", "mx9"])
 def test_an_update_is_the_ring_s(nodes, codec):
-    """Updates with state and master weights divided among their owners equal updates of whole vectors."""
+    """Updates with state and master weights divided among owners equal updates of whole vectors."""
     weights = ring.bits(np.random.default_rng(nodes).standard_normal(LENGTH))
     model = golden(nodes, nodes, weight_codec=CODECS[codec])
     master, state = weights, [np.zeros(LENGTH, dtype=np.uint32)]
@@ -71,7 +71,7 @@ def test_strict_is_an_update(nodes):
 
 
 def test_orders():
-    """All orders of execution give the same weights, unless the update does not wait for the gradients."""
+    """All execution orders give the same weights, unless the update does not wait for the gradients."""
     def weights(seed, *, wait):
         model = golden(3, 11)
         model.run(step(3, wait=wait), passes=3, seed=seed)
@@ -82,7 +82,7 @@ def test_orders():
 
 
 def test_settings_are_those_of_the_latch():
-    """Settings that are written after LATCH do not affect the current pass."""
+    """Settings written after LATCH do not affect the current pass."""
     model = golden(2, 13)
     queues = step(2)
     model.run(queues)
@@ -102,7 +102,7 @@ def test_before_each_pass():
 
 @pytest.mark.parametrize("codec", ["zero_value", "mx9"])
 def test_sums_and_weights(codec):
-    """Reductions, ALL_GATHER and BROADCAST are correct with residuals, block offsets and alternating weights."""
+    """Collectives are correct with residuals, block offsets and alternating weights."""
     nodes, shape = 3, {"length": LENGTH, "block_offset": 2}
     model = golden(nodes, 23, gradient_codec=CODECS[codec])
     generator = np.random.default_rng(29)

@@ -1,4 +1,4 @@
-"""Golden model of layer streaming: sums along the workers, and training layer by layer as on one worker."""
+"""Test the golden model of layer streaming: sums along the workers, and training as on one worker."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def state_of(model):
 
 
 def test_zeros_of_a_block():
-    """In a block of 2^0 to 2^-15, the expected number of elements becomes zero."""
+    """In a block with values from 2^0 to 2^-15, the expected number of elements becomes zero."""
     block = ring.bits(2.0 ** -np.arange(16))
     assert [counts(block, codec).zeros for codec in ("mx4", "mx6", "mx9")] == [13, 11, 8]
     assert counts(block).zeros == 0
@@ -104,7 +104,7 @@ def test_relay_is_resident(layers, workers, rule):
 
 
 def test_words_of_a_microbatch():
-    """An inner layer moves inputs and outputs in its forward pass; inputs and both gradients in backward."""
+    """An inner layer moves inputs and outputs in forward, and inputs and both gradients in backward."""
     host = server(units_of([64, 64, 64, 64, 10]))
     _, moved = streaming_set(host, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)
@@ -124,7 +124,7 @@ def test_formats(codec):
 
 
 def test_microbatches_change_no_gradient():
-    """Gradients of a share are independent of the microbatch size, and equal the gradients of host layers."""
+    """A share's gradients do not depend on the microbatch size, and equal the gradients of host layers."""
     units = units_of([16, 16, 10])
     data = shares(1, 9, inputs=16, classes=10)
     results = []

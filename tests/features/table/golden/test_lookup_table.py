@@ -8,7 +8,7 @@ from sim.golden import planes
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.refusals import refuses
 
-#: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers next to them.
+#: Zeros, infinities, NaNs and subnormal numbers of both signs, and their neighbours.
 CORNERS = np.array([0, 1, 0x0000_0800, 0x0040_0000, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x3FFF_FFFF, 0x7F7F_FFFF,
                     0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
 CORNERS = np.concatenate([CORNERS, CORNERS | 0x8000_0000])
@@ -20,7 +20,7 @@ def gaussian(count=4096, sigma=0.02, seed=0):
 
 
 def known_weights():
-    """4,096 weights with 16 distinct exponents, as the known answers require."""
+    """4,096 weights with 16 distinct exponents, as the expected ratios require."""
     seed = next(seed for seed in range(100) if len(np.unique(gaussian(seed=seed) >> 23 & 0xFF)) == 16)
     return gaussian(seed=seed)
 
@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Formula and encoder give the known ratios; errors are close to known errors of similar weights."""
+    """Formula and encoder give the expected ratios; errors are close to known errors of similar weights."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -78,7 +78,7 @@ def test_32_centroids_reach_three():
 
 
 def test_one_group_by_hand():
-    """Known group: 1.0, -1.5, 0.0, 2.0 in eight bins; exponents 0, 127 and 128 need two bits, and a code has six."""
+    """Hand-checked group of 1.0, -1.5, 0.0 and 2.0: eight bins, 2-bit exponents (0, 127 and 128), 6-bit codes."""
     table = LookupTable(mantissas=8)
     words = table.encode(np.array([1, -1.5, 0, 2], np.float32).view(np.uint32))
     assert words[0] == 128 << 24 | 128 << 16 | 127 << 8 | 0
@@ -95,7 +95,7 @@ def test_one_group_by_hand():
 @pytest.mark.parametrize("centroids", [False, True])
 @pytest.mark.parametrize("mantissas", [8, 32, 128])
 def test_exact_parts(mantissas, centroids):
-    """Exponents, signs, zeros and infinities are exact, and no other number becomes a zero or an infinity."""
+    """Exponents, signs, zeros and infinities are exact; no other number becomes zero or infinite."""
     generator = np.random.default_rng(mantissas)
     elements = np.concatenate([CORNERS, generator.integers(0, 1 << 32, 20_000, dtype=np.uint32), gaussian()])
     table = LookupTable(mantissas=mantissas, centroids=centroids)
@@ -123,7 +123,7 @@ def test_bins_are_bounded(mantissas):
 
 
 def test_bf16_is_without_loss():
-    """With 128 bins, one for each fraction of bfloat16, all 65,536 encodings are restored."""
+    """With 128 bins, one per bfloat16 fraction, all 65,536 encodings are restored."""
     elements = np.arange(1 << 16, dtype=np.uint32)
     table = LookupTable(format=BF16, mantissas=128)
     np.testing.assert_array_equal(table.decode(table.encode(elements)), elements)
@@ -131,7 +131,7 @@ def test_bf16_is_without_loss():
 
 
 def test_bf16_against_ml_dtypes():
-    """Decoded bfloat16 weights differ from the originals by at most half a bin."""
+    """Decoded bfloat16 weights are within half a bin of the originals."""
     weights = (np.random.default_rng(1).standard_normal(4096) * 0.02).astype(ml_dtypes.bfloat16)
     table = LookupTable(format=BF16, mantissas=16)
     decoded = table.decode(table.encode(weights.view(np.uint16))).astype(np.uint16).view(ml_dtypes.bfloat16)
@@ -141,7 +141,7 @@ def test_bf16_against_ml_dtypes():
 
 @pytest.mark.parametrize("format", [FP32, BF16])
 def test_nearest_centroid(format):
-    """The chosen centroid is the nearest, up to the precision of the compared bits."""
+    """The chosen centroid is the nearest one, up to the precision of the compared bits."""
     table = LookupTable(format=format, mantissas=16, centroids=True)
     generator = np.random.default_rng(1)
     for _ in range(20):
@@ -154,7 +154,7 @@ def test_nearest_centroid(format):
 
 
 def test_loaded_centroids():
-    """Packets with and without centroids decode equally; before a load all centroids are zero."""
+    """Packets with and without centroids decode identically; before a load, all centroids are zero."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
     centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)

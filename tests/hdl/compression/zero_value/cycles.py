@@ -1,4 +1,4 @@
-"""Golden models of every cycle of encoder and decoder: recurrences over beats and words.
+"""Cycle-accurate golden models of encoder and decoder, as recurrences over beats and words.
 
 A beat is accepted as soon as it is valid and there is room.
 """
@@ -10,36 +10,36 @@ from sim.golden.zero_value import GROUP
 
 
 class _Input:
-    """Input register; a beat leaves it when there is room."""
+    """Input register; a beat leaves it as soon as there is room."""
 
     def __init__(self, count, willing):
         self.feed, self._free = Feed(count, willing), 0
 
     def accept(self, room):
-        """Cycle when the next beat leaves the register, at or after the given cycle."""
+        """Return the cycle when the next beat leaves the register, not before ``room``."""
         self._free = max(self.feed.accept(self._free) + 1, room)
         return self._free
 
     def repeat(self, room):
-        """Process the beat in the register once more, and return the cycle of this."""
+        """Process the beat in the register once more and return the cycle."""
         self._free = max(self._free + 1, room)
         return self._free
 
     def trace(self, room, output):
-        """Return the handshakes of all cycles; to be called after the last beat."""
+        """Return the handshakes of all cycles; call this after the last beat."""
         self.accept(room)
         return Trace(self.feed.valid, self.feed.ready, output.offered >= 0, output.offered)
 
 
 def trace_encoder(elements, keep, last, *, depth, willing, ready):
-    """Trace every cycle of an encoder that holds ``depth`` beats in addition to the beat in its output stage."""
+    """Trace all cycles of an encoder that holds ``depth`` beats plus one in its output stage."""
     present = (np.where(keep, elements, 0).astype(np.uint32) & 0x7FFF_FFFF) != 0
     beats = GROUP // present.shape[1]
     source, output = _Input(len(present), willing), Output(ready)
-    fetched = []  # per stored beat, the cycle when it leaves the memory
-    exhausted = 0  # when the beat in the output stage is done
+    fetched = []  # for each stored beat, the cycle when it leaves the memory
+    exhausted = 0  # cycle when the beat in the output stage is done
     masked = -1  # when the last mask was loaded
-    group = []  # stored beats of this group, each with its cycle and its non-zero elements
+    group = []  # stored beats of this group, with their cycles and numbers of non-zero elements
     beat = 0
 
     def room():
@@ -67,10 +67,10 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
 
 
 def trace_decoder(words, *, lanes, depth, willing, ready):
-    """Trace every cycle of a decoder of whole groups, with room for ``depth`` beats and a beat being collected."""
+    """Trace all cycles of a decoder of whole groups that holds ``depth`` beats plus one being collected."""
     source, output = _Input(len(words), willing), Output(ready)
     taken = []  # per stored beat, the cycle when it leaves the memory
-    opened = -1  # cycle in which the last group's mask was consumed to output the group
+    opened = -1  # cycle when the last group's mask was consumed to output the group
     closed = 0  # cycle when the last beat of that group was loaded
     start = 0
     while start < len(words):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Streams of elements and of groups without zeros, for tests of the encoder, adder and decoder."""
+"""Streams of elements and of groups without zeros, for testing the encoder, adder and decoder."""
 
 import functools
 
@@ -29,14 +29,14 @@ def unit_of(kind, lanes=None):
 
 
 def random_elements(generator, count, density):
-    """Canonical gradients: any bits except -0.0 and non-canonical NaNs."""
+    """Canonical gradients: arbitrary bits except -0.0 and non-canonical NaNs."""
     elements = floating.add(generator.integers(0, 1 << 32, count, dtype=np.uint32), 0)
     elements[generator.random(count) >= density] = 0
     return elements
 
 
 def random_vectors(generator, total):
-    """Vectors of varying lengths, with densities that change within and between them."""
+    """Vectors of various lengths, with densities that vary within and between them."""
     vectors = []
     while sum(map(len, vectors)) < total:
         pieces = [random_elements(generator, int(generator.integers(1, 80)), generator.choice(DENSITIES))
@@ -46,7 +46,7 @@ def random_vectors(generator, total):
 
 
 def vectors_of(density):
-    """Vectors of one density, or with groups of all densities if ``density`` is ``mixed``."""
+    """Vectors with one density, or with groups of all densities if ``density`` is ``mixed``."""
     generators = map(np.random.default_rng, range(20))
     if density != "mixed":
         return [random_elements(generator, 320, density) for generator in generators]
@@ -61,7 +61,7 @@ def taken_of(trace, layout, name="o"):
 
 
 def run_encoder(lanes, vectors, *, seed=1, spare=100):
-    """Run an encoder without stalls; return its words, their ``last`` and their cycles."""
+    """Run an encoder without stalls; return its words, ``last`` flags and cycles."""
     rows, keep, last = as_rows(vectors, lanes, np.random.default_rng(seed))
     words = np.concatenate([model.encode(vector) for vector in vectors])
     unit = unit_of(Encoder, lanes)
@@ -82,7 +82,7 @@ def run_decoder(lanes, streams, *, seed=1, spare=100):
 
 
 def run_adder(a, b, *, stall=None, seed=1):
-    """Run an adder for the length of the stall patterns; return words, their ``last``, their cycles and the trace."""
+    """Run an adder for the length of the stall patterns; return words, ``last`` flags, cycles and trace."""
     unit = unit_of(Adder)
     unit.reset()
     if stall is None:

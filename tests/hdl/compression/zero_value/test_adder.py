@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sums of packets without zeros: hdl/compression/zero_value/adder.py."""
+"""Addition of zero-value compressed packets: hdl/compression/zero_value/adder.py."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def test_adder_known():
     data, last, _, trace = run_adder([model.encode(KNOWN_A)], [model.encode(KNOWN_B)])
     assert data.tolist() == [0b0100_1100, *bits_of([2, 1, 8])]
     assert last.tolist() == [0, 0, 0, 1]
-    # Positions 1, 2, 3 and 6 have values; the sum at position 1 is zero.
+    # Values are at positions 1, 2, 3 and 6, and the sum at position 1 is zero.
     assert (trace["position"].sum(), trace["added"].sum(), trace["error"].sum()) == (4, 1, 0)
 
 
@@ -58,12 +58,12 @@ def test_adder_latency(positions):
     # A group with a single value takes one cycle more than its mask.
     assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
 
-#: Groups are written while later ones are read, so only the last group, at most 33 words, exceeds the bound.
+#: Groups are written while later groups are read, so only the last group, at most 33 words, exceeds the bound.
 ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
 def check_rate(a, b, note=""):
-    """Check that the adder needs one cycle per position and one per mask."""
+    """Check that the adder takes one cycle per nonzero position and one per mask."""
     data, last, when, trace = run_adder([a], [b])
     np.testing.assert_array_equal(data, model.add(a, b), note)
     np.testing.assert_array_equal(last, np.arange(len(data)) == len(data) - 1, note)
@@ -74,14 +74,14 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """The adder reaches its throughput at any density and across consecutive groups."""
+    """Throughput is one cycle per position and mask at any density, also across consecutive groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
 def test_adder_throughput_of_bursts(zeros):
-    """Groups of zeros after a dense group pass at the rate of the output."""
+    """Zero groups after a dense group pass at the output rate."""
     vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
     vector.reshape(20, -1)[:, GROUP:] = 0
     check_rate(model.encode(vector), model.encode(vector))
@@ -102,7 +102,7 @@ def test_adder_is_dense():
 
 
 def _pairs(generator, total):
-    """Streams of equal lengths to add; some elements cancel."""
+    """Pairs of streams of equal length, some of them with cancelling elements."""
     a = random_vectors(generator, total)
     b = []
     for vector in a:
@@ -111,7 +111,7 @@ def _pairs(generator, total):
         b.append(np.where(cancelling & (vector != 0), vector ^ 0x8000_0000, other))
     return [[model.encode(vector) for vector in vectors] for vectors in (a, b)]
 
-#: Patterns for three streams, so that any two streams have every pair of patterns.
+#: Stall patterns for three streams, chosen so that any two streams see every pair of patterns.
 _PAIRS = [(a, b, STALLS[(STALLS.index(a) + STALLS.index(b)) % len(STALLS)]) for a in STALLS for b in STALLS]
 
 
@@ -133,7 +133,7 @@ def test_adder_values(a_source, b_source, sink):
 
 
 def test_adder_corners():
-    """All pairs of infinities, NaNs, subnormal numbers and cancelling values are added correctly."""
+    """All pairs of infinities, NaNs, subnormals and cancelling values are added correctly."""
     corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000], np.uint32)
     corners = np.unique(np.concatenate([corners, corners[1:] | 0x8000_0000, [np.uint32(0x7FC0_0000)]]))
     a, b = (model.encode(values.reshape(-1)) for values in np.meshgrid(corners, corners))
@@ -160,7 +160,7 @@ def test_adder_format():
     (EMPTY, TWO, ONE.tolist()),
     (EMPTY, np.zeros(3, np.uint32), [0]),
     (ONE, ONE[:2], [0b01, 0x4000_0000]),  # stream ends before its second value
-    (ONE, ONE[:1], [0]),  # stream ends after a mask that announces values
+    (ONE, ONE[:1], [0]),  # stream ends after a mask that announces more values
     (ONE[:1], ONE[:1], [0]),
     (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
     (TWO, TWO[:4], [*DOUBLED, 0]),
@@ -176,7 +176,7 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Streams cut at any point give one well-formed sum per pair, and an error unless both streams are complete."""
+    """Streams cut at any point give one well-formed sum per pair, with an error unless both are complete."""
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)

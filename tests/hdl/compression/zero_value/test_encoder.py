@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Encoding of elements to groups without zeros: hdl/compression/zero_value/encoder.py."""
+"""Zero-value encoding of groups: hdl/compression/zero_value/encoder.py."""
 
 import functools
 
@@ -71,7 +71,7 @@ test_cocotb = BENCH.cocotb([(4,)], cut=50, drive=functools.partial(_drive, total
 @pytest.mark.parametrize("density", [*DENSITIES, "mixed"])
 @pytest.mark.parametrize("lanes", LANES)
 def test_encoder_throughput(lanes, density):
-    """Every group takes max(32 / lanes, 1 + non-zeros) cycles, after the first group has been collected."""
+    """Throughput is one group per max(32 / lanes, 1 + non-zeros) cycles, after the first group."""
     vectors = vectors_of(density)
     words = np.concatenate([model.encode(vector) for vector in vectors])
     data, _, when = run_encoder(lanes, vectors)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The loader of codebooks: hdl/ring/parts/codebook.py."""
+"""Codebook loader: hdl/ring/parts/codebook.py."""
 
 import random
 
@@ -15,7 +15,7 @@ WORDS = 32
 
 @pytest.mark.parametrize(("lanes", "stalls"), [(4, False), (4, True), (1, True)])
 def test_load(lanes, stalls):
-    """All bounds and then all centroids are delivered once, despite stalls of memory and units, before ``done``."""
+    """All bounds, then all centroids are delivered once before ``done``, despite stalls on both sides."""
     generator = random.Random(lanes + 7 * stalls)
     case = f"seed {lanes + 7 * stalls}"
     unit, m = CodebookLoader(words=WORDS, lanes=lanes), Module()

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Descriptions of the datapath's parts: hdl/ring/parts/part.py and registry.py.
+"""Tests of the datapath part descriptions: hdl/ring/parts/part.py and registry.py.
 
-The behaviour of parts is tested on whole rings, in tests/host/driver/test_ring.py and the codec tests next to it.
+The parts' behaviour is tested on complete rings, in tests/host/driver/test_ring.py and the codec tests there.
 """
 
 import dataclasses
@@ -43,13 +43,13 @@ def instruction(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name):
-    """The codec, master weights and residuals of a node are separate datapath parts."""
+    """Codecs, master weights and residuals are separate datapath parts."""
     assert [part.name for part in parts(CONFIGS[name])] == NAMES[name]
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """The ring reads each memory that it uses, and writes each of them unless only the host writes it."""
+    """The ring has a read port for each memory it uses, and a write port unless only the host writes that memory."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only nodes with a weight codec have setup fields for decoding. Decoded sums have their own sequence, which ends
-    with the last sums instead of a gather."""
+    """Only nodes with a weight codec have setup fields for decoding. Decoded sums follow a separate sequence that
+    ends with the final sums instead of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
@@ -93,7 +93,7 @@ def test_errors():
 
 
 def test_example():
-    """The example in the interface's documentation is a part that elaborates, and can replace the residual."""
+    """The example part in the interface's documentation elaborates and can replace the residual."""
     names = vars(contract) | {each.__name__: each for each in (
         Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
     exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)

@@ -27,7 +27,7 @@ def test_kmeans():
 
 
 def test_kmeans_is_settled():
-    """After convergence, each centroid is the mean of the numbers that are nearest to it."""
+    """After convergence, each centroid is the mean of the numbers nearest to it."""
     values = np.random.default_rng(1).standard_normal(2_000)
     centroids = kmeans(values, 16)
     nearest = np.abs(values[:, np.newaxis] - centroids).argmin(axis=1)
@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """Even if equidistant initial centroids are far from all numbers, each one finally represents a number."""
+    """Even if equidistant initial centroids are far from all numbers, each ends up representing a number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
@@ -59,7 +59,7 @@ def test_mantissa_centroids():
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     centroids = mantissa_centroids(weights, table)
     assert (np.diff(centroids.astype(np.int64)) > 0).all()
-    # Fractions are nearly uniform, so their centroids are too.
+    # Fractions are almost uniformly distributed, so their centroids are too.
     np.testing.assert_allclose(centroids / (1 << 23), (np.arange(16) + 0.5) / 16, atol=0.04)
     few = mantissa_centroids(np.array([0x3F80_0005, 0x3F80_0000, 0x7F80_0001, 0]), table)
     assert few.tolist() == list(range(16))
@@ -69,7 +69,7 @@ def test_mantissa_centroids():
 
 
 def test_weight_centroids():
-    """The result has the requested number of centroids in ascending order, fitted to the finite weights."""
+    """The result has the requested number of centroids, ascending and fitted to the finite weights."""
     assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
     assert weight_centroids([], 4).tolist() == [0] * 4
     assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
@@ -79,7 +79,7 @@ def test_weight_centroids():
 
 @pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
 def test_bounds_are_those_of_the_model(name):
-    """Bounds agree with an independent method for centroids of all kinds, even if some are equal or zero."""
+    """Bounds match an independent method for all kinds of centroids, including equal and zero ones."""
     codec = WEIGHT_CODECS[name]
     count = codec.centroids
     for seed in range(20):
@@ -132,7 +132,7 @@ def test_codebook():
 
 
 def test_gradient_of_centroids():
-    """A centroid's gradient is the sum of its weights' gradients, and an unused centroid stays unchanged."""
+    """A centroid's gradient is the sum of its weights' gradients; an unused centroid stays unchanged."""
     codebook = Codebook(np.array([1, 2, 3, 4], np.float32), np.array([[0, 0, 2], [2, 2, 1]]))
     gradient = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     assert codebook.gradient(gradient).tolist() == [3, 6, 12, 0]
@@ -145,7 +145,7 @@ def test_gradient_of_centroids():
 
 
 def test_training_with_a_shared_table():
-    """Training a linear digit classifier with 640 weights that share 16 values changes only these values."""
+    """Training a linear digit classifier with 640 weights that share 16 values updates only the values."""
     dataset = digits()
     generator = np.random.default_rng(0)
     weights = np.zeros((64, 10), np.float32)
@@ -168,7 +168,7 @@ def test_training_with_a_shared_table():
     codebook = Codebook.of(weights, 16)
     before = loss(codebook.weights)
 
-    # With all examples in each step, training only the table reduces the loss in every step.
+    # With full-batch steps, training only the table reduces the loss in every step.
     trained, losses = codebook, [before]
     for _ in range(5):
         trained = trained.stepped(gradient(trained.weights, dataset.train_x, dataset.train_y), 0.002)
@@ -176,13 +176,13 @@ def test_training_with_a_shared_table():
     assert (np.diff(losses) < 0).all()
     assert trained.indices is codebook.indices
     assert (trained.centroids != codebook.centroids).all()
-    # In a step, each centroid moves by the learning rate times the sum of its weights' gradients.
+    # In each step, a centroid moves by the learning rate times the sum of its weights' gradients.
     gradients = gradient(codebook.weights, dataset.train_x, dataset.train_y)
     stepped = codebook.stepped(gradients, 0.002)
     for index, centroid in enumerate(codebook.centroids):
         moved = centroid - np.float32(0.002) * np.float32(gradients[codebook.indices == index].sum(dtype=np.float64))
         assert stepped.centroids[index] == pytest.approx(moved, rel=1e-6)
-    # Refreshed centroids are the means of their weights, and assignments are unchanged.
+    # Refreshed centroids are the means of their weights; the assignments do not change.
     refreshed = dataclasses.replace(stepped, centroids=codebook.centroids).refreshed(weights)
     assert refreshed.indices is codebook.indices
     assert loss(refreshed.weights) == pytest.approx(before, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Weights sent through tables and centroids loaded by the host: values, words, loading, and errors."""
+"""Test weights sent through tables and host-loaded centroids: values, words, loading and errors."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """Expected state of a ring; with a table, the signs and exponents of all weights are exact."""
+    """Expected state of a ring. With a table, signs and exponents of all weights are exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -45,7 +45,7 @@ class Reference(rings.Reference):
 
 
 def update(ring, reference, generator):
-    """Run a fused update with random gradients, on the ring and in the reference."""
+    """Run a fused update with random gradients, both on the ring and in the reference model."""
     length = len(reference.master)
     gradients = random(generator, (ring.nodes, length)) * (generator.random((ring.nodes, length)) < 0.6)
     ring.settings.write(SETTINGS)
@@ -61,7 +61,7 @@ class TestValues:
     @both
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_lengths(self, name, nodes):
-        """With centroids fitted to the weights, values and words match the model for all lengths."""
+        """If the centroids were fitted to the weights, values and words match the model for all lengths."""
         with open_nodes(name, nodes) as (ring, _):
             for length in (0, 1, 33, 500, 1000 if nodes > 1 else 512):
                 generator = np.random.default_rng(100 * nodes + length)
@@ -75,7 +75,7 @@ class TestValues:
 
     @both
     def test_nothing_loaded(self, name):
-        """If no codebook is loaded, all centroids are zero, so weights become powers of two or zeros."""
+        """With no codebook loaded, all centroids are zero, so every weight becomes a power of two or zero."""
         weights = random(np.random.default_rng(1), 300)
         with open_nodes(name, 2) as (ring, _):
             reference = Reference(ring, weights)
@@ -86,11 +86,11 @@ class TestValues:
             update(ring, reference, np.random.default_rng(2))
 
     def test_numbers_of_all_kinds_through_tables(self):
-        """Zeros and infinities are exact, subnormal numbers do not become zero, and NaNs remain NaNs."""
+        """Zeros and infinities are exact, subnormals do not become zero, and NaNs stay NaNs."""
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Segments with only corner cases, with 64 exponents, with one exponent, and with a few corner cases.
+        # Segments that consist of corner cases only, with 64 exponents, with one exponent, and with few corner cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -107,7 +107,7 @@ class TestValues:
                 ring.collectives.fused_update(len(weights))
                 reference = Reference(ring, weights, centroids=centroids)
                 reference.step(np.zeros((nodes, len(weights)), np.float32), settings)
-                # The optimizer quiets NaNs, and tables leave special numbers unchanged.
+                # The optimizer quiets NaNs; tables pass special values through unchanged.
                 reference.compare(f"{nodes=}")
                 decoded = ring.memory.read_weights(len(weights))[0]
                 master = golden.floats(reference.master)
@@ -116,7 +116,7 @@ class TestValues:
                 assert ((decoded == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
-        """Infinities and NaNs map to the outermost centroids, numbers midway between two to the lower one."""
+        """Infinities and NaNs map to the outermost centroids. Ties go to the lower centroid."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
         special = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
@@ -136,7 +136,7 @@ class TestValues:
 class TestLoading:
     @both
     def test_codebook_memory(self, name):
-        """All nodes store the bounds, a zero word and the centroids in the memory after the master weights."""
+        """All nodes store the bounds, a zero word and the centroids after the master weights in memory."""
         with open_nodes(name, 2) as (ring, _):
             centroids = codebook(name, random(np.random.default_rng(1), 500))
             ring.memory.write_codebook(centroids)
@@ -167,7 +167,7 @@ class TestLoading:
                     reference.bind(centroids)
 
     def test_written_during_an_update(self):
-        """If a codebook is written while an update sends words, it is used only from the next update on."""
+        """A codebook written while an update is sending words takes effect in the next update."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):
@@ -202,7 +202,7 @@ class TestLoading:
 
 @both
 def test_random_damage_never_hangs(name):
-    """After random damage, weights have old or new values, and the next command reloads the codebook."""
+    """After random damage, each weight is old or new, and the next command reloads the codebook."""
     generator = np.random.default_rng(11)
     length = 900
     weights = random(generator, length)
@@ -218,7 +218,7 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # Damage the gather in all runs except the first ones.
+            # In all but the first three runs, damage the gather phase.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
@@ -237,7 +237,7 @@ def test_random_damage_never_hangs(name):
 class TestTraining:
     @both
     def test_training(self, name):
-        """All bits of all nodes agree after every step, with new codebooks during the run."""
+        """All nodes agree bit for bit after every step, including steps that change the codebook."""
         config = TrainingConfig(epochs=1, hidden=(), refresh=5, optimizer=SGD(learning_rate=0.5))
         with open_nodes(name, 4, host_port=False) as (ring, _):
             training = train(ring, digits(), config)
@@ -249,7 +249,7 @@ class TestTraining:
         assert training.steps[-1].loss < training.steps[0].loss
 
     def test_beside_gradients_through_a_codec(self):
-        """Training with coded gradients and coded weights; codebook and residuals are in separate memories."""
+        """Train with coded gradients and weights. The codebook and the residuals use separate memories."""
         with open_nodes("table32", 4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True

@@ -1,4 +1,4 @@
-"""Linear layers with tables of centroids, compared with dense layers and finite differences."""
+"""Linear layers with centroid tables, compared with dense layers and finite differences."""
 
 
 import numpy as np
@@ -31,9 +31,9 @@ def test_shapes():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dense_layer(seed):
-    """Outputs and gradients match a dense layer; a centroid's gradient is the sum of its weights' gradients.
+    """Outputs and gradients match a dense layer; a centroid's gradient sums its weights' gradients.
 
-    The order of additions differs from the dense layer's, and so do the last bits.
+    Additions are in a different order than in the dense layer, so the last bits differ.
     """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)
@@ -50,7 +50,7 @@ def test_dense_layer(seed):
 
 
 def test_finite_differences():
-    """Gradients of each centroid and bias match finite differences in float64."""
+    """Gradients of every centroid and bias match finite differences in float64."""
     _, layer, parameters, x, upstream = _layer(4, dtype=np.float64)
     gradients = {name: np.zeros_like(value) for name, value in parameters.items()}
     layer.backward(upstream, x, parameters, gradients)
@@ -66,7 +66,7 @@ def test_finite_differences():
 
 
 def test_shared():
-    """A perceptron with at most 16 distinct weights per layer has the same scores when these are stored in tables."""
+    """A perceptron with at most 16 distinct weights per layer gives the same scores from tables."""
     generator = np.random.default_rng(1)
     dense = perceptron(12, (9,), 5)
     for views in dense.views(dense.parameters):

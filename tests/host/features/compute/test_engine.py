@@ -1,4 +1,4 @@
-"""Training on golden nodes that compute: results bit-identical to the host's, words written, and rejected runs."""
+"""Training on golden nodes that compute: results match the host's, words written, rejected runs."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ class TestSameBits:
     @pytest.mark.parametrize("overlap", ["none", None])
     @pytest.mark.parametrize("check", [True, False])
     def test_as_on_the_host(self, few, plain, overlap, check):
-        """Weights, momenta, losses and accuracies equal those computed on the host."""
+        """Weights, momenta, losses and accuracies equal the host's."""
         other, expected = plain
         ring = engine_ring(3)
         training = train(ring, few, dataclasses.replace(CONFIG, overlap=overlap, check=check))
@@ -59,7 +59,7 @@ class TestSameBits:
         assert training.bit_exact is (True if check else None)
 
     def test_default_layers(self, data):
-        """The README's model trains to the same weights if each layer is padded to whole groups."""
+        """The README's model trains to the same weights with each layer padded to whole groups."""
         config = TrainingConfig(max_steps=3, compute="node", overlap="none")
         ring, other = engine_ring(4), GoldenRing(4)
         training = train(ring, data, config)
@@ -79,7 +79,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.master, other.master)
 
     def test_density(self, few):
-        """With a density, the host sends commands one by one, since nodes drop elements before each update."""
+        """With a density, the host sends commands individually, since nodes drop elements before each update."""
         config = dataclasses.replace(CONFIG, density=0.3, overlap=None, optimizer=create(OptimizerName.ADAM))
         ring, other = engine_ring(2), GoldenRing(2)
         training = train(ring, few, config)
@@ -90,7 +90,7 @@ class TestSameBits:
 
 class TestSteps:
     def test_words(self, few):
-        """In each step the host writes inputs and labels but no gradients; the lists are written only once."""
+        """In each step the host writes inputs and labels but no gradients; lists are written only once."""
         ring = engine_ring(3)
         written = written_to(ring)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
@@ -124,7 +124,7 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """Batches of 17, 17 and 16 examples give shares of two sizes; each change loads new programs."""
+        """Batches of 17, 17 and 16 examples give two share sizes; each change of size loads new programs."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
@@ -132,7 +132,7 @@ class TestSteps:
         assert all(step.compute_cycles is None for step in training.steps)  # not modelled
 
     def test_measurement(self, few):
-        """The test set is classified in several passes, and a node may have no examples in the last one."""
+        """The test set is classified in several passes; a node may have no examples in the last one."""
         ring = engine_ring(7)
         config = dataclasses.replace(CONFIG, batch=7, max_steps=1)
         training = train(ring, few, config)
@@ -209,7 +209,7 @@ class TestDivergence:
 
 class TestNodes:
     def test_room(self, data):
-        """The engine has enough rows for the multiply-adds; the activation memory is doubled if necessary."""
+        """The engine has enough rows for the multiply-adds; the activation memory is doubled if needed."""
         task = Classifier(data, (64,), align=GROUP)
         config = TrainingConfig(compute="node")
         engine = engine_node(NodeConfig(), task, config, nodes=4)
@@ -249,7 +249,7 @@ class TestNodes:
         node = engine_node(NodeConfig(), task, config, nodes=4)
         refuses("Layers must each take whole groups of 32 elements for nodes that compute, 4,832 in all, not 4,810",
                 check_run, node, Classifier(data, (64,)), config, nodes=4)
-        # If nodes have only one queue, the driver sends the commands of a program one by one.
+        # If nodes have only one queue, the driver sends a program's commands one by one.
         check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):

@@ -1,4 +1,4 @@
-"""Training on Verilated nodes that compute: bit-identical results, words written, and rejected lists."""
+"""Training on Verilated compute nodes: bit-identical results, words written, and rejected lists."""
 
 import collections
 import dataclasses
@@ -32,11 +32,11 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: A word that never occurs as a result.
+#: A word that never occurs in results.
 POISON = np.uint32(0x7FC0_0001)
-#: Time-out in cycles for a queue that waits for the other queue.
+#: Timeout in cycles for a queue that waits for the other queue.
 TIMEOUT = 40_000
-#: Layers of 544 and 96 elements, alternating shares of 8 and 7 examples, and a codebook refresh in between.
+#: Layers of 544 and 96 elements, shares alternating between 8 and 7 examples, with a codebook refresh.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -57,14 +57,14 @@ def train(ring, task, config):
 
 
 def contents(ring, length):
-    """Bits of the weights, master weights and momenta of all nodes."""
+    """Return the bits of the weights, master weights and momenta of all nodes."""
     vectors = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
     return [vector.view(np.uint32) for vector in vectors]
 
 
 def test_same_bits(task):
-    """Weights, masters, momenta, losses and accuracies equal those computed on the host, with every schedule and
-    without one. A step takes the sum of the cycles of its parts."""
+    """Weights, master weights, momenta, losses and accuracies equal the host's, with every schedule and without one.
+    The cycles of a step are the sum over its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
@@ -82,8 +82,8 @@ def test_same_bits(task):
 
 
 def test_tables(data, task):
-    """Tables of centroids that nodes train with products of indices are bit-identical to tables trained on the host,
-    with and without a schedule, and each output takes 16 multiplications."""
+    """Centroid tables trained on the nodes with index products are bit-identical to tables trained on the host, with
+    and without a schedule, and each output takes 16 multiplications."""
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
@@ -100,12 +100,12 @@ def test_tables(data, task):
                 assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 7 examples cost the same as shares of 8, and 10 outputs cost the same as 12.
+        # Shares of 7 examples cost as much as shares of 8, and 10 outputs as much as 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
 class Counted:
-    """A transport that counts the payload words of requests by opcode."""
+    """A transport that counts request payload words by opcode."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -121,7 +121,7 @@ class Counted:
 
 
 def test_words_to_a_node(task, monkeypatch):
-    """All words sent to a node in a step are inputs, labels, a setting, or the program."""
+    """A node receives only inputs, labels, a setting and the program in each step."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
     with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
         run = make_trainer(ring, task, config)
@@ -142,9 +142,9 @@ def test_words_to_a_node(task, monkeypatch):
                 again = examples != before[0][rank]
                 programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
-                # The learning rate is written in every step, but the number of examples only if it changes.
+                # The learning rate is written in every step, but the number of examples only when it changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Four lists of sixteen words each are loaded only if a node's number of examples has changed.
+                # Four lists of sixteen words each are loaded only when a node's number of examples changes.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3
@@ -152,7 +152,7 @@ def test_words_to_a_node(task, monkeypatch):
 
 
 def test_refused_list(task):
-    """A damaged list ends the run immediately, and the error gives the node and the instruction number."""
+    """A damaged list ends the run immediately; the error names the node and the instruction."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
@@ -169,7 +169,7 @@ def test_refused_list(task):
 
 
 def test_dead_read(task):
-    """If a list reads the first layer's output under another buffer's number, the run ends, and the error gives the
+    """If a list reads the first layer's output with the wrong buffer number, the run ends, and the error names the
     node, the instruction and the row."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
@@ -192,8 +192,8 @@ def test_dead_read(task):
 
 
 def test_another_plan(task, monkeypatch):
-    """Lists that do not match their memory plan, or were not written together with it, are rejected before any word
-    is sent to a node."""
+    """Lists that do not match their memory plan, or were written separately from it, are rejected before any word is
+    sent to a node."""
     units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = differentiator_of(ring, task, CONFIG)
@@ -221,7 +221,7 @@ def test_another_plan(task, monkeypatch):
 
 
 def test_activations_and_gradients(task):
-    """After each of three steps, all nodes hold every activation and gradient of the golden engine."""
+    """After each of three steps, every node holds all activations and gradients of the golden engine."""
     config = dataclasses.replace(CONFIG, refresh=100)
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):

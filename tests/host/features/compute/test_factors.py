@@ -1,4 +1,4 @@
-"""Tiling factors of matrix products are legal for any number of examples up to the given maximum."""
+"""Tiling factors of matrix products are legal for any number of examples up to the maximum."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Lists of a perceptron: the golden engine computes the model's gradients and losses; rejected lists."""
+"""Perceptron lists: the golden engine computes the model's gradients and losses; rejected lists."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from sim.golden.features.compute.compute import Engine
 from tests.refusals import refuses
 
 WORDS = 8192
-#: Number of centroids for which the engines are built.
+#: Number of centroids that the engines are built for.
 CENTROIDS = 16
 
 
@@ -27,7 +27,7 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Memories that hold the parameters and the lists; words that the lists will write are initially NaN."""
+    """Return memories with the parameters and the lists; words to be written by the lists start as NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
@@ -38,7 +38,7 @@ def memories_of(model, lists, words=WORDS):
 
 
 def give(memories, lists, x, labels):
-    """Write a batch in the same way as the host."""
+    """Write a batch the way the host does."""
     places = lists.places
     rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
     rows[:, :x.shape[1]] = x
@@ -47,7 +47,7 @@ def give(memories, lists, x, labels):
 
 
 def run(memories, lists, array, length):
-    """Run all lists and return the details of the resulting events."""
+    """Run all lists and return the details of the events they produce."""
     engine, details = engine_of(array), []
     for command in lists.commands:
         outcome = engine.run(memories, base=command.fields["weight_base"], length=length)
@@ -65,7 +65,7 @@ def run(memories, lists, array, length):
     ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
 ], ids=str)
 def test_are_the_model(widths, array, most, batches):
-    """Losses and all gradients match the model bit for bit, for several batch sizes and any values."""
+    """Losses and all gradients match the model bit for bit, for several batch sizes and arbitrary values."""
     inputs, *hidden, outputs = widths
     layers = layers_of(widths)
     model = perceptron(inputs, hidden, outputs, align=GROUP, operands=array.operands)
@@ -89,7 +89,7 @@ def test_are_the_model(widths, array, most, batches):
 
 
 def shared_layers(model, centroids=CENTROIDS):
-    """Layers of a model with tables, with the addresses of their parameters."""
+    """Return the layers of a model with tables, including the addresses of their parameters."""
     layers, base = [], 0
     for number, layer in enumerate(model.layers[::2], start=1):
         outputs, inputs = layer.codebook.indices.shape
@@ -103,7 +103,7 @@ def shared_layers(model, centroids=CENTROIDS):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
     ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
 def test_tables(widths, array, most, batches):
-    """Layers with tables of k centroids match the model's losses and gradients, and take k products per output."""
+    """Layers with tables of k centroids match the model and take k products per output."""
     inputs, *hidden, outputs = widths
     generator = np.random.default_rng(1)
     for seed, count in enumerate(batches):
@@ -120,7 +120,7 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward passes and table gradients compute outputs; backward passes compute inputs of inner layers.
+        # Forward passes and table gradients compute outputs; backward passes compute inner-layer inputs.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -134,7 +134,7 @@ def test_tables_are_whole_rows():
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_regions_are_true(tables):
-    """A command changes only regions declared as written, and depends only on regions declared as read."""
+    """A command changes only regions declared as written and depends only on regions declared as read."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)
@@ -171,10 +171,10 @@ def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # Lengths in instructions, including END; a group of 32 words holds two instructions.
+    # Instruction lengths, including END; a group of 32 words holds two instructions.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
-    # Scores have no separate buffer: they share the buffer of the hidden layer's gradients.
+    # Scores have no buffer of their own: they share the buffer of the hidden layer's gradients.
     assert lists.end == 30 * (64 + 64 + 64) + 384 + 32 + 32 + len(lists.words)
 
 

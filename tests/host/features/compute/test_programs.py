@@ -1,4 +1,4 @@
-"""Programs with compute commands give equal weights under every schedule and in every order."""
+"""Programs with compute commands give the same weights under every schedule and in every order."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def compiled(schedule, lists, lengths=SHARES):
 
 @pytest.mark.parametrize("schedule", ["none", "strict", "layers", "chunks:2"])
 def test_a_step_is_that_of_the_host(model, schedule):
-    """Steps run by a program match the weights and losses of fused updates with gradients from the host."""
+    """Steps run by a program match fused updates that use gradients computed on the host."""
     layers = layers_of(WIDTHS)
     lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS)
     program = compiled(schedule, lists)
@@ -66,8 +66,8 @@ def test_a_step_is_that_of_the_host(model, schedule):
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])
 def test_passes_that_overlap(model, behind):
-    """In each pass, layers use the newest weights, or weights that are one update older, as on the host. Even and odd
-    passes use separate addresses for inputs, labels and lists."""
+    """Layers use the newest weights, or weights one update older, exactly as on the host. Even and odd passes use
+    separate addresses for inputs, labels and lists."""
     layers = layers_of(WIDTHS)
     distance = 1024
     copies = Copies(layers=behind, distance=distance)
@@ -105,11 +105,11 @@ def test_passes_that_overlap(model, behind):
 
 
 def test_waits(model):
-    """A layer's update waits for its backward command, and the next forward command waits for the update."""
+    """A layer's update waits for its backward command, and its next forward command waits for the update."""
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
     program = compiled("layers", lists)
     waits = {(program.tasks[index].name, wait.after, wait.lag) for index, _, wait in program.waits()}
-    # Backward commands have the numbers 4 to 6 in their queue, and updates have the numbers 2 to 4 in theirs.
+    # In their queues, backward commands have numbers 4 to 6 and updates have numbers 2 to 4.
     assert {("update 3", 4, 0), ("update 2", 5, 0), ("forward 1", 4, 1)} <= waits
 
 

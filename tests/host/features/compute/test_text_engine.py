@@ -1,4 +1,4 @@
-"""The text model on golden nodes that compute: bit-identical results, and rejected options."""
+"""Test the text model on golden nodes that compute: bit-identical results, and rejected options."""
 
 import dataclasses
 
@@ -34,8 +34,8 @@ def ring_of(nodes, *, words=WORDS, **options):
 class TestSameBits:
     @pytest.mark.parametrize(("nodes", "words"), [(1, WORDS), (2, 2 * WORDS), (4, WORDS), (4, 2 * WORDS)])
     def test_as_on_the_host(self, text, nodes, words):
-        """Weights, moments, losses and held-out losses of 20 steps equal those computed on the host. Shares have up
-        to seven sequences, which run in pairs if the memory has enough room."""
+        """Weights, moments, losses and held-out losses of 20 steps equal the host's. Each node has up to seven
+        sequences, which run in pairs if memory permits."""
         ring, other = ring_of(nodes, words=words), GoldenRing(nodes)
         training = train(ring, CharacterModel(text), CONFIG)
         expected = train(other, CharacterModel(text), on_host(CONFIG))
@@ -52,7 +52,7 @@ class TestSameBits:
         assert all(step.mask_cycles == 0 for step in training.steps)
 
     def test_host_computes_nothing(self, text, monkeypatch):
-        """Without comparison, the bits of all steps are unchanged although the host never runs the model."""
+        """Without comparison, all steps have the same bits, although the host never runs the model."""
         other = GoldenRing(2)
         train(other, CharacterModel(text), on_host(SHORT))
         ring = ring_of(2)
@@ -65,7 +65,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.weights, other.weights)
 
     def test_measure(self, text):
-        """The held-out loss of a run without comparison is computed from the nodes' weights."""
+        """In a run without comparison, the held-out loss is computed from the nodes' weights."""
         ring, other = ring_of(2), GoldenRing(2)
         training = train(ring, CharacterModel(text), dataclasses.replace(SHORT, check=False))
         expected = train(other, CharacterModel(text), on_host(SHORT))
@@ -74,7 +74,7 @@ class TestSameBits:
 
 class TestSteps:
     def test_words(self, text):
-        """In each step the host writes 64 words per sequence and no gradients; lists are written only once."""
+        """In each step the host writes 64 words per sequence and no gradients. Lists are written only once."""
         ring = ring_of(3)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)
@@ -87,7 +87,7 @@ class TestSteps:
         assert run.executor.training.steps[0].compute_cycles is None  # not modelled
 
     def test_together(self, text):
-        """Nodes with four and three sequences process them in pairs, and padding completes the last pair."""
+        """Nodes with four and three sequences process them in pairs, and the last pair is padded."""
         ring = ring_of(2, words=2 * WORDS)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)
@@ -98,7 +98,7 @@ class TestSteps:
         assert ring.lists == 2 * 2 * 2
 
     def test_repeats(self, text):
-        """A step that failed on a node is repeated, including its lists, with the same result."""
+        """A step that fails on a node is retried, including its lists, and gives the same result."""
         def fail(ring):
             if ring.lists == 20:
                 ring.activations[...] = ring.gradients[...] = 0x7FC0_0002
@@ -137,8 +137,8 @@ class TestSteps:
 
 class TestNodes:
     def test_room(self, text):
-        """Nodes get all features that the lists need, and room for two sequences at a time. If there is less room,
-        sequences run one at a time."""
+        """Nodes get all features that the lists need, and room for two sequences at a time. With less room, sequences
+        run one at a time."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
         assert node == NodeConfig(masking=False, programs=Programs(), compute=Compute(
             rows=4, activations=2 * WORDS, scale_mask=True, sequences=True, buffer_tags=True))

@@ -1,4 +1,4 @@
-"""Lists of the text model: the golden engine matches the host's activations, losses and gradients."""
+"""Text model lists: the golden engine matches the host's activations, losses and gradients."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
-#: Two layers with split lists, heads of four elements, and a context that is no multiple of the lanes.
+#: Two layers with split lists, heads of four elements, and a context that is not a multiple of the lanes.
 SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
 
 
@@ -41,7 +41,7 @@ def sequences_of(config, lengths):
 
 
 def memories_of(model, lists, sequences):
-    """Memories that hold parameters, lists and sequences; words that will be written are initially NaN."""
+    """Memories holding parameters, lists and sequences; words to be written are initially NaN."""
     memories = {Place.ACTIVATIONS: np.full(WORDS, NAN, np.uint32), Place.WEIGHTS: model.parameters.view(np.uint32),
                 Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
     activations = memories[Place.ACTIVATIONS]
@@ -56,7 +56,6 @@ def memories_of(model, lists, sequences):
 
 
 def run(memories, lists, array, count):
-    """Run the sequences group by group, and return their losses."""
     engine = engine_of(array)
     for number in range(0, count, lists.together):
         for base in (*lists.forward, *(lists.further if number else lists.first)):
@@ -74,7 +73,7 @@ def run(memories, lists, array, count):
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
     """Losses and all gradients match the model bit for bit, and nothing except buffers is written. Sequences give the
-    same bits in groups and one by one, even in a group completed by padding."""
+    same bits one by one and in groups, even in a group completed by padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -92,7 +91,7 @@ def test_are_the_model(config, array, lengths, again, together):
 
 
 def instructions_of(lists, bases, length=16):
-    """For each list, its checked instructions, and its words including the END instruction."""
+    """For each list, its checked instructions and its number of words, including the END instruction."""
     memories = {space: np.broadcast_to(np.uint32(0), 1 << 20) for space in (Place.WEIGHTS, Place.GRADIENTS)}
     memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
     for base in bases:
@@ -127,7 +126,7 @@ def test_activations(length):
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
                            dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # here, separate steps multiply gradients by normal rows
+        if not name.startswith("products"):  # here, separate steps multiply gradients by normalised rows
             other = expected[{"d x 2": "d norm"}.get(name, name)]
             bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
@@ -137,7 +136,7 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words for a group's buffers; with the sharing rule, at most the words that are live at the same time."""
+    """Words for a group's buffers; with the sharing rule, at most the number live at the same time."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -150,7 +149,7 @@ def test_words(again, together, naive, strict, live):
 
 
 def test_multiplications():
-    """The number of multiplications for a sequence of 16 matches the step program."""
+    """The number of multiplications for a sequence of length 16 matches the step program."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     products = [gemm for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
                 for gemm in instructions if isinstance(gemm, Gemm) and gemm.a.place is not Place.ONES]
@@ -159,8 +158,8 @@ def test_multiplications():
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of lists by unit, for a text with repeated characters. Column sums are counted separately from
-    other products."""
+    """Modelled cycles of each list by unit, for a text with repeated characters. Column sums are counted separately
+    from other products."""
     model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):
@@ -174,8 +173,8 @@ def cycles_of(lists, bases):
 @pytest.mark.parametrize(("together", "first", "further"), [
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
-    """Modelled cycles of the first and of further sequences of 16 in a share, on 4 by 4 units. In pairs, each
-    sequence takes less than 66,000 cycles; units are busy for 0.85 of the time of products and column sums."""
+    """Modelled cycles of the first and further sequences of length 16 in a share, on 4 x 4 units. In pairs, each
+    takes less than 66,000 cycles, and units are 85 % busy in products and column sums."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

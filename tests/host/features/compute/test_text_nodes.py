@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes that compute: bits equal to the host's, and cycles per sequence."""
+"""Text model on computing Verilated nodes: bits equal the host's, cycles per sequence."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.host.golden import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
 FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))
-#: Time-out of a queue that waits for a list, in cycles.
+#: Time-out in cycles of a queue that waits for a list.
 TIMEOUT = 40_000
 
 
@@ -31,7 +31,7 @@ def node(text):
 
 
 def node_of(text):
-    """A node with enough room for all runs in this file, a third queue, and a far memory."""
+    """Node with room for all runs in this file, a third queue and a far memory."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 

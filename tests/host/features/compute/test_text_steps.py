@@ -1,4 +1,4 @@
-"""The text model as a sequence of node operations: buffers, memory plans, and results in memory."""
+"""The text model as a sequence of node operations: buffers, memory plans and stored results."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: For each program: options; words without sharing, with the strict rule and with sharing; number of live words.
+#: For each program: options, then word counts without sharing, with strict sharing, with sharing, and live.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -22,7 +22,7 @@ SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, char
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_words(name):
-    """Memory words for one sequence by each method; the search needs no more words than are live."""
+    """Memory words per sequence for each planning method; the search needs only the live words."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
     peaks = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}
@@ -42,7 +42,7 @@ def test_multiplications():
 
 
 def differentiated(model, length, **options):
-    """Loss and gradient of a random sequence, from the host and from steps with planned memory."""
+    """Loss and gradient of a random sequence, computed by the host and by steps with planned memory."""
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
     tokens[length:] = labels[length:] = 0
@@ -58,7 +58,7 @@ def differentiated(model, length, **options):
 @pytest.mark.parametrize(("config", "lengths"), [(TransformerConfig(), (16, 11)), (SMALL, (6, 1))],
                          ids=["text", "small"])
 def test_same_bits(config, lengths, name):
-    """The planned words suffice: loss and gradient equal the host's bit for bit, with or without padding."""
+    """Loss and gradient in the planned memory match the host bit for bit, with or without padding."""
     options = PROGRAMS[name][0]
     model = Transformer(config)
     model.initialize(3)
@@ -69,7 +69,7 @@ def test_same_bits(config, lengths, name):
 
 
 def test_too_few_words():
-    """If two buffers are made to overlap, the results change."""
+    """The results change if two buffers are made to overlap."""
     model = Transformer(SMALL)
     model.initialize(0)
     gradients = []

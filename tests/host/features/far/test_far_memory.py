@@ -1,4 +1,4 @@
-"""Simulated nodes with a far memory: a step with each policy, and a far memory without responses."""
+"""Simulated nodes with far memory: a step with each policy, and a far memory that does not respond."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ CONFIG = rings.CONFIGS["centroid"]
 
 
 def test_policies():
-    """Gradients and losses match the host with each policy; moved words and cycles match the timeline.
+    """With each policy, gradients and losses match the host; moved words and cycles match the timeline.
 
-    The timeline has no cycles between commands, but counts all cycles of a move's last row.
+    The timeline has no gaps between commands, but includes every cycle of a move's last row.
     """
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP, operands=CONFIG.compute.operands)
     model.initialize(0)
@@ -38,7 +38,7 @@ def test_policies():
 
 @pytest.mark.parametrize(("rate", "latency"), [(4, 1), (4, 25), (2, 16), (1, 30), (1 / 2, 5), (1 / 8, 100)])
 def test_cycles_of_moves(rate, latency):
-    """Moves take the modelled cycles if they wait only for the far memory."""
+    """Moves that wait only for the far memory take the modelled number of cycles."""
     with rings.open_nodes(1, config=CONFIG, host_port=False) as (ring, simulation):
         device = ring.devices[0]
         simulation.set_far_speed(latency=latency, rate=rate)

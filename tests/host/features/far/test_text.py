@@ -1,4 +1,4 @@
-"""Lists and moves of the text model with some maps in far memory; golden nodes match the model."""
+"""Text model lists and moves with some maps in far memory; golden nodes match the model."""
 
 import functools
 
@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with row owners that also record the address after the highest buffer word that was written."""
+    """Nodes with row owners that also record the end address of the buffer words written so far."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
@@ -52,7 +52,7 @@ class Owned(ProgramNodes):
 
 
 def run(lists, model, sequences, seed, array=ARRAY):
-    """Run sequences on a node, in a command order chosen by the seed; returns the node and the losses."""
+    """Run sequences on a node in a command order chosen by the seed; return the node and the losses."""
     nodes = Owned(lists, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
                   engine=engine_of(array), activation_words=WORDS, far_words=FAR)
     nodes.activations[:] = NAN
@@ -92,7 +92,7 @@ def check_bits(lists, config, lengths, seeds, array=ARRAY):
 @pytest.mark.parametrize(("share", "rate"), [(0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4)])
 def test_are_the_model(kind, share, rate):
     """Losses and gradients of two sequences match under all policies, in any order that queues and waits allow, and
-    no row is read as part of another buffer."""
+    no row is read as part of a different buffer."""
     operations = operations_of()
     chain = operations.chain(further=True)
     budget = chain.words if kind == "keep" else int(share * chain.words)
@@ -107,7 +107,7 @@ def test_are_the_model(kind, share, rate):
 
 @pytest.mark.parametrize(("config", "array"), [(TEXT, ARRAY), (SMALL, Array(rows=2, lanes=4))], ids=["text", "small"])
 def test_random_policies(config, array):
-    """Random policies give correct results for the text model, and for one with two layers and 13 maps."""
+    """Random policies give correct results for the text model, also with two layers and 13 maps."""
     operations = operations_of(config, array)
     chain = operations.chain(further=False)
     for seed in range(4):
@@ -124,7 +124,7 @@ def test_random_policies(config, array):
 
 
 def test_cycles():
-    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain, and are
+    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain and are
     close to the cycles of undivided lists."""
     operations = operations_of()
     for further, whole in ((False, 67_700), (True, 70_337)):
@@ -148,7 +148,7 @@ class TestFit:
     @pytest.mark.parametrize(("kind", "words", "cycles", "moved", "again"), [
         ("swap", 5696, 1.0, 5120, 0), ("recompute", 5728, 1.062, 0, 57_344), ("mixed", 5696, 1.0, 5120, 0)])
     def test_words(self, kind, words, cycles, moved, again):
-        """For each kind of plan, the buffers of a sequence fit in 6,144 words, and its costs are as expected."""
+        """For each kind of plan, a sequence's buffers fit in 6,144 words, and the costs are as expected."""
         lists = self.lists_of(kind)
         timeline = lists.plan.decision.run
         assert (lists.base, timeline.far_words, timeline.multiplications) == (words, moved, again)

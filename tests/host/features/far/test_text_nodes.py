@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes with far memories: bits equal to the host's, and cycles of plans."""
+"""Test the text model on Verilated nodes with far memories: the host's bits, and the planned cycles."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """A sequence gives the host's loss and gradient, with the planned moves and the timeline's cycles.
-    One of the two tested plans keeps all maps; the other moves some maps and recomputes some."""
+    """A sequence gives the same loss and gradient as the host, with the planned moves and the timeline's cycles. Of
+    the two plans tested, one keeps all maps, and the other moves some and recomputes some."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
@@ -32,8 +32,8 @@ def test_policies(text):
 
 
 def test_far_memory(text):
-    """A step of two nodes with shares of three and two sequences is bit-identical to a step on the host, and takes
-    nearly the modelled cycles."""
+    """A step of two nodes with three and two sequences is bit-identical to a step on the host, and takes nearly the
+    modelled number of cycles."""
     config, node = dataclasses.replace(FAR, batch=5), node_of(text)
     check_run(node, CharacterModel(text), config, nodes=2)
     other = GoldenRing(2)

@@ -1,4 +1,4 @@
-"""Golden nodes of a grid, for tests of host code without gateware."""
+"""Golden nodes of a grid, for testing host code without gateware."""
 
 from hdl.registry import section
 from host.features.grid.switching import GoldenGrid
@@ -9,7 +9,7 @@ __all__ = ["Grid"]
 
 
 class Grid(GoldenGrid):
-    """A grid of golden nodes.
+    """Grid of golden nodes.
 
     Members
     -------
@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Make it appear that the given number of words from the first node have been lost."""
+        """Simulate the loss of the given number of words from the first node."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

@@ -1,4 +1,4 @@
-"""Simulated grids of nodes that several tests share."""
+"""Simulated grids of nodes, shared by several tests."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ from tests.host.rings import CONFIGS, TIMEOUT, library
 
 CONFIG = CONFIGS["engines"]
 
-#: Small nodes with two ports, links that repeat words, programs, and quorum updates.
+#: Small nodes with two ports, replay links, programs and quorum updates.
 ROUNDS = NodeConfig(
     lanes=1, segment=32, topology=Grid(), memories=Memories(gradient=4096, weight=1024, state=1024, planes=1),
     optimizer=Optimizer(dsps=1), masking=False, sparsify=False, link=Replay(ingress=2), programs=Programs(depth=32),
@@ -25,7 +25,7 @@ ROUNDS = NodeConfig(
 
 @contextlib.contextmanager
 def open_grid(rows, columns, *, config=CONFIG, latency=3, faults=None):
-    """Open a grid of nodes, and its simulation with the links in the order of Topology.links."""
+    """Open a grid of nodes; the links of the simulation are in the order of Topology.links."""
     links = Topology(rows, columns).links
     wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
     simulation = VerilatedRing(library(config), nodes=rows * columns, wiring=wiring)

@@ -1,4 +1,4 @@
-"""Changes of rings by the driver: host/features/grid/owners.py."""
+"""Ring changes by the driver: host/features/grid/owners.py."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ LENGTH = 700
 
 
 class Model:
-    """Golden model of the active nodes, with the residuals and errors of all nodes of the grid."""
+    """Golden model of the active nodes, with residuals and errors of all nodes of the grid."""
 
     def __init__(self, config, plan, weights):
         self.codecs = {"weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
@@ -37,7 +37,7 @@ class Model:
         self.residuals, self.errors = ({node: np.zeros(LENGTH, np.uint32) for node in plan.active} for _ in range(2))
 
     def sparsify(self, gradients, threshold):
-        """Sparsify the gradients, and return the elements that are sent."""
+        """Sparsify the gradients and return the elements that are sent."""
         ring = self.plan.rings[0]
         kept, errors = masking.sparsify(golden.bits(gradients), np.stack([self.errors[node] for node in ring]),
                                         int(golden.bits([threshold])[0]))
@@ -80,7 +80,7 @@ CHANGES = ["", "card1", "", "node5", "card0 node5"]
 
 @pytest.mark.parametrize(("name", "packed", "errors"), [("mx9", False, False), ("engines", True, True)])
 def test_training_through_changes(name, packed, errors):
-    """Nodes leave and join between steps, and memories match the golden model after each change and step."""
+    """Nodes leave and join between steps; memories match the golden model after each change and step."""
     config = CONFIGS[name]
     generator = np.random.default_rng(len(name))
     weights = random(generator, LENGTH)
@@ -128,14 +128,14 @@ def test_training_through_changes(name, packed, errors):
                               "smaller model, or nodes with larger memories"),
 ])
 def test_impossible(old, new, length, message):
-    """An impossible change is rejected before the devices, which lack a transport in this test, are read."""
+    """An impossible change is rejected before any device is read (here they have no transport)."""
     plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
     rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
     refuses(message, carry_over, *rings, Allocation(length=length), old=plans[0], new=plans[1])
 
 
 def test_rings_apart():
-    """If each row is a separate ring, every ring has the whole vector, and nothing can be handed over."""
+    """If each row is a separate ring, every ring holds the whole vector, and nothing can be handed over."""
     plan = Topology(2, 2).plan(Shape.HORIZONTAL)
     ring = Ring([Device(None, NodeConfig()) for _ in range(4)])
     refuses("Elements must have one owner each, not 2: nodes of one flat ring or of a grid own each element once",

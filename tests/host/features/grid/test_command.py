@@ -1,4 +1,4 @@
-"""The command `gradring train` on a grid of simulated nodes, while parts of the grid leave and rejoin it."""
+"""The command `gradring train` on a grid of simulated nodes while some leave and rejoin it."""
 
 import contextlib
 import shutil
@@ -16,8 +16,8 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
-    """A run with 8, 4, 8, 8 and 7 nodes, while a card, a link and a node leave, equals the golden model in each step.
-    Runs resumed before, at and after a change have the same bits and report the same figures."""
+    """A run with 8, 4, 8, 8 and 7 nodes, while a card, a link and a node leave, matches the golden model in each
+    step. Runs resumed before, at and after a change have the same bits and report the same figures."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
 
@@ -66,7 +66,7 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
 
 
 def test_faults(succeed, nodes_of, tmp_path):
-    """While a card leaves and joins, links that repeat words give the same bits as links without faults."""
+    """While a card leaves and joins, links that repeat words give the same bits as fault-free links."""
     runs = []
     with mx5.registered():
         nodes_of("narrow")
@@ -85,7 +85,7 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, with errors given to heirs, and a dense run for comparison."""
+    """Sparse gradients in two dimensions, with errors handed over to heirs, and a dense run as well."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)

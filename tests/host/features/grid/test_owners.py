@@ -1,4 +1,4 @@
-"""Owners in the rings of a plan, and changes of owners: host/features/grid/owners.py."""
+"""Owners in the rings of a plan, and ownership changes: host/features/grid/owners.py."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def plan_of(rows, columns, disabled="", shape=Shape.FLAT):
 
 
 def random_plan(generator, rows, columns):
-    """Plan with random nodes and cards disabled where each element has exactly one owner."""
+    """Plan with randomly disabled nodes and cards where each element has exactly one owner."""
     while True:
         off = [f"node{node}" for node in range(rows * columns) if generator.random() < 0.25]
         off += [f"card{row}" for row in range(rows) if generator.random() < 0.2]
@@ -49,7 +49,7 @@ class TestOwners:
             assert index.tolist() == expected
 
     def test_grid_of_the_golden_model(self):
-        """Nodes own the same elements as in the golden 2-D update, even if a row and a column are bypassed."""
+        """Nodes own the same elements as in the golden 2-D update, even with a bypassed row and column."""
         for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
             plan = plan_of(rows, columns, disabled, Shape.GRID)
             left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
@@ -73,7 +73,7 @@ class TestOwners:
 
 
 def test_owners_of_random_plans():
-    """After random changes of plans, each element has one owner; elements with new owners are counted."""
+    """After random plan changes, each element has one owner; elements with new owners are counted."""
     generator = np.random.default_rng(7)
     for _ in range(200):
         rows, columns = (int(generator.integers(1, 5)) for _ in range(2))
@@ -88,7 +88,7 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """The row of a leaving node is added to the row of the next remaining node, by node number."""
+        """The row of a leaving node is added to the row of the next remaining node by number."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
         result = hand_over(dict(enumerate(rows)), old, new)
@@ -98,14 +98,14 @@ class TestHandOver:
         assert result.dropped == 0
 
     def test_order_of_additions(self):
-        """Sums are rounded in order: first the heir's own row, then the rows of leaving nodes by number."""
+        """Sums are rounded in order: the heir's own row first, then the leaving nodes' rows by number."""
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
         rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
-        assert golden.floats(rounded).tolist() == [1.0]  # it would be 1 + 2**-22 if the small rows were added first
+        assert golden.floats(rounded).tolist() == [1.0]  # adding the small rows first would give 1 + 2**-22
 
     def test_in_two_dimensions(self):
-        """An heir is in the same row; if a card leaves, in the same column; else it is the lowest node left."""
+        """The heir is in the same row or, if a card leaves, the same column; else it is the lowest node."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -116,7 +116,7 @@ class TestHandOver:
         assert heirs == {2: 0, 3: 6, 4: 7, 5: 0, 8: 6}
 
     def test_all_leave(self):
-        """If all old nodes leave, the lowest joining node gets the sum of their rows."""
+        """If all old nodes leave, the lowest joining node receives the sum of their rows."""
         old, new = plan_of(2, 2, "card0"), plan_of(2, 2, "card1")
         result = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
         assert result.heirs == {2: 0, 3: 0}
@@ -124,7 +124,7 @@ class TestHandOver:
         assert golden.floats(result.rows[1]).tolist() == [0.0]
 
     def test_not_finite(self):
-        """A sum that exceeds the range of binary32 becomes zero and is counted."""
+        """A sum outside the binary32 range becomes zero and is counted."""
         old, new = plan_of(1, 2), plan_of(1, 2, "node1")
         most = np.finfo(np.float32).max
         result = hand_over({0: golden.bits([most, 1.0]), 1: golden.bits([most, 1.0])}, old, new)
@@ -132,7 +132,7 @@ class TestHandOver:
         assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """If sums are exact, a hand-over preserves the sum of all nodes; its input rows are not modified."""
+        """With exact sums, a hand-over preserves the sum over all nodes; input rows are not modified."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Reconfiguration plans of grids: host/features/grid/reconfiguration.py."""
+"""Tests of grid reconfiguration plans: host/features/grid/reconfiguration.py."""
 
 
 import numpy as np
@@ -13,7 +13,7 @@ from tests.refusals import refuses
 
 
 def reconfiguration_plan(text, rows=2, columns=4, shape=None):
-    """Reconfiguration plan for requests in the form ``-card1@40 +card1@80``."""
+    """Create a plan from requests such as ``-card1@40 +card1@80``."""
     return ReconfigurationPlan(rows, columns, [
         Request.parse(word[1:], enable=word[0] == "+") for word in text.split()], shape)
 
@@ -43,7 +43,7 @@ def test_stages():
     ("-node1@0 -node2@0 -node3@0 -node5@0 -node6@0 -node7@0", None, ["flat"]),
 ])
 def test_shapes(text, shape, expected):
-    """By default, sums use two dimensions if there are several rows and several columns."""
+    """Sums are two-dimensional by default if there are several rows and several columns."""
     assert [stage.plan.shape.value for stage in reconfiguration_plan(text, shape=shape).stages] == expected
 
 
@@ -53,8 +53,8 @@ def test_one_row():
 
 
 def unringed(requests):
-    """Whether the enabled nodes of a 2 x 3 grid form no flat ring after the requests. (There is always one if the
-    rings of rows and columns have all their links.)"""
+    """Return whether no flat ring exists in a 2 x 3 grid after the requests. (One always exists if the row and column
+    rings have all their links.)"""
     grid = Topology(2, 3)
     for request in requests:
         grid = grid.enable(request.part) if request.enable else grid.disable(request.part)
@@ -65,7 +65,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Each effective random request is rejected, or gives rings that contain all enabled nodes."""
+    """Random requests that have an effect are rejected or give rings of all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):
@@ -104,7 +104,7 @@ def test_requests(text):
 
 
 def test_both_at_once():
-    """Requests for the same step are executed together and in the given order."""
+    """Requests for the same step are executed together, in the given order."""
     reconfiguration = reconfiguration_plan("-card1@4 -node6@4 +card1@9")
     assert [len(stage.plan.active) for stage in reconfiguration.stages] == [8, 4, 7]
     refuses("After step 4, enable card1 and disable card1: card1 must be disabled to be enabled; nothing is",
@@ -112,7 +112,7 @@ def test_both_at_once():
 
 
 def test_weights_that_change_when_they_are_coded_twice():
-    """Codecs that are not idempotent are rejected in two dimensions, but not for a flat ring."""
+    """Codecs that are not idempotent are rejected in two dimensions but accepted in a flat ring."""
     node = NodeConfig(topology=Grid(), weights=Weights(codec="nvfp4"))
     grid = reconfiguration_plan("").stages[0].plan
     assert grid.shape is Shape.GRID

@@ -32,7 +32,7 @@ RUNS = {
     "text": ({}, TEXT),
     "programs in flat rings": ({"programs": section("Programs")()}, CONFIG),
 }
-#: Nodes, cards and links of a 2 x 3 grid leave and join; the shapes are grid, flat, flat, grid, grid, flat.
+#: Nodes, cards and links of a 2 x 3 grid leave and join; the resulting shapes are grid, flat, flat, grid, grid, flat.
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 
@@ -54,7 +54,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes match the golden model, and runs resumed after any step report the figures of an uninterrupted run."""
+    """Nodes match the golden model, and runs resumed after any step report the same figures."""
     options, config = RUNS[name]
     if name == "text":
         config = dataclasses.replace(config, max_steps=6)
@@ -99,7 +99,7 @@ def test_flat_by_request(few):
 
 
 def test_mean_over_those_that_are_there(few):
-    """Each batch is divided among the active nodes, so their number affects only rounding."""
+    """Each batch is divided among the active nodes, so the number of nodes affects only rounding."""
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
         rings = Rings(Grid(2, 3), reconfiguration_plan(requests))
@@ -113,7 +113,7 @@ def test_mean_over_those_that_are_there(few):
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_lost_words(few, at):
-    """If a word was sent but not received, this is detected at the next change or at the end."""
+    """A word that was sent but not received is detected at the next reconfiguration or at the end."""
     grid = Grid(2, 3)
     run = make_trainer(Rings(grid, reconfiguration_plan("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
@@ -126,7 +126,7 @@ def test_lost_words(few, at):
 
 
 def failing(number):
-    """A fault that loses words after a given number of updates."""
+    """Fault that loses words after a given number of updates."""
     def fault(grid):
         if grid.hooks.steps == number:
             grid.lose(7)
@@ -136,7 +136,7 @@ def failing(number):
 
 @pytest.mark.parametrize("update", [1, 2, 3, 4])
 def test_repeated_step(few, update):
-    """A failed step is repeated on the same rings, and words lost in it are not reported as missing."""
+    """A failed step is repeated on the same rings, and words lost during it are not reported as missing."""
     outcomes, said = [], []
     for number in (0, update):
         grid = Grid(2, 3, fault=failing(number))
@@ -150,7 +150,7 @@ def test_repeated_step(few, update):
 
 
 def test_divergence(few):
-    """If a node's state differs from the golden model, the next change of rings detects this."""
+    """A node state that differs from the golden model is detected at the next change of rings."""
     rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
@@ -164,7 +164,7 @@ def test_divergence(few):
 
 
 class Session:
-    """Session with a grid of golden models, and with a clock that does not advance."""
+    """Session with a grid of golden models and a clock that does not advance."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
@@ -173,7 +173,7 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Two consecutive runs both execute the whole reconfiguration, even if resumed after any step."""
+    """Two consecutive runs each execute the whole reconfiguration plan, even if resumed after any step."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):

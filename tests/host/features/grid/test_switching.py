@@ -1,5 +1,4 @@
-"""Grids of simulated nodes with two ports: host/features/grid/switching.py and the gateware of
-docs/ring/topology.md."""
+"""Test host/features/grid/switching.py and the gateware of docs/ring/topology.md on simulated two-port nodes."""
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; return the driver of its rings, and the nodes in the order of a vector's rows."""
+    """Switch to a plan; return its driver and the node order of the rows of a vector."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -38,7 +37,6 @@ def opened(grid, plan):
 
 
 def check_received(grid, message):
-    """Check that all words that were sent have been received."""
     counters = grid.counters.read()
     assert sum(row["WORDS_SENT"] for row in counters) == sum(row["WORDS_RECEIVED"] for row in counters), message
 
@@ -48,12 +46,12 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """For each link, whether the port that drives it is in use."""
+    """Return a mask of the links that have their driving port in use."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
 def test_known_answers():
-    """For 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3, 1.5 without card 1."""
+    """With 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3 and 1.5 without card 1."""
     length = 100
     with open_grid(2, 2) as (grid, simulation):
         for disabled, shape, average in (
@@ -73,7 +71,7 @@ def test_known_answers():
 
 
 def test_rows_and_columns():
-    """On 2 x 3 nodes, sums can be limited to rows or to columns."""
+    """On 2 x 3 nodes, a sum can be restricted to rows or to columns."""
     generator = np.random.default_rng(2)
     length = 333
     gradients = golden.bits(random(generator, (6, length)))
@@ -92,14 +90,14 @@ def test_rows_and_columns():
 
 
 class Model:
-    """Golden model of updates on the active nodes, without residuals and master weights."""
+    """Golden model of an update on the active nodes, without residuals or master weights."""
 
     def __init__(self, weights, planes):
         self.weights = golden.bits(weights)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, plan, order, gradients, settings):
-        """Run an update and return the number of words that each node sends, in order."""
+        """Run an update and return the number of words sent by each node, in order."""
         options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
         numbers = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
                                   learning_rate=settings.learning_rate, clip=np.inf)
@@ -166,8 +164,9 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def mended_run(faults, *, latency=16):
-    """Train through four changes on links that repeat words. Return weights, master weights and state after each
-    step, the cycles of each step, and the number of repairs."""
+    """Train through four topology changes on links with replay. Return weights, master weights and state after each
+    step, the cycles per step, and the number of repairs.
+    """
     generator = np.random.default_rng(4)
     length = 700
     bits, cycles = [], []
@@ -198,8 +197,9 @@ def mended_run(faults, *, latency=16):
 
 
 def test_links_that_mend_themselves():
-    """On links with replay, nodes and links leave and join between steps while wires are damaged, and all bits match
-    a run on undamaged wires."""
+    """Nodes and links with replay can leave and join between steps on faulty wires; all results are bit-identical to
+    a run without faults.
+    """
     clean, cycles, repairs = mended_run(None)
     assert not any(repairs.values())
     for rate, most in ((1e-4, 1.03), (1e-3, 1.15)):
@@ -210,7 +210,7 @@ def test_links_that_mend_themselves():
 
 
 def test_refused_before_anything_is_sent():
-    """If links are cut, planning fails before any command is sent to the nodes."""
+    """Planning fails on cut links before any command is sent to the nodes."""
     with open_grid(2, 2) as (grid, simulation):
         cycle = simulation.cycle
         with pytest.raises(TopologyError, match="Enabled links must lead round through all enabled nodes"):
@@ -219,14 +219,14 @@ def test_refused_before_anything_is_sent():
 
 
 def test_busy():
-    """A switch does not change while packets are entering or leaving it, but all other switches do."""
+    """A switch with packets in transit does not change, but all other switches do."""
     length = 300
     with open_grid(2, 2) as (grid, _):
         plan = grid.grid.plan(Shape.FLAT)
         grid.switch(plan)
         ring = grid.ring(plan)
         first, second = plan.rings[0][:2]
-        # Only one node begins an all-reduce, so its first packet waits at the next node.
+        # Only one node starts the all-reduce, so its first packet waits at the next node.
         grid.devices[first].push(Command(operation=Operation.ALL_REDUCE, size=4, rank=0, length=length, collective=9,
                                          tag=9))
         event = grid.devices[first].pop_event(8 * TIMEOUT)
@@ -245,8 +245,7 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A cut link of a row or column is named and ends the update; after the rings recover, updates are correct
-    again."""
+    """A cut row or column link ends the update and is named; after the rings recover, updates are correct again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -294,8 +293,9 @@ def test_impossible_drivers():
 
 
 def test_round_a_slow_link():
-    """A ring of all 2 x 4 nodes can avoid any single link and visit each node once. At any speed of the avoided link,
-    an update then takes at most 1.01 times the cycles it takes with equal links."""
+    """A ring of all 2 x 4 nodes can avoid any single link and visit each node once. However slow the avoided link is,
+    an update then takes at most 1.01 times as long as with equal links.
+    """
     generator = np.random.default_rng(13)
     length = 1024
     with open_grid(2, 4, latency=16) as (grid, simulation):
@@ -308,7 +308,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # without a slow link, and with each of three of the sixteen links slow
+            if number % 5 == 0:  # no slow link, then one slow link: three of the sixteen links are tried
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)

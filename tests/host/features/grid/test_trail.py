@@ -1,4 +1,4 @@
-"""Closed trails through the nodes of a grid: host/features/grid/grid.py."""
+"""Tests of closed trails through all nodes of a grid: host/features/grid/grid.py."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from host.features.grid.grid import Topology, closed_trail, reach
 
 
 def check(links, nodes, trail):
-    """Check that the trail is closed, uses each link at most once, and visits all nodes."""
+    """Check that the trail is closed, uses no link twice and visits all nodes."""
     assert len(set(trail)) == len(trail)
     for link, following in itertools.pairwise([*trail, trail[0]]):
         assert links[link] == following[0]
@@ -21,7 +21,7 @@ def check(links, nodes, trail):
     (2, 3, 1), (3, 2, 1), (2, 5, 1), (3, 4, 1), (4, 3, 1), (3, 5, 1), (5, 3, 1), (4, 5, 1),
 ])
 def test_whole_grids(rows, columns, bypasses):
-    """Every grid has a closed trail through all nodes; in some grids, it must visit one node twice."""
+    """Every grid has a closed trail through all nodes, although some must visit one node twice."""
     grid = Topology(rows, columns)
     trail = closed_trail(grid.links, range(grid.nodes))
     check(grid.links, range(grid.nodes), trail)
@@ -30,7 +30,7 @@ def test_whole_grids(rows, columns, bypasses):
 
 @pytest.mark.parametrize(("rows", "columns", "avoidable"), [(2, 4, True), (4, 4, True), (2, 3, False)])
 def test_one_link_avoided(rows, columns, avoidable):
-    """On 2 x 4 and 4 x 4, a cycle that visits each node once can avoid any given link; on 2 x 3, no link."""
+    """On 2 x 4 and 4 x 4, a cycle through all nodes can avoid any given link; on 2 x 3 it cannot avoid any."""
     grid = Topology(rows, columns)
     for avoided in grid.links:
         links = {link: end for link, end in grid.links.items() if link != avoided}
@@ -41,7 +41,7 @@ def test_one_link_avoided(rows, columns, avoidable):
 
 
 def shortest(links, nodes):
-    """Length of the shortest closed trail, by breadth-first search over all trails, or 0 if none exists."""
+    """Return the length of the shortest closed trail, by breadth-first search, or 0 if none exists."""
     start = min(nodes)
     layer = {(start, frozenset())}
     for length in range(1, len(links) + 1):
@@ -53,7 +53,7 @@ def shortest(links, nodes):
 
 
 def test_random_networks():
-    """Trails found in networks of up to six nodes are as short as possible; some networks have none."""
+    """In random networks of up to six nodes, trails are as short as possible; some networks have none."""
     generator = np.random.default_rng(5)
     none = 0
     for number in range(200):

@@ -1,4 +1,4 @@
-"""Two-dimensional updates on Verilated grids match the golden model, also with codecs."""
+"""Two-dimensional updates on Verilated grids match the golden model, with and without codecs."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ MOMENTUM = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
     ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("centroid", 2, 4, 700),
     ("mx9", 2, 4, 700), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700), ("mx9", 3, 1, 700)])
 def test_updates(name, rows, columns, length):
-    """Weights, masters, state, residuals and words match the golden model after each of three steps, with gradients
-    as ``zero_value``, ``raw`` and ``mx9`` and weights as ``raw``, ``centroid16`` and ``mx9``."""
+    """Weights, master weights, state, residuals and words match the golden model after each of three steps, with
+    gradients in ``zero_value``, ``raw`` and ``mx9`` and weights in ``raw``, ``centroid16`` and ``mx9``."""
     config = CONFIGS[name]
     generator = np.random.default_rng(rows * 16 + columns)
     codec, gradient_codec = WEIGHT_CODECS[config.weights.codec], GRADIENT_CODECS[config.gradients]
@@ -66,8 +66,8 @@ def test_updates(name, rows, columns, length):
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
 def test_exact_sums(name, rows, columns):
-    """Sums of small integers have the same bits in a flat ring, in two dimensions with either rows or columns first,
-    and in an update in two dimensions."""
+    """Sums of small integers have the same bits in a flat ring, in two dimensions with rows or columns first, and in
+    a two-dimensional update."""
     config, length = CONFIGS[name], 600
     values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
     total = values.sum(axis=0)
@@ -95,7 +95,7 @@ def test_exact_sums(name, rows, columns):
 
 
 def test_cycles():
-    """Queued commands take little longer than commands that run one at a time. `make bench` measures long vectors and
+    """Queued commands take little longer than commands run one at a time. `make bench` measures long vectors and
     compares them with a flat ring."""
     with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
         cycles = measure(grid, 2048)

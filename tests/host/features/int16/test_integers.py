@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes of 16-bit integers, on golden models and on gateware: driver, trainer, and command line."""
+"""Test 16-bit integer nodes, both golden models and gateware: driver, trainer, and command line."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ class TestTraining:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """Accuracy is high enough; docs/training/figures.md has more seeds, and the accuracy of binary32."""
+        """Accuracy is high enough. See docs/training/figures.md for more seeds and the binary32 accuracy."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -207,7 +207,7 @@ class TestMasks:
         assert outcome.commands == 7
 
     def test_a_wrong_job(self):
-        """The node rejects a job that the driver itself would never write."""
+        """The node rejects a job that the driver would never write."""
         device, = golden_ring().devices
         [region] = plan([MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask())], lanes=1, elements=99,
                         words=99, element="int16")
@@ -243,7 +243,7 @@ NODE = BOARDS["icebreaker"].node
 
 @pytest.fixture(scope="module")
 def verilated():
-    """A ring of one node with the iCEBreaker's configuration, simulated in this process."""
+    """Ring of one node in the iCEBreaker's configuration, simulated in this process."""
     with open_session(NODE, nodes=1, timeout=4000) as session:
         yield session.ring
 
@@ -301,7 +301,7 @@ class TestGateware:
         np.testing.assert_array_equal(verilated.memory.read_weights(650)[0], written)
 
     def test_a_wrong_mask(self, verilated):
-        """The node rejects a list that the driver itself would never write, with an empty second job."""
+        """The node rejects a list with an empty second job, which the driver would never write."""
         device, = verilated.devices
         values = np.arange(1, 9, dtype=np.uint32)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask(triangle=True))
@@ -335,7 +335,7 @@ class TestGateware:
             assert ring.counters.read()[0]["COMPRESSED_WORDS"] == update.words
 
     def test_masks_on_a_simulated_board(self):
-        """The example in docs/training/guide.md works with a board on a pseudo-terminal."""
+        """The example in docs/training/guide.md works on a board connected by a pseudo-terminal."""
         scores = integers(np.random.default_rng(5), (2, 16, 16))
         causal = Mask(triangle=True, padding=True, length_rows=16, length_columns=11)
         with open_session(NODE, nodes=1, transport=TransportName.BOARD) as session:
@@ -350,13 +350,13 @@ class TestGateware:
 
 @pytest.fixture
 def run(program):
-    """Run training; returns exit code, standard output and standard error."""
+    """Run a training; return the exit code, standard output and standard error."""
     return functools.partial(program, "train")
 
 
 class TestCommandLine:
     def test_simulated_board(self, succeed, tmp_path):
-        """A small job runs over the serial link of a simulated iCEBreaker on a pseudo-terminal."""
+        """A small job runs over the serial link of a simulated iCEBreaker, connected by a pseudo-terminal."""
         out = succeed("--transport", "board", "--board", "icebreaker", "--hidden", "none", "--batch", 360,
                       "--density", 0.2, "--no-compare", "--output", tmp_path)
         assert "Weights of the node identical to the golden model, bit for bit, after each of 4 steps." in out
@@ -402,7 +402,7 @@ class TestCommandLine:
         assert (code, err) == (1, f"error: {message}\n")
 
     def test_what_is_taken_where_nothing_is_said(self, run, monkeypatch, tmp_path):
-        """By default, a hidden layer that does not fit is omitted, and nodes without state use SGD."""
+        """Hidden layers that do not fit are omitted by default, and nodes without state use SGD."""
 
         trained = []
 

@@ -1,9 +1,9 @@
-"""Random programs, and their effects on a memory that is modelled element by element."""
+"""Random programs, and their effects on a memory modelled element by element."""
 
 from host.features.programs.order import Region
 from host.features.programs.program import Program
 
-#: Number of groups in the memory that is shared by the commands of a random program.
+#: Number of groups in the memory shared by the commands of a random program.
 GROUPS = 12
 
 
@@ -16,7 +16,7 @@ def random_region(generator, *, alternating):
 
 
 def random_program(generator):
-    """A program with one to three queues; in a third of them, some regions alternate between passes."""
+    """Draw a program with one to three queues; in a third of them, some regions alternate between passes."""
     queues = int(generator.integers(1, 4))
     program = Program(queues=queues)
     alternating = generator.random() < 1 / 3
@@ -29,13 +29,13 @@ def random_program(generator):
 
 
 def touched(region, number):
-    """Elements that a region covers in a pass, enumerated one by one."""
+    """Elements that a region covers in a given pass, enumerated one by one."""
     base = region.base + (region.alternate if number % 2 else 0)
     return {base + element % 32 + element // 32 * 32 * region.stride for element in range(region.length)}
 
 
 def conflicting(first, second, number, other):
-    """Whether two commands in given passes touch the same element, and at least one writes it."""
+    """Whether two commands in given passes touch a common element that at least one of them writes."""
     def all_of(regions, turn):
         return set().union(*(touched(region, turn) for region in regions))
 

@@ -1,4 +1,4 @@
-"""Execution traces: their encoding, and predicted and measured traces that are written and read back."""
+"""Test execution traces: their encoding, and writing and reading predicted and measured traces."""
 
 import pytest
 
@@ -30,7 +30,6 @@ def test_bytes(tmp_path):
     assert path == tmp_path / "one.0.et"
 
     def field(number, content):
-        """Encoding of a field that contains a number or a text."""
         if isinstance(content, int):
             return bytes([*chakra._varint(number << 3), *chakra._varint(content)])
         return bytes([*chakra._varint(number << 3 | 2), *chakra._varint(len(content)), *content])
@@ -83,7 +82,7 @@ def test_predictions_are_read_back(tmp_path, schedule):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_measured_steps(tmp_path, strict):
-    """Traces of a run with two layers contain the times measured by two nodes."""
+    """The traces of a run with two layers contain the times measured on two nodes."""
     rows = [[0, 0, "forward 1", 0, 10, 0, 0], [0, 0, "forward 2", 12, 20, 0, 1], [0, 0, "backward 2", 22, 40, 0, 2],
             [0, 1, "sum 2" if strict else "update 2", 42, 70, 0, 1], [0, 0, "backward 1", 44, 60, 0, 3],
             [0, 1, "update" if strict else "update 1", 72, 90, 0, 2]]

@@ -1,4 +1,4 @@
-"""Training with overlapping passes: bits, losses, checkpoints, repeats, and rejected configurations."""
+"""Training with overlapping passes: bits, losses, checkpoints, retries and rejected configurations."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ from tests.host import rings
 
 NODES = 3
 NODE = rings.CONFIGS["wide"]
-#: Three layers; the steps between two accuracy measurements form a block.
+#: Three layers; a block consists of the steps between two accuracy measurements.
 CONFIG = TrainingConfig(max_steps=7, interval=4, batch=24, hidden=(10, 10), macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -53,12 +53,12 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Master weights and momenta as bits; the weights follow from the master weights."""
+    """Master weights and momenta as bits; the weights are determined by the master weights."""
     return [vector.view(np.uint32) for vector in (ring.memory.read_master(length), ring.memory.read_state(length))]
 
 
 def test_behind(task):
-    """Without delayed layers, bits and losses match the schedule without overlap. If one, two or all layers are
+    """With no delayed layers, bits and losses equal the schedule without overlap. With one, two or all layers
     delayed, bits match the golden model, losses differ from the second step on, and steps take fewer cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
@@ -76,13 +76,13 @@ def test_behind(task):
             same = all(map(np.array_equal, contents(ring, length), bits))
             assert same == (losses == [step.loss for step in expected.steps])
             assert same == (behind == 0)
-            # The callback is called once for each step and for each measurement.
+            # The callback is called once per step and once per measurement.
             assert said == [1, 2, 3, 4, 4, 5, 6, 7, 7]
             assert training.measured == [4, 7]
             cycles[behind] = sum(step.cycles for step in training.steps)
             for step in training.steps:
                 assert (step.schedule, step.nodes) == (f"delayed:{behind}", NODES)
-                # The first update of a pass may end before the last update of the previous pass has been read.
+                # The first update of a pass may end before the previous pass's last update has been read.
                 assert abs(step.cycles - step.modelled_cycles) <= 0.03 * step.modelled_cycles
             spans = [Span(*row) for row in training.timeline]
             assert {span.number for span in spans} == {0, 1, 2}
@@ -94,8 +94,8 @@ def test_behind(task):
 
 
 def test_goes_on(task, tmp_path):
-    """A run that is stopped after each block of at most two steps and resumed on other nodes is bit-identical to an
-    uninterrupted run, including its losses."""
+    """A run that is stopped after every block of up to two steps and resumed on other nodes is bit-identical to an
+    uninterrupted run, including the losses."""
     path = tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "delayed:2")
@@ -120,7 +120,7 @@ def test_goes_on(task, tmp_path):
 
 
 def test_repeated(task, monkeypatch):
-    """A failed block is repeated from its beginning, with both copies of the weights restored."""
+    """A failed block is retried from its start, with both copies of the weights restored."""
     do, failures = OverlappingExecution.run_block, [3]
 
     def run_block(self, settings, *, first, give):
@@ -143,7 +143,7 @@ def test_repeated(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """If the copy of weights that the next pass keeps has a wrong bit, the error names node and element."""
+    """If the weights kept for the next pass have a wrong bit, the error names the node and the element."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()
@@ -159,7 +159,7 @@ def test_divergence(task, steps, name):
 
 
 def test_refused(task):
-    """Nodes and runs that do not allow overlapping passes are rejected, with the reason for each one."""
+    """Nodes and runs that cannot overlap passes are rejected, each with its reason."""
     config = dataclasses.replace(CONFIG, overlap="delayed:1")
     check_run(NODE, task, config, nodes=NODES)
     check_run(programmed(NodeConfig(), task.parameters.size, 3, stale=True, nodes=NODES), task, config, nodes=NODES)

@@ -1,4 +1,4 @@
-"""Training by programs on nodes with two queues: bits, cycles, recovery, and rejected configurations."""
+"""Training with programs on nodes with two queues: bits, cycles, recovery and rejected configurations."""
 
 import dataclasses
 import itertools
@@ -29,7 +29,7 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: Three layers of 672, 128 and 128 elements, with a codebook refresh during the run.
+#: Three layers of 672, 128 and 128 elements; the codebook is refreshed during the run.
 CONFIG = TrainingConfig(max_steps=4, batch=24, hidden=(10, 10), refresh=2, macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 SCHEDULES = ("none", "strict", "layers", "chunks:2", "search")
@@ -51,7 +51,7 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Weights, masters and momenta of all nodes as bits."""
+    """Return the bits of weights, master weights and momenta on all nodes."""
     vectors = [ring.memory.read_weights(length), ring.memory.read_state(length)]
     if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
@@ -59,7 +59,7 @@ def contents(ring, length):
 
 
 def check_order(training, schedule, task):
-    """Check that gaps between commands are short and sums begin during the COMPUTE of the layer below."""
+    """Check that commands follow closely and that sums start during the COMPUTE of the layer below."""
     layers, spans = layers_of(task.widths), [Span(*row) for row in training.timeline]
     program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
                     staged=task.parameters.size)
@@ -85,8 +85,8 @@ def check_order(training, schedule, task):
 
 
 def test_same_bits(task):
-    """Weights, master weights and momenta after a run are the same with every schedule and without one, and equal the
-    golden model after every step. Each program is loaded only once."""
+    """Every schedule, and no schedule, gives the same weights, master weights and momenta, which match the golden
+    model after every step. Each program is loaded only once."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -112,8 +112,8 @@ def test_same_bits(task):
 
 
 def test_one_queue(task):
-    """Nodes without programs receive the commands of the same schedules one by one. The results are bit-identical,
-    and the cycles of a step are the sum of its commands' cycles."""
+    """Nodes without programs get a schedule's commands one by one. Results are bit-identical, and the cycles of a
+    step are the sum over its commands."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -130,14 +130,14 @@ def test_one_queue(task):
                        costs=Costs(examples=CONFIG.batch // NODES, macs=CONFIG.macs))
         compute = sum(task.duration for task in layers.tasks if task.queue == Queue.COMPUTE)
         for alone, together, apart in zip(expected.steps, cycles["none"], cycles["layers"], strict=True):
-            # On links that repeat words, credits are sent in messages of 30 cycles.
+            # On links with replay, credits are sent in messages of 30 cycles.
             assert -60 <= together - compute - alone.cycles <= 40 + 60
             assert together < apart
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_goes_on(task, tmp_path, name):
-    """A run that is stopped after every step and resumed on other nodes gives the same bits and figures as an
-    uninterrupted run: cycles, the log of a search, and the last timeline."""
+    """Stopping a run after each step and resuming it on other nodes does not change its bits, cycles, search log or
+    last timeline."""
     config, path = dataclasses.replace(CONFIG, overlap=name), tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, name)
@@ -163,7 +163,7 @@ def test_goes_on(task, tmp_path, name):
 
 
 def test_recovery(task):
-    """A pass that loses a word is repeated from the state before it, and programs stay loaded."""
+    """A pass that loses a word is repeated from the state before it, and the programs stay loaded."""
     said = []
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, simulation):
         run_programs, calls = ring.programs.run, []

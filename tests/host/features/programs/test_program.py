@@ -12,7 +12,7 @@ from sim.golden.features.programs.program import Timed, timeline
 from tests.host.features.programs.random_programs import conflicting, random_program
 from tests.refusals import refused, refuses
 
-#: Number of random programs in each case; there are 1,000 in total.
+#: Number of random programs per case; there are 1,000 in total.
 CASES, COUNT = range(20), 50
 PASSES = 5
 
@@ -20,7 +20,7 @@ GRADIENTS, WEIGHTS = Region("gradients", 0, 640), Region("weights", 0, 640)
 
 
 def pair(*, alternate=0):
-    """A program with a backward command that fills a buffer and an update that consumes it."""
+    """Return a program with a backward command that fills a buffer and an update that consumes it."""
     program = Program()
     region = Region("gradients", 0, 640, alternate=alternate)
     backward = program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region])
@@ -34,14 +34,14 @@ def timed(compiled):
 
 
 def instances(compiled, spans):
-    """Pass, task, start and end of each command, sorted as if all commands were in a single queue."""
+    """Return the pass, task, start and end of each command, sorted as if there were only one queue."""
     number = {(queue, index): command.task.place for queue, commands in enumerate(compiled.queues)
               for index, command in enumerate(commands)}
     return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)
 
 
 def late(compiled, spans):
-    """Pairs of conflicting commands where the second one starts before the first one has ended."""
+    """Return pairs of conflicting commands where the second one starts before the first one ends."""
     pairs = []
     for (number, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
         tasks = compiled.tasks
@@ -58,7 +58,7 @@ class TestDerived:
         assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """Passes fill two buffers alternately, so each pass waits only for the pass before the previous one."""
+        """Passes alternate between two buffers, so each pass waits only for the last pass but one."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -72,7 +72,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If queue 2 waits for queue 1, it gets no wait of its own for commands that queue 1 waits for."""
+        """If queue 2 waits for queue 1, it adds no waits for commands that queue 1 already waits for."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -138,7 +138,7 @@ class TestChecks:
                 program.compile, error=ProgramError)
 
     def test_made_by_hand(self):
-        """An explicit wait is kept even if no conflict requires it, and it replaces any weaker wait."""
+        """An explicit wait is kept even if no conflict requires it, and replaces any weaker wait."""
         program, backward, update = pair()
         other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
         program.wait(update, other)
@@ -149,7 +149,7 @@ class TestChecks:
 @pytest.mark.parametrize("seed", CASES)
 class TestRandom:
     def test_no_conflict_at_the_same_time(self, seed):
-        """With random durations, conflicting commands never overlap in any pass, and all commands end."""
+        """With random durations, conflicting commands never overlap in any pass, and every command finishes."""
         generator = np.random.default_rng((seed, 1))
         for _ in range(COUNT):
             compiled = random_program(generator).compile()
@@ -160,8 +160,8 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """If any single wait is removed, the checker reports a race, and its example really occurs: the second
-        command starts too early if the first command takes long."""
+        """If any one wait is removed, the checker reports a race, and its counterexample really occurs: the second
+        command starts too early when the first one is slow."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
@@ -181,7 +181,7 @@ class TestRandom:
         assert removed > COUNT
 
     def test_every_circle_is_refused(self, seed):
-        """A wait that closes a cycle is rejected in any program."""
+        """A wait that would close a cycle is rejected in every program."""
         generator = np.random.default_rng((seed, 3))
         refused = 0
         for _ in range(COUNT):

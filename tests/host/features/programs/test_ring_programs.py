@@ -1,4 +1,4 @@
-"""Programs of nodes with two queues on simulated rings: loading, running, order, traces, and errors."""
+"""Programs of nodes with two queues, on simulated rings: loading, running, order, traces and errors."""
 
 import functools
 
@@ -29,7 +29,7 @@ from tests.refusals import refuses
 CONFIG = rings.CONFIGS["centroid"]
 open_nodes = functools.partial(rings.open_nodes, nodes=2, config=CONFIG)
 
-#: Two layers of gradients as (base, length), and the address where they are staged.
+#: Two layers of gradients, as (base, length), and the address at which they are staged.
 LAYERS = ((256, 224), (0, 256))
 STAGED = 1024
 PASSES = 3
@@ -43,7 +43,7 @@ def pop(device, count):
 
 
 def layers(rank, *, durations=(700, 600), ordered=True):
-    """Programs for both queues: each layer is computed and then summed over the ring."""
+    """Programs for both queues: each layer is computed, and then summed over the ring."""
     compute = [Command(operation=Operation.COMPUTE, gradient_base=base, state_base=STAGED + base, length=length,
                        duration=duration, after_0=index + 1, lag_0=1, tag=10 + index)
                for index, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
@@ -54,7 +54,7 @@ def layers(rank, *, durations=(700, 600), ordered=True):
 
 
 def stage(ring, generator):
-    """Write random gradients to the source of COMPUTE and NaNs to its target; returns the gradients' sum."""
+    """Write random gradients to COMPUTE's source and NaNs to its target; return the sum of the gradients."""
     gradients = [rings.random(generator, 512) for _ in ring.devices]
     for device, own in zip(ring.devices, gradients, strict=True):
         device.write_memory(Space.GRADIENT, STAGED, own)
@@ -63,8 +63,8 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """Each layer is summed while the next one is computed, in every pass and in program order. Programs are loaded
-    once for 200 passes."""
+    """In every pass, each layer is summed while the next one is computed, in program order. Programs are loaded once
+    for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
         ring.programs.load([layers(rank) for rank in range(2)], model=7)
@@ -89,7 +89,7 @@ def test_sums_travel_while_layers_are_computed():
 
 
 def check_trace(trace, passes):
-    """Check that gaps between commands are short, and that sums begin during the next layer's COMPUTE."""
+    """Check that gaps between commands are short, and that sums start during the next COMPUTE."""
     starts, ends = ({(queue, index): record.time for queue in (0, 1) for index, record in enumerate(
         record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
     assert len(trace) == 8 * passes
@@ -104,10 +104,9 @@ def check_trace(trace, passes):
 
 
 def test_loads_of_what_has_changed():
-    """Only queues with changed commands are loaded, but after a failed load all queues are loaded again."""
+    """Only queues with changed commands are loaded; after a failed load, all queues are loaded again."""
     with open_nodes() as (ring, _):
         def loads():
-            """Number of loads of the first queue on each node."""
             return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
 
         first = [layers(rank) for rank in range(2)]
@@ -136,7 +135,7 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate written during a run applies from the next LATCH on; without a run, immediately."""
+    """A learning rate written during a run applies from the next LATCH on; otherwise, immediately."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -164,7 +163,7 @@ def test_updates_have_the_settings_that_were_latched():
 
 
 def test_bad_programs_are_refused():
-    """A rejected request changes nothing, and its error gives the reason."""
+    """A rejected request changes nothing, and the error gives the reason."""
     quiesce = Command(operation=Operation.QUIESCE)
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
@@ -198,7 +197,7 @@ def test_bad_programs_are_refused():
 
 
 def test_a_program_that_fails_leaves_the_node_usable():
-    """A faulty command ends the run with an event that gives the error; the next run works normally."""
+    """A faulty command ends the run with an event that contains the error; the next run works normally."""
     quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
     never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
     wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
@@ -227,7 +226,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """A single COMPUTE, pushed as a command, takes the cycles of the golden model."""
+    """A single COMPUTE, pushed as a command, takes as long as in the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -237,7 +236,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported, and is not mistaken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported, and not mistaken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
@@ -246,7 +245,7 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """A command is queued in one queue only when the other queue is empty, so calls keep their order."""
+    """Calls keep their order, since a command is pushed to a queue only if the other queue is empty."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings give bit-identical results, on nodes with programs or with one queue."""
+"""Schedules on simulated rings give bit-identical results, with programs or on nodes with one queue."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ SCHEDULES = ("none", "layers", "search", "strict")
 
 
 def steps_of(ring, optimizer, seed, count):
-    """Initial weights, golden model, and the gradients, settings and expected weights of each step."""
+    """Return initial weights, golden model, and the gradients, settings and expected weights of each step."""
     generator = np.random.default_rng(seed)
     weights = rings.random(generator, LENGTH)
     centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
@@ -50,7 +50,7 @@ def steps_of(ring, optimizer, seed, count):
 
 
 def train(ring, weights, steps, optimizer, schedule):
-    """Run steps with a schedule, compare each with the golden model, and return the schedules that were tried."""
+    """Run steps with a schedule, compare each with the golden model, and return the schedules tried."""
     ring.collectives.distribute(weights)
     if optimizer.planes:
         ring.memory.clear_state(LENGTH)
@@ -80,7 +80,7 @@ def compare_state(ring, reference, message):
     ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
-    """Weights of every step and the final masters, residuals and state match; schedules are loaded once."""
+    """Weights of every step and the final master weights, residuals and state match; schedules are loaded once."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
         weights, reference, prepared = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
@@ -95,9 +95,9 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """A program gives the same bits on nodes with one queue, and if its commands are sent one by one to two queues.
-    Each command takes the same cycles as in the driver's own operations. With links that repeat words, cycles depend
-    on when it starts: credits are sent in messages of 30 cycles, and count only once complete."""
+    """A program gives the same bits on nodes with one queue, or if its commands are sent one by one to two queues.
+    Each command takes the same cycles as in the driver's own operations. On links with replay, cycles depend on when
+    it starts: credits are sent in messages of 30 cycles, and count only when complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -126,7 +126,7 @@ def test_sent_command_by_command(name, nodes, kinds):
 
 
 def queued(ring, kind, program):
-    """Cycles of the program's commands when the driver's own operations queue them one after another."""
+    """Return the cycles of the program's commands if the driver's own operations queue them one by one."""
     ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
         base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
@@ -147,7 +147,7 @@ def queued(ring, kind, program):
 
 
 def race(durations):
-    """Two programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
+    """Return two programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
     program = Program()
     for number, cycles in enumerate(durations):
         vector = Region("gradients", 64 * number, 64)
@@ -167,8 +167,8 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """If a command takes longer, the sums change for a program that the check rejects, but not for a program with all
-    waits."""
+    """If a command takes longer, the sums change in a program that the check rejects, but not in one with all waits.
+    """
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
@@ -183,21 +183,21 @@ def test_a_race_has_two_results():
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
-        # The COMPUTE that is delayed by 3,000 cycles overwrites the sum of the old gradients.
+        # The COMPUTE delayed by 3,000 cycles overwrites the sum of the old gradients.
         assert (results["racy", 3000][:, :64] == total[:64]).all()
         assert (results["racy", 3000][:, 96:] == gradients[:, 96:]).all()
 
 
 def changed(program: CompiledProgram, nodes, rank, queue, index, **fields):
-    """Commands of all nodes, with some fields of one command replaced."""
+    """Return the commands of all nodes, with some fields of one command replaced."""
     commands = [program.commands(node, nodes) for node in range(nodes)]
     commands[rank][queue][index] = dataclasses.replace(commands[rank][queue][index], **fields)
     return commands
 
 
 def test_bad_programs():
-    """If a program cannot end, the status of the faulty node shows the reason, and afterwards the ring runs a correct
-    program normally. Two collectives that are swapped on one node are rejected."""
+    """If a program cannot end, the faulty node's status gives the reason, and the ring then runs a correct program
+    normally. Two collectives swapped on one node are rejected."""
     nodes, optimizer = 3, MOMENTUM
     with rings.open_nodes(nodes, config=rings.CONFIGS["wide"], host_port=False, timeout=3000) as (ring, _):
         weights, reference, steps = steps_of(ring, optimizer, 47, 1)
@@ -225,7 +225,7 @@ def test_bad_programs():
             assert [device.read_fields("PROGRAM_STATUS")["running"] for device in ring.devices] == [0] * nodes
             train(ring, weights, steps, optimizer, Schedule(Kind.LAYERS))
             compare_state(ring, reference, message)
-        # A QUIESCE added at the beginning of each queue does not change the results.
+        # Adding a QUIESCE at the beginning of each queue does not change the results.
         quiet = [[[dataclasses.replace(queue[0], operation=Operation.QUIESCE, tag=100, after_0=0), *queue]
                   for queue in good.commands(rank, nodes)] for rank in range(nodes)]
         ring.collectives.distribute(weights)

@@ -1,7 +1,7 @@
-"""Weights after a step are equal for every schedule and for every order that a program allows.
+"""Weights after a step are the same for every schedule and for every order that a program allows.
 
-If memories are equal before a step, they are equal after it under any schedule. The same holds for any number of
-steps, each under any schedule.
+If memories are equal before a step, they are equal after it under any schedule, and so after any number of steps with
+any schedules.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from sim.golden.features.programs.program import makespan, timeline
 from sim.golden.features.programs.program_nodes import ProgramNodes
 
-#: Ten layers with one or two groups each.
+#: Ten layers of one or two groups each.
 WIDTHS = [12, *[6] * 9, 5]
 LAYERS = layers_of(WIDTHS)
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
@@ -44,7 +44,7 @@ def settings(generator):
 
 
 def compare(nodes, weight, gradient, schedules, seed, *, steps):
-    """Run steps without and with each of the given schedules from the same memories; check that results are equal."""
+    """Run steps with no schedule and with each schedule from the same memories; results must be equal."""
     generator = np.random.default_rng(seed)
     weight_codec, gradient_codec = WEIGHT_CODECS[weight], GRADIENT_CODECS[gradient]
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -89,7 +89,7 @@ def test_weight_codecs(number, name):
 
 
 def alternating(nodes, layers, weights, seed):
-    """Golden nodes, and a function that runs the program of a delayed schedule pass by pass."""
+    """Golden nodes, and a function that runs one pass of a delayed schedule's program."""
     program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
     golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
@@ -101,8 +101,7 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates with staged gradients match the schedule ``layers``. One of the two copies of the weights has the
-    values after the last pass, and the other copy is a step older."""
+    """Updates with staged gradients match the schedule ``layers``; the other weight copy is a step older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
@@ -125,8 +124,7 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """Known answer for two layers, the first one delayed: versions are 0, 0, 1, 2 and 0, 1, 2, 3, in any allowed
-    order of the commands of four passes."""
+    """With the first of two layers delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3 in any allowed order."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
@@ -138,5 +136,5 @@ def test_versions(seed):
     for rank in range(3):
         versions = [[version for node, region, version in golden.found if (node, region) == (rank, number)]
                     for number in (1, 2)]
-        # The forward and backward commands of a pass read the same version.
+        # A pass's forward and backward commands read the same version.
         assert versions == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]

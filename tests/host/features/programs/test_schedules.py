@@ -28,7 +28,7 @@ def stale(layers):
 
 
 def steady(compiled):
-    """Cycles per pass, not counting the first passes."""
+    """Return the cycles per pass, ignoring the first passes."""
     ends = [max(span.end for span in spans_of(compiled, passes=6) if span.number == number) for number in (1, 5)]
     return (ends[1] - ends[0]) / 4
 
@@ -38,7 +38,7 @@ def spans_of(compiled, *, nodes=4, passes=1):
 
 
 def chunk_search(most, measure):
-    """Sizes that the search has measured, and its result."""
+    """Sizes measured by the search, and its result."""
     measured = []
 
     def counted(size):
@@ -110,7 +110,7 @@ class TestPrograms:
     @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
     def test_compute(self, schedule, nodes):
-        """Layers run forward from first to last and backward in reverse order; each element is updated once."""
+        """Layers run forward in order and backward in reverse order; each element is updated once."""
         compiled = program(schedule, nodes=nodes)
         assert [command.task.name for command in compiled.queues[Queue.COMPUTE]] == [
             *(f"forward {number}" for number in range(1, 11)), *(f"backward {number}" for number in range(10, 0, -1))]
@@ -130,21 +130,21 @@ class TestPrograms:
             sum(command.task.duration for command in queue) for queue in compiled.queues)
 
     def test_durations(self):
-        """Commands have the expected durations, for 8 examples and 16 multiply-adds per cycle."""
+        """Commands have the expected durations for 8 examples and 16 multiply-adds per cycle."""
         durations = {command.task.name: command.task.duration for command in program(SCHEDULES[0]).queues[0]}
         assert [durations[name] for name in ("forward 1", "forward 2", "forward 10")] == [1024, 512, 160]
         assert [durations[name] for name in ("backward 10", "backward 2", "backward 1")] == [320, 1024, 1024]
         assert sum(durations.values()) == 14_816
 
     def test_waits(self):
-        """Each update waits for its layer's backward command, and the next pass for the first layer's update."""
+        """Updates wait for their layer's backward command; the next pass waits for the first layer's update."""
         compiled = program(Schedule(Kind.LAYERS))
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
         assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
 
     def test_stale_waits(self):
-        """A layer's forward waits for the layer's update in the previous pass or, with two copies, in the pass before
-        that; each backward waits until the gradients of the previous pass are summed."""
+        """A layer's forward command waits for its update in the previous pass or, with two copies, in the last pass
+        but one; each backward command waits until the gradients of the previous pass are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
         # Forward 3 waits for update 3 of the previous pass, the ninth command after LATCH; backward 10 need not wait.
@@ -159,7 +159,7 @@ class TestPrograms:
             (12 - number, 1) for number in range(10, 0, -1)]
 
     def test_stale_fields(self):
-        """Commands of a layer have its region; in the first two layers, they alternate between two copies."""
+        """Commands of a layer use its region; in the first two layers, they alternate between two copies."""
         tasks = {task.name: task.fields for task in stale(2).tasks}
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
@@ -169,7 +169,7 @@ class TestPrograms:
         assert all("region" not in task.fields for task in program(Schedule(Kind.LAYERS)).tasks)
 
     def test_one_copy_too_few(self):
-        """If a delayed layer's forward reads the copy that the previous update writes, a race is reported."""
+        """If a delayed layer's forward command reads the copy written by the last update, a race is reported."""
         compiled = stale(2)
         tasks = [dataclasses.replace(task, reads=tuple(dataclasses.replace(region, alternate=0)
                                                        for region in task.reads),
@@ -180,7 +180,7 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """Each command has the block offset of its first group; its state follows that of earlier groups."""
+        """Each command has its first group's block offset; its state follows the state of earlier groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
             first = command.fields(0)["gradient_base"] // 32
@@ -190,7 +190,7 @@ class TestPrograms:
                 assert fields["state_base"] == 32 * sum(group % 3 == (rank + 1) % 3 for group in range(first))
 
     def test_own_blocks(self):
-        """A node that owns no block still has an update command, which updates nothing."""
+        """A node without a block still has an update command, which updates nothing."""
         compiled = program(Schedule(Kind.STRICT), [3, 2], nodes=3)
         update = next(command for command in compiled.queues[Queue.COMMUNICATE] if command.task.name == "update")
         assert [update.fields(rank)["length"] for rank in range(3)] == [0, 0, 32]
@@ -199,7 +199,7 @@ class TestPrograms:
 
 class TestTime:
     def test_strict(self):
-        """A layer's sum begins during the backward command of the layer below, or earlier by at most a gap; no update
+        """A layer's sum starts during the backward command of the layer below, or at most one gap earlier; no update
         starts before the last sum."""
         spans = {span.name: span for span in spans_of(program(Schedule(Kind.STRICT), nodes=4)) if span.node == 2}
         for number in range(2, 11):
@@ -209,7 +209,7 @@ class TestTime:
         assert spans["update"].end < spans["gather"].start
 
     def test_overlap(self):
-        """With 8 examples on each of four nodes, overlap shortens the modelled time of the deep network."""
+        """With 8 examples per node on four nodes, overlap reduces the modelled time of the deep network."""
         cycles = {str(schedule): makespan(spans_of(program(schedule))) for schedule in SCHEDULES}
         assert cycles["strict"] <= 0.91 * cycles["none"]
         assert cycles["layers"] <= 0.84 * cycles["none"]
@@ -224,7 +224,7 @@ class TestTime:
 
 
     def test_stale(self):
-        """Each additional delayed layer shortens the step until the ring is the bottleneck, as in the docs' table."""
+        """Each additional delayed layer shortens the step until the ring limits it, as in the docs' table."""
         cycles = [steady(stale(layers)) for layers in range(11)]
         assert cycles[0] == steady(program(Schedule(Kind.LAYERS)))
         assert all(after <= before for before, after in itertools.pairwise(cycles))
@@ -245,7 +245,7 @@ class TestSearch:
         assert (outcome.size, outcome.claimed) == (chosen, claimed)
 
     def test_known_answer(self):
-        """Eight layers of 100 cycles and 64 elements; a transfer takes 50 cycles plus one cycle per element."""
+        """Eight layers of 100 cycles and 64 elements; a transfer takes 50 cycles plus one per element."""
         def measure(size):
             sizes = [len(part) for part in chunks(layers_of([1] * 9), size)]
             return makespan(timeline([
@@ -282,7 +282,7 @@ class TestCosts:
         (Collective.ALL_GATHER, 5000, 1, 0), (Collective.FUSED_UPDATE, 0, 4, 0),
         (Collective.FUSED_UPDATE, 32_768, 4, 25_488 + 25_344), (Collective.ALL_GATHER, 64, 6, 229)])
     def test_collectives(self, kind, length, nodes, cycles):
-        """Costs are correct for the table's entries, between its lengths or sizes, and beyond its end."""
+        """Costs are correct at table entries, between its lengths or sizes, and beyond its end."""
         assert Costs(examples=1).collective(kind, length, nodes=nodes) == cycles
 
     def test_compute(self):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Delayed updates on simulated rings: passes overlap, and some layers use weights one update old."""
+"""Delayed updates on simulated rings: passes overlap, and some layers use the previous weights."""
 
 import dataclasses
 import itertools
@@ -32,13 +32,13 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
-#: Costs with few multiply-adds per cycle, so that computing takes longer than communicating.
+#: Costs with few multiply-adds per cycle, so that computation takes longer than communication.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # passes of each run; the trace has no room for more
+PASSES = 4  # passes per run; the trace cannot hold more
 
 
 class Steps:
-    """Gradients and settings of each step, the nodes that receive them, and a golden model of the nodes.
+    """Gradients and settings of each step, the receiving nodes, and a golden model of these nodes.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Steps:
         self.number = 0
 
     def run(self, passes, *, late=lambda: None):
-        """Execute several passes in one run, and the same passes one after another on the golden model."""
+        """Execute several passes in one run, and the same passes one by one on the golden model."""
         prepared = []
         for number in range(passes):
             gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
@@ -107,8 +107,8 @@ class Steps:
 
 
 def cycles(result):
-    """Cycles per pass, from the end of the second pass to the end of the last one, and their lower bound: the time,
-    including gaps, for which the busiest queue of any node is busy."""
+    """Cycles per pass, measured from the end of the second pass to the end of the last, and a lower bound: the busy
+    time, including gaps, of the busiest queue of any node."""
     last = 3 * len(LAYERS)  # update 1, which follows the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))
@@ -120,7 +120,7 @@ def cycles(result):
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_same_bits_and_versions(nodes):
-    """In two runs of several passes, with different numbers of delayed layers, memories match the golden model,
+    """Memories match the golden model over two runs of several passes, for different numbers of delayed layers;
     passes overlap, and the trace gives the weight version that each command used."""
     steps = []
     with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
@@ -137,14 +137,14 @@ def test_same_bits_and_versions(nodes):
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
             steps.append(cycles(result))
-    # Rings differ slightly if zeros are at different positions in their gradients.
+    # The tolerance is needed because the rings' gradients have their zeros at different positions.
     assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
     assert steps[-1][0] < 0.95 * steps[0][0], steps
     assert all(step <= 1.05 * bound for step, bound in steps[2:]), steps
 
 
 def test_a_host_that_is_late():
-    """If the host writes gradients and settings late, the nodes wait, and no bit changes."""
+    """If the host writes gradients and settings late, the nodes wait, and results are bit-identical."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
         generator = np.random.default_rng(5)
         bench = Steps(ring, 3, seed=7)
@@ -153,8 +153,8 @@ def test_a_host_that_is_late():
 
 
 def test_a_wrong_number_is_refused():
-    """If the number of a run's first pass differs from the nodes' update count, the run ends before anything is
-    computed, and the nodes continue with the correct number."""
+    """If the first pass number of a run differs from the nodes' update count, the run ends before computing anything;
+    a run with the correct number then succeeds."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
         bench = Steps(ring, 3, seed=8)
         bench.run(2)
@@ -212,7 +212,7 @@ class Engines:
         ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
 
     def run(self, first, prepared):
-        """Execute several passes in one run, and the same passes one after another on golden nodes."""
+        """Execute several passes in one run, and the same passes one by one on the golden nodes."""
         settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
                     for number in range(len(prepared))]
         run_passes(self.ring, self.program, settings, first=first, after="forward 1",
@@ -229,8 +229,8 @@ class Engines:
 
 
 def test_passes_of_an_engine():
-    """Losses and weights of computing nodes match golden nodes after two runs of three passes each, with no delayed
-    layer, with one, and with all layers delayed."""
+    """Losses and weights of computing nodes match the golden nodes after two runs of three passes each, with none,
+    one or all of the layers delayed."""
     generator = np.random.default_rng(3)
     weights = rings.random(generator, Engines.LENGTH)
     with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):

@@ -31,7 +31,7 @@ def memory_of(node_spans, *, since, offset, noise):
 
 @pytest.mark.parametrize(("since", "offset"), [(0, 0), (200, 12_345), (5_000, (1 << 32) - 3_000), ((1 << 32) - 7, 9)])
 def test_round_trip(since, offset):
-    """Spans are recovered from the trace, even if the trace memory or the clock wraps around."""
+    """Spans are recovered from the trace, even if the trace memory or the clock has wrapped around."""
     expected = timeline(PROGRAM.timed(), passes=3, nodes=2)
     traces = []
     for node in range(2):

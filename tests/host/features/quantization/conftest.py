@@ -1,4 +1,4 @@
-"""Fixture with a report on all candidates, measured once for all tests that use it."""
+"""Fixture with a report on all candidates, measured only once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A trained perceptron, and a comparison of quantised networks."""
+"""A trained perceptron, and a comparison of quantized networks."""
 
 import functools
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from sim.golden.features.quantization import quantization as golden
 
 @functools.cache
 def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momentum=0.9):
-    """The digits, and the layers of a perceptron trained on them with the defaults of training on a ring."""
+    """Return digits data, and the layers of a perceptron trained with the defaults of training on a ring."""
     data = digits()
     model = perceptron(data.train_x.shape[1], hidden, data.classes)
     model.initialize(seed)
@@ -32,7 +32,7 @@ def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momen
 
 
 class GoldenRing:
-    """A ring of golden nodes, with an optional error in one sum."""
+    """A ring of golden nodes that can inject an error into one sum."""
 
     nodes = 4
     inference = property(lambda self: self)
@@ -48,7 +48,7 @@ class GoldenRing:
 
 
 def assert_same(actual, other):
-    """Check that two quantised networks are equal in all attributes."""
+    """Check that two quantized networks have the same attributes."""
     assert (actual.scheme, actual.rounding, len(actual.layers)) == (other.scheme, other.rounding, len(other.layers))
     for first, second in zip(actual.layers, other.layers, strict=True):
         assert (first.input, first.output, first.relu) == (second.input, second.output, second.relu)

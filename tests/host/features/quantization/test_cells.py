@@ -16,7 +16,7 @@ def test_units_are_synthesised_meanwhile():
 
 
 def test_close():
-    """Closing terminates a unit's synthesis, so that an interrupted command does not have to wait for it."""
+    """Closing terminates a running synthesis, so that an interrupted command does not wait for it."""
     cells = CellCount(["node"])
     while cells._process is None:
         time.sleep(0.01)

@@ -135,13 +135,13 @@ class TestExport:
 
 @pytest.fixture
 def run(run):
-    """Run the command; returns exit code, standard output without its first stage line, standard error."""
+    """Run the command; return exit code, standard output without its first stage line, and standard error."""
     return functools.partial(run, "quantize")
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """Try only all candidates of the skewed network, and IAQ with 8 and 4 bits of the trained network."""
+    """Try only the candidates of the skewed network, and IAQ with 8 and 4 bits of the trained network."""
     every = candidates(2)
     chosen = [item for item in every if item.network == "skewed" or (item.config.rounding.value == "nearest" and
                                                                      item.label == "iaq-min")]
@@ -150,12 +150,11 @@ def few(monkeypatch):
 
 
 def scaled(layers, factor):
-    """Layers of the same network with all weights multiplied by a factor."""
     return [dataclasses.replace(layer, weights=np.float32(factor) * layer.weights) for layer in layers]
 
 
 class TestLargeWeights:
-    """Finite weights can lead to scores that are not finite."""
+    """Finite weights can give scores that are not finite."""
 
     def test_refused(self):
         data, layers = trained()
@@ -169,7 +168,7 @@ class TestLargeWeights:
             quantize.check_layers(scaled(layers, 1e-20), data, chosen)
 
     def test_before_anything_is_built(self, run, monkeypatch, tmp_path):
-        """Before anything is built, the command ends with a one-line message; the folder is unchanged."""
+        """Before anything is built, the command ends with a one-line message and leaves the folder unchanged."""
         monkeypatch.setattr(command, "open_session", None)
         _, layers = trained()
         parameters = np.concatenate([part.ravel() for layer in scaled(layers, 1e30)
@@ -185,7 +184,7 @@ class TestLargeWeights:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
     def test_report(self, report, value, tmp_path):
-        """A quality that is not a finite number is null in the report and has no bar."""
+        """A non-finite quality is null in the report and has no bar."""
         rows = [{**row, "scores_db": value if row["network"] == "skewed" and row["scheme"] == "symmetric" else
                  row["scores_db"]} for row in report["rows"]]
         quantize.write({**report, "rows": rows}, tmp_path)
@@ -211,7 +210,7 @@ class TestCommand:
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # 74 outputs of four beats each, with 16 products per beat, plus the cycles until the first beat.
+        # 74 outputs of four beats each, with 16 products per beat, plus the latency of the first beat.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

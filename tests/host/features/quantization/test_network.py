@@ -51,7 +51,7 @@ class TestDigits:
     @pytest.mark.parametrize("per_channel", [False, True])
     @pytest.mark.parametrize("calibration", Calibration)
     def test_eight_bits_are_within_0_3_points_of_floats(self, seed, per_channel, calibration):
-        """The limit corresponds to about one of the 360 images, which is 0.28 points."""
+        """The limit is about one of the 360 test images, or 0.28 percentage points."""
         data, layers = trained(seed)
         exact = accuracy(activations(layers, data.test_x)[-1], data.test_y)
         for scheme, extrema in [*itertools.product(Scheme, [Extrema.ZERO]), (Scheme.IAQ_MIN, Extrema.ALIGNED)]:
@@ -62,7 +62,7 @@ class TestDigits:
             assert abs(accuracy(scores_of(network, data.test_x), data.test_y) - exact) < limit, (seed, scheme)
 
     def test_four_bits_on_a_skewed_layer(self):
-        """Symmetric codes waste half of their range on a layer without negative weights."""
+        """A layer without negative weights wastes half the range of symmetric codes."""
         gains = []
         for seed in range(4):
             data, layers = trained(seed)
@@ -96,7 +96,7 @@ class TestNetwork:
     @pytest.mark.parametrize("scheme", [scheme for scheme in Scheme if scheme.integer])
     @pytest.mark.parametrize(("bits", "per_channel"), list(itertools.product((4, 8), (False, True))))
     def test_integers_are_the_network_of_the_values(self, scheme, bits, per_channel):
-        """Activations differ by at most one step from floating-point results with the decoded weights."""
+        """Activations are within one step of floating-point results with the decoded weights."""
         data, layers = trained()
         config = QuantizationConfig(scheme=scheme, bits=bits, per_channel=per_channel)
         network = quantize(layers, data.train_x, config, input_scale=SCALE)
@@ -118,12 +118,12 @@ class TestNetwork:
         expected = activations(values, data.test_x)[-1]
         scores = network.float_scores(data.test_x)
         assert scores.dtype == np.float32
-        # Hidden activations are rounded to one of 255 steps.
+        # Hidden activations are rounded to 255 steps.
         assert np.abs(scores - expected).max() < 0.02 * np.abs(expected).max()
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
-        """The unit itself is tested in tests/features/quantization/test_float_offset.py."""
+        """Network-level tests; the unit itself is tested in tests/features/quantization/test_float_offset.py."""
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(
             scheme=Scheme.FLOAT_OFFSET, per_channel=per_channel), input_scale=SCALE)
@@ -156,7 +156,7 @@ class TestNetwork:
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
         assert [count["products"] for count in counts] == [64 * 64 + 64 * 10] * 2
         assert [count["requantizations"] for count in counts] == [64, 0]
-        # Multiplications by S and by Wmin, each of them once per output.
+        # Multiplications by S and by Wmin, each once per output.
         assert [count["float_multiplications"] for count in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):

@@ -20,8 +20,8 @@ INTEGER = [scheme for scheme in Scheme if scheme.integer]
 @pytest.mark.parametrize(("scheme", "bits", "per_channel"),
                          list(itertools.product(INTEGER, (4, 8, (8, 4)), (False, True))))
 def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_channel):
-    """onnxruntime may round a hidden activation that is midway between two steps differently, since it multiplies by
-    a binary32 scale and rounds ties to even. Scores may therefore differ by one step of a few activations."""
+    """onnxruntime multiplies by a binary32 scale and rounds ties to even, so it may round hidden activations midway
+    between two steps differently. Scores may then differ by one step of a few activations."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(
         scheme=scheme, bits=bits, per_channel=per_channel), input_scale=SCALE)
@@ -42,7 +42,7 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
 
 
 def test_answers_are_compared_by_their_integer_scores():
-    """Answers may be equal, tied in integer score, within one adjusted weight of the top score, or wrong."""
+    """An answer may be equal, tied in integer score, within one adjusted weight of the top score, or wrong."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(bits=4), input_scale=SCALE)
     most = int(np.abs(network.layers[-1].weights.adjusted).max())
@@ -109,7 +109,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("scheme", [Scheme.IAQ_MIN, Scheme.IAQ_MAX])
     def test_zero_is_no_level(self, tmp_path, scheme):
-        """An offset has one bit more than a zero point, so some offsets cannot be exported."""
+        """An offset has one more bit than a zero point, so some offsets cannot be exported."""
         layers = [FloatLayer(np.array([[-256.0, -1.0]]), np.zeros(1))]
         network = quantize(layers, np.ones((1, 2)), QuantizationConfig(scheme=scheme, extrema=Extrema.WEIGHTS))
         assert network.layers[0].weights.adjusted.tolist() == [[-256, -1]]

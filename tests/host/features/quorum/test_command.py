@@ -1,4 +1,4 @@
-"""The command `gradring train` with a straggler: late gradients, signals, and resumed runs."""
+"""The command `gradring train` with a straggler: late gradients, signals and resumed runs."""
 
 import itertools
 import json
@@ -15,14 +15,14 @@ from host.features.quorum import run as quorum
 from host.run import files
 from host.training import checkpoint, trainer
 
-#: About nine updates of a 64-8-10 perceptron; the last worker takes three times as long as the rest.
+#: About nine updates of a 64-8-10 perceptron, with a last worker that takes three times longer than the rest.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
        "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
 
 @pytest.fixture
 def report(run, nodes_of, tmp_path):
-    """Run the command and return its report and output."""
+    """Function that runs the command and returns its report and output."""
     nodes_of("wide")
 
     def call(*options, folder=tmp_path / "run"):
@@ -39,20 +39,20 @@ def report(run, nodes_of, tmp_path):
 
 
 def bits(content):
-    """The updates in a report (without cycles), the statuses of gradients, and the accuracy."""
+    """The updates in a report (without cycles), the gradients' statuses and the accuracy."""
     rounds = [{name: value for name, value in update.items() if name != "cycle"} for update in content["updates"]]
     return rounds, content["workers"], content["accuracy"]
 
 
 def test_ways(report):
-    """Late gradients are applied, awaited or dropped; applying them with factor 0 equals dropping them."""
+    """Late gradients are applied, awaited or dropped; applying with factor 0 equals dropping."""
     fold, out = report("--staleness-factor", 0.5)
     assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; quorum updates and sums: gateware\n" in out
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # lowest update to which the straggler's next late gradient can belong
+    computed = 0  # first update that the straggler's next late gradient can be for
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -75,7 +75,7 @@ def test_ways(report):
 
 
 def test_straggler_of_any_factor(report):
-    """Updates closed by a quorum, and the end of the run, do not wait for the straggler, however slow."""
+    """Neither updates closed by a quorum nor the end of the run wait for the straggler, however slow."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
@@ -91,8 +91,8 @@ def test_straggler_of_any_factor(report):
 
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
-    """A signal during a block ends the run within seconds, although the whole block takes minutes to simulate; the
-    report covers the previous blocks."""
+    """A signal ends the run within seconds, even during a block that takes minutes to simulate. The report then
+    covers the previous blocks."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
@@ -129,7 +129,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
 
 def test_deadline(report):
-    """A deadline closes updates even if the quorum has not been reached."""
+    """A deadline closes updates even if there is no quorum."""
     content, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
     assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
     assert len(content["updates"]) >= 4
@@ -138,7 +138,7 @@ def test_deadline(report):
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
 def test_resume(report, run, tmp_path, monkeypatch, faults):
-    """Runs that resume after a block while gradients are pending have the same bits."""
+    """Runs resumed after a block, with gradients still pending, have the same bits."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -156,7 +156,7 @@ def test_resume(report, run, tmp_path, monkeypatch, faults):
     folder = tmp_path / "from"
     folder.mkdir()
     shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
-    with monkeypatch.context() as patch:  # the checkpoint of a version with other counters of gradients
+    with monkeypatch.context() as patch:  # the checkpoint comes from a version with different gradient counters
         patch.setattr(quorum, "COUNTERS", ("GRADIENTS_FOLDED",))
         code, _, err = run(*RUN, *faults, "--resume", "--output", folder)
         assert code == 1
@@ -164,7 +164,7 @@ def test_resume(report, run, tmp_path, monkeypatch, faults):
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
-    # The host polls the nodes every 16 cycles of the simulation, and each new process starts at cycle zero.
+    # The host polls the nodes every 16 simulated cycles, and each new process starts at cycle zero.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(outcome["updates"])]
                for outcome in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]
@@ -172,7 +172,7 @@ def test_resume(report, run, tmp_path, monkeypatch, faults):
 
 
 def test_switch_out(run, tmp_path, monkeypatch):
-    """If workers may be switched out, the nodes form a row of a grid and have two ports each."""
+    """If workers can be switched out, the nodes have two ports and form one row of a grid."""
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 

@@ -1,4 +1,4 @@
-"""Rings with links that repeat words: temporary faults are repaired, and permanent ones name the link."""
+"""Rings with links that repeat words: temporary faults are repaired, permanent faults name the link."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def update(ring, reference, generator):
-    """Compare a fused update with the golden model, and return the number of cycles it took."""
+    """Compare a fused update with the golden model; return the number of cycles it took."""
     gradients = random(generator, (ring.nodes, LENGTH), density=0.6)
     ring.memory.write_gradients(list(gradients))
     before = ring.counters.read()
@@ -38,7 +38,7 @@ def start(ring, generator):
 
 
 def outcome(*, rate, nodes=3, threads=1, quantum=16):
-    """Run five updates; return the cycles of each, the totals of repair counters, and each link's faults."""
+    """Run five updates; return the cycles of each, total repair counts, and the faults of each link."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(nodes, config=CONFIG, threads=threads, host_port=False) as (ring, simulation):
         simulation.set_quantum(quantum)
@@ -50,7 +50,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails and all bits are correct with any number of threads and any simulation quantum."""
+    """No command fails and all bits are correct, with any number of threads and any simulation quantum."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
     assert sum(link.total for link in faults) == 0
@@ -67,7 +67,7 @@ def test_faults_mend():
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_cuts(nodes):
-    """A short cut is repaired, a permanent cut names the link, and after recovery the ring is usable again."""
+    """A short cut is repaired; a permanent cut names the link, and the ring is usable after recovery."""
     generator = np.random.default_rng(nodes)
     with rings.open_nodes(nodes, config=CONFIG, timeout=1500) as (ring, simulation):
         reference = start(ring, generator)
@@ -88,7 +88,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """The error names the link that was cut, even if this link has never delivered a word."""
+    """The error names the link that was cut, even if this link never delivered a word."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()
@@ -123,7 +123,7 @@ def test_a_fault_while_the_link_is_reset():
 
 
 def test_sessions():
-    """Options that links with replay or faults do not allow are rejected before anything is built."""
+    """Options not allowed with replay links or faults are rejected before anything is built."""
     with pytest.raises(ValueError, match=r"^Latency of links with replay must be at most 480 cycles, not 481$"), \
             open_session(CONFIG, nodes=2, latency=481):
         pass

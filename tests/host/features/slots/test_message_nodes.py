@@ -1,4 +1,4 @@
-"""Rings with a host only at node 0: the whole driver using messages, with lost messages and faults."""
+"""Rings with a host only at node 0: the full driver over messages, with lost messages and faults."""
 
 import contextlib
 import random as plain_random
@@ -30,7 +30,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 class Losing:
-    """A transport to rank 0 that loses a given fraction of the messages in each direction."""
+    """Transport to rank 0 that drops a given fraction of the messages in each direction."""
 
     def __init__(self, transport, *, seed):
         self.transport, self.generator, self.rate, self.lost = transport, plain_random.Random(seed), 0, 0
@@ -55,7 +55,7 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """A ring that is driven by messages, with its simulation, its hub, and the transport to rank 0."""
+    """Open a ring driven by messages; yields the ring, its simulation, its hub and rank 0's transport."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
@@ -78,7 +78,7 @@ def update(ring, reference, generator, length):
 
 
 def test_driver():
-    """Requests and answers of one or more messages work at all ranks, as do errors and waits that expire."""
+    """Requests and answers of one or more messages work on all ranks, as do errors and expiring waits."""
     generator = np.random.default_rng(2)
     with opened(4) as (ring, simulation, hub, _):
         words = generator.integers(0, 1 << 32, 200, np.uint64).astype(np.uint32)
@@ -109,7 +109,7 @@ def test_driver():
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
 def test_lost(nodes, rate):
-    """If a fraction of messages is lost in both directions, all bits are correct and no command runs twice."""
+    """With messages lost in both directions, all bits are correct and no command runs twice."""
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)
@@ -131,8 +131,7 @@ def test_lost(nodes, rate):
 
 
 def test_faults():
-    """The ring recovers from damaged packets and control words, from a recovery during a command, and from a period
-    without any messages."""
+    """The ring recovers from damaged packets and control words, and from a period without messages."""
     generator = np.random.default_rng(11)
     with opened(3, patience=60_000) as (ring, simulation, hub, way):
         gradients = random(generator, (3, 2560))
@@ -177,8 +176,7 @@ def test_faults():
 
 
 def test_cycles():
-    """If one node begins a dense update 5,000 cycles late, messages over seven hops take at most 1,700
-    cycles and end in the cycle that the table predicts, and no link restarts. ``make messages`` sends 10,000."""
+    """Messages over seven hops take the predicted cycles, at most 1,700, even if one node starts late."""
     with open_nodes() as (ring, simulation):
         run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
     print(f"messages take {sorted(run.taken)} cycles, the update {run.updates}, superframes {run.superframes}")
@@ -188,7 +186,7 @@ def test_cycles():
 
 
 def test_training(train, monkeypatch):
-    """With --transport messages, the weights of the main job match the golden model after every step."""
+    """With ``--transport messages``, the job's weights match the golden model after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
     _, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",

@@ -1,4 +1,4 @@
-"""Rings of nodes that send in slots of a common TIME: all bits are correct, and faults end a command."""
+"""Rings of nodes that send in slots of a common TIME: all bits are correct, and faults end commands."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
-#: Small memories, the minimum room for packets, and an optimizer with state.
+#: Small memories, minimal room for packets, and an optimizer with state.
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -35,7 +35,7 @@ def states(ring):
 
 
 def check_sum(ring, generator, length, *, density=1.0):
-    """Run an all-reduce and compare it bit by bit with the golden model."""
+    """Run an all-reduce, and compare it bit by bit with the golden model."""
     gradients = random(generator, (ring.nodes, length), density=density)
     ring.memory.write_gradients(list(gradients))
     ring.collectives.all_reduce(length)
@@ -46,7 +46,7 @@ def check_sum(ring, generator, length, *, density=1.0):
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
     """All-reduces and fused updates, dense and sparse, match the golden model, even for lengths that end in empty
-    segments. So do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
+    segments, as do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -75,7 +75,7 @@ def test_collectives(nodes):
 
 
 def test_pairs():
-    """Commands can be queued one after another even if nodes receive them at different times."""
+    """Commands can be queued back to back even if nodes receive them at different times."""
     generator = np.random.default_rng(7)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 256))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until a link carries words of a packet (of 38 words); return the number of the word after next."""
+    """Run until a link carries a packet (38 words); return the number of the word after next."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -102,8 +102,8 @@ def await_packet(simulation, link):
 
 
 def test_faults():
-    """A damaged packet, or a reset during a command, ends the command as on any other link. Afterwards the ring
-    works, and a retry gives the golden bits."""
+    """A damaged packet, or a reset during a command, ends the command as on any other link. The ring works
+    afterwards, and a retry gives the golden bits."""
     generator = np.random.default_rng(11)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
@@ -131,8 +131,8 @@ def test_faults():
 
 
 def test_damage():
-    """With random damage to words of packets and control words, a command either succeeds, or it fails but succeeds
-    when it is retried."""
+    """With random damage to packet words and control words, a command either succeeds, or fails and then succeeds
+    when retried."""
     generator = np.random.default_rng(5)
     failed = 0
     with open_nodes(3, timeout=3000) as (ring, simulation):
@@ -187,13 +187,13 @@ def test_time():
         for device in ring.devices:
             before = simulation.cycle
             times.append(device.read_register("TIME") - before)
-        assert max(times) - min(times) < 200  # TIME is read from one node after another
+        assert max(times) - min(times) < 200  # TIME is read from the nodes one at a time
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
 
 
 def test_training(train, monkeypatch):
-    """With --links slots, the weights of the main job match the golden model after every step."""
+    """With --links slots, the main job's weights match the golden model after each step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this library
     out, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
@@ -205,7 +205,7 @@ def test_training(train, monkeypatch):
 
 
 def test_option():
-    """The option `credits` changes nothing; with `slots`, nodes have room for messages only if requested."""
+    """The option `credits` changes nothing; with `slots`, nodes support messages only if requested."""
     assert with_links("credits", NodeConfig()) == NodeConfig()
     assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
         False, True]

@@ -1,4 +1,4 @@
-"""Helpers that run sets of layer streaming as the trainer does, and small examples for them."""
+"""Helpers that run sets of layer streaming like the trainer, and small examples for them."""
 
 import numpy as np
 
@@ -19,7 +19,6 @@ def examples():
 
 
 def do(run, sets=1):
-    """Run a number of sets, and return the report of the last one."""
     Trainer(run, run.batches, total=run.batches.number + sets).train()
     return run.reports[-1]
 

@@ -1,4 +1,4 @@
-"""Edits that arrive while a set runs on simulated nodes: active programs, rejected edits, and replays."""
+"""Tests of edits that arrive during a set on simulated nodes: active programs, rejections and replays."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def optimizer():
 
 
 class Random:
-    """Assessor that proposes random changes, some of them invalid, until there are enough edits."""
+    """Assessor that proposes a number of random edits, some of them invalid."""
 
     def __init__(self, seed):
         self._generator = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def run_of(ring, **options):
 
 
 def in_force(run, nodes):
-    """Check that all nodes run the program of the latest valid edit from the same bank."""
+    """Check that all nodes run the latest valid edit's program from the same bank."""
     number = len(run.reports) - 1
     latest = max((edit.number for edit in run.log if edit.set <= number), default=0)
     for device in nodes.devices:
@@ -80,7 +80,7 @@ def in_force(run, nodes):
 
 
 def layers_of(run):
-    """Start and end of each LAYERS command in the first worker's latest set, in NODE_TIME."""
+    """Return start and end of each LAYERS command in the first worker's latest set, in NODE_TIME."""
     operations = {task.place: task.operation for task in run.outcome.program.tasks}
     starts, spans = {}, []
     for record in run.outcome.records:
@@ -128,8 +128,8 @@ def test_random_edits():
 
 
 def test_a_node_that_refuses():
-    """If a node's program does not match the digest, all other nodes withdraw the edit and the run continues; the
-    same edit is accepted later with a higher number. Late and old edits are rejected."""
+    """If one node's program does not match the digest, the other nodes withdraw the edit and the run continues. The
+    edit is accepted later under a higher number; late and old edits are rejected."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -159,7 +159,7 @@ def test_a_node_that_refuses():
 
 
 def test_an_edit_outlives_a_failed_set():
-    """An edit stays pending after a failed set and a reset of links, and takes effect in its own set."""
+    """A pending edit survives a failed set and a link reset, and takes effect in the set it was meant for."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """An edit is rejected if its lists do not fit in memory together with the lists of the running set."""
+    """An edit is rejected if its lists do not fit in memory next to the running set's lists."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):
@@ -196,7 +196,7 @@ def test_no_room():
 
 
 def test_places():
-    """Existing units keep their addresses; new ones get the lowest address that the running set does not use."""
+    """Existing units keep their addresses; each new unit gets the lowest address the running set does not use."""
     old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
     new = [np.zeros(length, np.uint32) for length in (64, 32)]
     assert first_bases([96, 64, 32]) == [0, 96, 160]

@@ -1,4 +1,4 @@
-"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and rejected options."""
+"""Layer streaming with `gradring train`: a run on simulated nodes, its report, and rejected options."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def have_small_nodes(monkeypatch):
 
 
 def test_run(train, monkeypatch):
-    """The first set determines the number of microbatches in later sets, and nodes match the golden bits."""
+    """The first set determines the number of microbatches of later sets; nodes match the golden bits."""
     have_small_nodes(monkeypatch)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                         "--format", "mx4,mx9", "--underflow")
@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Use small nodes, and send signals at the end of a set or during a set, just before the nodes run."""
+    """Use small nodes, and send signals at the end of a set or during it, just before the nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
@@ -68,8 +68,8 @@ def signalled(monkeypatch):
 
 
 def test_goes_on(run, succeed, signalled, tmp_path):
-    """A run that is interrupted in its second set completes this set, and resumes with a different far memory speed.
-    If its log is replayed on golden nodes, the digest is the same. A checkpoint with other options is rejected."""
+    """A run that is interrupted in its second set completes the set, and can be resumed with a different far memory
+    speed. Replaying its log on golden nodes gives the same digest. A checkpoint with other options is rejected."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)
@@ -97,7 +97,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     (2, "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
-    """A second signal abandons the set; the report and the checkpoint contain the previous sets."""
+    """A second signal aborts the set; report and checkpoint contain the previous sets."""
     signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (143, "")
@@ -108,7 +108,7 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 
 
 def test_grace(run, signalled, monkeypatch, tmp_path):
-    """A set that exceeds the grace period is abandoned."""
+    """A set that exceeds the grace period is aborted."""
     monkeypatch.setattr(files, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
     signalled(signal.SIGINT, at=1, within=True)
@@ -121,7 +121,7 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
 def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
-    """Checkpoints are created only at the requested intervals."""
+    """Checkpoints are created at the requested intervals only."""
     made, packed = [], checkpoint.packed
     monkeypatch.setattr(checkpoint, "packed",
                         lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])

@@ -1,4 +1,4 @@
-"""Edits of a layer-streaming program, and the program banks of nodes: host/features/streaming/edits.py."""
+"""Edits of a layer-streaming program, and the nodes' program banks: host/features/streaming/edits.py."""
 
 import dataclasses
 import random
@@ -102,7 +102,7 @@ def test_logs():
 
 
 def random_edit(base, generator, **numbers):
-    """A random edit that is valid for the given program."""
+    """Draw a random edit that is valid for the given program."""
     for _ in range(100):
         kind = generator.choice(list(Kind))
         layer = 0 if kind in (Kind.RATE, Kind.MICROBATCHES) else generator.randint(1, base.layers)
@@ -118,14 +118,14 @@ def random_edit(base, generator, **numbers):
 
 
 def test_random_edits_hold_on_all_nodes_at_their_set():
-    """1,000 edits reach five nodes at different times, and apply from their own set on; invalid ones are rejected."""
+    """1,000 edits reach five nodes at different times, apply from their set on, or are rejected."""
     seed = 5
     generator = random.Random(seed)
     banks = [Banks(structure()) for _ in range(5)]
     expected = {0: structure()}
     sent, pending, refused, waits, number = [], [], 0, 0, 0
     while len(sent) < 1000 or number <= sent[-1].set:
-        while pending:  # the set begins once all nodes have acknowledged its edits
+        while pending:  # the set starts once all nodes have acknowledged its edits
             waits += 1
             node = generator.choice(sorted({node for _, node in pending}))
             change = next(change for change, other in pending if other == node)  # edits reach each node in order

@@ -1,4 +1,4 @@
-"""Tests of the commands that stream a set, on golden nodes.
+"""Tests of the commands that stream a gradient set, on golden nodes.
 
 Covers host/features/streaming/lists.py and sim/golden/features/streaming/streaming_nodes.py."""
 
@@ -38,7 +38,7 @@ def server(plan, seed=0):
 
 
 class Bench:
-    """Golden nodes, together with the golden model of gradient sets."""
+    """Golden nodes together with the golden model of gradient sets."""
 
     def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, formats=(), **changes):
         plan = make_streaming_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
@@ -115,7 +115,7 @@ def test_resident_layers_have_the_same_bits_and_are_fetched_once():
 
 
 def test_formats():
-    """With a format for each layer, sets have the model's bits, and the server has the model's counts."""
+    """With one format per layer, sets have the model's bits, and the server has the model's counts."""
     bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, formats=["mx9", "raw", "mx4", "mx6"])
     for number in range(2):
         assert bench.set(number)
@@ -150,7 +150,7 @@ def test_lists_are_those_of_the_plan():
 
 @pytest.mark.parametrize("layers", [4, 16])
 def test_moved_words_of_inner_layers(layers):
-    """A microbatch of 8 in a 64 x 64 layer moves 1,024 words forward and 1,536 words backward."""
+    """In a 64 x 64 layer, a microbatch of 8 moves 1,024 words forward and 1,536 words backward."""
     plan = make_streaming_plan([64] * layers + [10], count=3, microbatch=8, worker=Worker(
         weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16))
     program = streaming_program(compile_streaming(plan, array=ARRAY), lengths=[[8] * 3] * 4, depth=1024)

@@ -1,4 +1,4 @@
-"""Layer streaming on golden nodes, assessors, and logs: host/features/streaming/run.py and experiment.py."""
+"""Layer streaming on golden nodes, assessors and logs: host/features/streaming/run.py."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def report(number, loss, *, zeros=(), base=None):
 
 
 class Once:
-    """Assessor that proposes the given changes after a single set."""
+    """Assessor that proposes the given changes after one particular set."""
 
     def __init__(self, number, *changes):
         self._number, self._changes = number, changes
@@ -43,7 +43,7 @@ class Once:
 
 
 def test_an_identity_changes_no_bit():
-    """If an identity layer is added at any position, the losses do not change."""
+    """Adding an identity layer at any position does not change the losses."""
     run = run_of(structure((64, 16, 16, 10)))
     do(run, 3)
     for layer in (1, 2, 3):
@@ -99,7 +99,7 @@ def test_a_choice_of_microbatches_is_in_the_log():
 
 
 def test_parts_of_layers_learn_the_same():
-    """Layers that are split into parts, including an added one, train exactly like whole layers."""
+    """Split layers, including an added one, train exactly like whole layers."""
     narrow = dataclasses.replace(WORKER, weight_words=2 * 672)
     changes = (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)
     runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
@@ -133,7 +133,7 @@ def test_underflow():
 
 
 def test_blind():
-    """The assessor of this case widens all formats after the first set, and proposes nothing afterwards."""
+    """The case's assessor widens all formats after the first set and proposes nothing afterwards."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]
@@ -153,7 +153,7 @@ def test_counts_of_layers():
 
 @pytest.mark.parametrize("case", CASES[1:4:2], ids=lambda case: case.name)
 def test_replays(case):
-    """Replaying the log of an assessor's run gives the same run, and damaged logs are rejected."""
+    """Replaying the log of an assessor's run gives the same run; damaged logs are rejected."""
     run = learn(dataclasses.replace(case, assessor=lambda: Together(Plateau(sets=3, ratio=0.5), Underflow(sets=3))),
                 DATA, 0, epochs=1)
     assert len(run.log) > 1

@@ -1,4 +1,4 @@
-"""Weights and state in far memories: bits, cycles, resets during a command, and missing responses."""
+"""Test weights and state in far memory: bits, cycles, resets during a command, and missing responses."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=20_000)
 
 
 def begun(ring, generator, length):
-    """Broadcast random weights, and return the expected state of the ring."""
+    """Broadcast random weights, and return the ring's expected state."""
     weights = rings.random(generator, length)
     ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
     ring.collectives.broadcast(length, root=0)
@@ -38,7 +38,7 @@ def begun(ring, generator, length):
 @pytest.mark.parametrize("packed_state", [False, True])
 @pytest.mark.parametrize(("nodes", "speed"), [(2, SPEEDS[0]), (5, SPEEDS[1]), (3, SPEEDS[2]), (1, SPEEDS[3])])
 def test_updates(nodes, speed, packed_state):
-    """Updates and sums equal the golden model with any speed and latency of the far memory."""
+    """Updates and sums match the golden model for any speed and latency of the far memory."""
     generator = np.random.default_rng(10 * nodes + packed_state)
     with open_nodes(nodes, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=speed[0], rate=speed[1])
@@ -53,7 +53,7 @@ def test_updates(nodes, speed, packed_state):
 
 
 def test_host_port():
-    """The host writes and reads weights and state through the port, and adjacent words are unchanged."""
+    """The host can write and read weights and state through the port without changing adjacent words."""
     generator = np.random.default_rng(3)
     with open_nodes(1) as (ring, simulation):
         device = ring.devices[0]
@@ -74,13 +74,13 @@ def test_host_port():
 
 
 def _status(device):
-    """Return STATUS.far_silent in bit 0 and STATUS.far_lost in bit 1."""
+    """Return STATUS.far_silent as bit 0 and STATUS.far_lost as bit 1."""
     return int(device.read_register("STATUS")) >> 13 & 3
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reset_in_mid_command(seed):
-    """If links are reset while rows are in transit, the next update still equals the golden model."""
+    """After a link reset while rows are in transit, the next update still matches the golden model."""
     generator = np.random.default_rng(seed)
     nodes, length = 2, 600
     with open_nodes(nodes, host_port=False) as (ring, simulation):
@@ -99,7 +99,7 @@ def test_reset_in_mid_command(seed):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_silence(nodes):
-    """Without responses, commands time out and the host reads zeros; later everything works again."""
+    """Without responses, commands time out and the host reads zeros. Afterwards, everything works again."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
         device = ring.devices[0]
@@ -128,7 +128,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """On a ring of one node, a command may last longer than the time-out while rows keep moving."""
+    """In a ring of one node, a command may take longer than the timeout as long as rows move."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -138,7 +138,7 @@ def test_slow_is_not_silent():
 
 
 def cycles(config, generator, speed=None):
-    """Cycles of a broadcast of 4,160 elements on two nodes, and cycles of an update with each rule."""
+    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update with each rule."""
     length = 4160
     with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
         if speed is not None:
@@ -153,14 +153,14 @@ def cycles(config, generator, speed=None):
 
 
 def test_cycles():
-    """With a row per cycle, a far memory adds at most 30 cycles to a broadcast, or to an update that is long enough
-    to move its words. With a word per cycle, the moved words determine the cycles of an update."""
+    """At one row per cycle, a far memory adds at most 30 cycles to a broadcast, or to an update that is long enough
+    to move its words. At one word per cycle, an update's cycles are determined by the words moved."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # own block: weights and state; other block: only weights
+        moved = 2080 * (words + 1)  # own block: weights and state; other block: weights only
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

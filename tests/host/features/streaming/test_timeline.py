@@ -1,4 +1,4 @@
-"""Timelines of sets where a server streams the layers: host/features/streaming/timeline.py."""
+"""Timelines of sets with layers streamed from a server: host/features/streaming/timeline.py."""
 
 import dataclasses
 from fractions import Fraction
@@ -58,7 +58,7 @@ def test_choice_of_microbatches(microbatch, options, count):
 
 @pytest.mark.parametrize(("form", "count"), [("raw", 3), ("mx9", 1), ("mx4", 1)])
 def test_choice_for_a_classifier(form, count):
-    """The number of microbatches is correct for a small last layer and for weights coded only in FETCH."""
+    """The number of microbatches is correct with a small last layer and with weights coded only in FETCH."""
     units = [dataclasses.replace(unit, format=form) for unit in units_of([64] * 17 + [10])]
     costs = costs_of(units, workers=4, microbatch=8, macs=16)
     assert microbatches(costs) == count
@@ -88,7 +88,7 @@ def test_few_layers_are_fetched_once(layers):
 
 
 def test_parts_of_a_layer():
-    """Backward processes parts in ascending order and pushes each one once; no window is overwritten while in use."""
+    """Backward processes parts in ascending order and pushes each once; no window in use is overwritten."""
     units = [Unit(1, 64, 64), Unit(2, 64, 32), Unit(2, 64, 32, 32), Unit(3, 64, 10)]
     assert accesses(units) == ([0, 1, 2, 3], [3, 1, 2, 0])
     run = streaming_timeline(units, [Costs(150, 150, 100, 200)] * 4, 1)

@@ -1,4 +1,4 @@
-"""Training of centroid tables on golden models; ``gradring lab centroids`` uses complete rings."""
+"""Training centroid tables on golden models; ``gradring lab centroids`` uses complete rings."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ def _tables(seed, epochs):
 
 
 def test_accuracy(data):
-    """With tables of 16 centroids, the accuracy for one seed is within a point of the dense perceptron's."""
+    """With 16 centroids per table, accuracy for one seed is within a point of the dense perceptron."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 2))
     assert row.seed == 0
     assert row.dense >= 0.96
@@ -28,14 +28,14 @@ def test_accuracy(data):
 
 
 def test_tables_are_trained(data):
-    """Tables of four centroids lose much accuracy, and training recovers some of it."""
+    """With four centroids, clustering loses much accuracy and training recovers some of it."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 3), centroids=4)
     assert row.clustered < row.dense - 0.02
     assert row.trained > row.clustered + 0.005
 
 
 def test_nodes_that_compute(data):
-    """Nodes that compute give the same bits, with 16 multiplications per output, including padding."""
+    """Nodes that compute give the same bits with 16 multiplications per output, including padding."""
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
     assert (node.compute.rows, node.compute.codebook) == (4, 16)
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs cost the same as twelve, and 29 or 30 examples on a node cost the same as 32.
+    # Ten outputs take as long as twelve, and 29 or 30 examples per node as long as 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 
@@ -70,7 +70,7 @@ def test_options(run, options, message):
 
 
 def test_goes_on(tmp_path, run):
-    """The lab reuses rows of an earlier run with the same options."""
+    """The lab reuses results of an earlier run with the same options."""
     rows = [Row(seed=seed, dense=0.97, clustered=0.96, trained=0.97 - seed / 1000, dense_words=1, table_words=1,
                 steps=1, cycles=1, multiplications=16) for seed in range(2)]
     kept = {"nodes": 4, "centroids": 16, "epochs": 5, "learning_rate": RATE, "compute": NODE,

@@ -15,7 +15,7 @@ from tests.host.rings import CONFIGS, library
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path):
-    """Run the program; returns exit code, standard output and standard error."""
+    """Run the program; return its exit code, standard output and standard error."""
     monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
     node = CONFIGS["engines"]
     monkeypatch.setattr(machine, "EXECUTION", Machine(name="e", node=node))

@@ -20,12 +20,12 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
-    """Make all machines of the estimate lab use nodes from a single library."""
+    """Make all machines of the estimate lab share the nodes of a single library."""
     monkeypatch.setattr("host.labs.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
 def durations(step):
-    """Cycles of each COMPUTE command, on the node that takes longest for it."""
+    """Return the cycles of each COMPUTE command on its slowest node."""
     def of(trace):
         begun, cycles = {}, []
         for record in trace:
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """Estimates of a slow, long link from fast nodes, and of fast nodes from nodes with a slow link."""
+    """Estimate a slow, long link from fast nodes, and fast nodes from nodes with a slow link."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # written in the same way as by `make estimate`
+    # in the format written by `make estimate`
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -66,7 +66,7 @@ def test_targets(tmp_path):
 
 
 def test_order_of_rows():
-    """The figures of a row do not depend on earlier measurements on the same machine."""
+    """The figures in a row do not depend on earlier measurements on the same machine."""
     own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
     stand_in = Case(length=256, overlapped=True, macs=8)
     rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """With segments as short as here, nodes have gaps between packets that no rate can describe."""
+    """With short segments like these, nodes have gaps between packets that no rate can describe."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,7 +93,7 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """If links are delayed or throttled, the step takes longer, but the COMPUTE commands do not."""
+    """Delayed or throttled links make the step slower, but not its COMPUTE commands."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
         results = []
@@ -109,7 +109,7 @@ def test_delay_leaves_compute_alone():
 
 
 def test_compute_cycles():
-    """Modelled cycles match the cycles counted by nodes, without traffic on their memories."""
+    """Without other memory traffic, modelled cycles match the cycles counted by the nodes."""
     case = CASES[0]
     with opened(FAST) as machine:
         step = prepare(machine, case)
@@ -143,8 +143,8 @@ def test_refused():
 
 
 def test_named():
-    """`make estimate` has ten targets with distinct names. Alpha is above one for at least one target and below one
-    for at least one."""
+    """`make estimate` has ten targets with distinct names. Alpha is above one for at least one target, and below one
+    for at least one other."""
     assert len({target.name for target in TARGETS}) == len(TARGETS) == 10
     case = Case(length=256, overlapped=False)
     alphas = [min(own[name] / target_rates[name] for name in own)

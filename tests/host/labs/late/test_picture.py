@@ -1,4 +1,4 @@
-"""The picture of training runs with late gradients."""
+"""Test the picture of training runs with late gradients."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Studies of accuracy on golden nodes: host/labs/learning/lab.py."""
+"""Test the accuracy studies on golden nodes, host/labs/learning/lab.py."""
 
 import re
 
@@ -18,8 +18,8 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on the
-    division of the vector."""
+    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on its
+    partition."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
     accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))
@@ -44,7 +44,7 @@ def test_formats(few, name):
     (("formats", "--compute", "--values", "bf16"), ["bf16"]),
 ])
 def test_command(few, monkeypatch, run, options, rows):
-    """The table has a row for each value, with the mean over its seeds."""
+    """The table has one row per value, with the mean over its seeds."""
     monkeypatch.setattr(learning, "digits", lambda: few)
     code, printed, _ = run("lab", "learning", *options, "--seeds", "2", "--epochs", "1")
     assert code == 0

@@ -1,4 +1,4 @@
-"""Results of `gradring lab memory`: partial results kept between runs, output, and failures."""
+"""Results of `gradring lab memory`: partial results, output and failures."""
 
 import json
 
@@ -9,7 +9,7 @@ from host.cli import app
 from host.labs.memory import lab as memory
 from host.labs.memory.lab import Parts
 
-#: Results of a step that has run on a node.
+#: Results of a step that was run on a node.
 NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies": ["swap", "keep"], "cycles": 1030,
         "timeline": 1000, "budget": 100, "peak": 90, "far_words": 64, "planned": 64, "multiplications": 7,
         "same": True}
@@ -17,7 +17,7 @@ NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies
 
 @pytest.fixture
 def few(monkeypatch):
-    """Use small programs, and only a few of each kind."""
+    """Use only a few small programs of each kind."""
     for name, value in (("_WIDTHS", ((8, 4, 3),)), ("INJECTED", 3), ("PASSES", 5), ("_CHAINS", 3), ("_EXAMPLES", 4)):
         monkeypatch.setattr(memory, name, value)
     monkeypatch.setattr(memory, "EXHAUSTIVE", 5)
@@ -27,7 +27,7 @@ def few(monkeypatch):
 
 
 def test_command(few, tmp_path):
-    """The output has four tables and a line for each other result; a second run reuses the stored parts."""
+    """The output has four tables and a line per remaining result; a second run reuses stored parts."""
     runs = [CliRunner().invoke(app, ["lab", "memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output
@@ -44,7 +44,7 @@ def test_command(few, tmp_path):
 
 
 def test_parts_are_kept(monkeypatch, tmp_path):
-    """A run resumes after the last written part; if sources changed or the file is invalid, it starts over."""
+    """A run resumes after the last written part, or starts over if sources changed or a file is invalid."""
     calls = []
 
     def part(name):
@@ -90,7 +90,7 @@ def test_parts_are_kept(monkeypatch, tmp_path):
     (lambda parts: parts["chains 0"].append(1.07), "greedy plans that are not those of an exhaustive search"),
 ], ids=lambda case: case if isinstance(case, str) else "")
 def test_failures(tmp_path, change, failure):
-    """Each property that does not hold is reported as a failure."""
+    """Every property that does not hold is reported as a failure."""
     results = Parts(tmp_path / "memory.json")
     run = {"cycles": 11, "peak": 100}
     results.parts = {
@@ -108,7 +108,7 @@ def test_failures(tmp_path, change, failure):
 
 
 def test_sources():
-    """Kept results depend on the sources of the planner, the lists and the models."""
+    """Stored results depend on the sources of the planner, the lists and the models."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
     assert {"memory/lab.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
             "far/steps.py"} <= names

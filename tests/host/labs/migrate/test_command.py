@@ -1,4 +1,4 @@
-"""The command `gradring lab migrate`: a moved job, its report, and invalid options."""
+"""The `gradring lab migrate` command: a moved job, its report, and invalid options."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.host import rings
 
 
 def test_run(succeed, monkeypatch, tmp_path):
-    """A job moves from a board, here a simulated ring; tests/host/migration/test_board.py uses a board."""
+    """A job moves from a board, which is a simulated ring here; tests/host/migration/test_board.py uses a board."""
     asked = []
 
     def opened(config, *, transport, rates=None, **options):

@@ -6,7 +6,7 @@ from sim.verilated import cache
 
 
 def built(folder):
-    """A dummy library in a complete cache folder."""
+    """Create a dummy library in a complete cache folder."""
     library = folder / "ring" / "ring.so"
     if not cache.complete(library.parent):
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def built(folder):
 
 
 def store_all(plan, folder, *, without=()):
-    """Store a result for every job, with different numbers in each."""
+    """Store a result for each job, with different numbers for each."""
     for number, job in enumerate(plan.jobs, start=1):
         if any(part in job.name for part in without):
             continue

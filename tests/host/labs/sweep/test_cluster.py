@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster: a killed worker, failures, and schedulers that do not answer."""
+"""Sweeps on a Dask cluster: a killed worker, failures, and schedulers that do not respond."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from tests.host.rings import CONFIGS, library
 
 distributed = pytest.importorskip("distributed")
 
-#: Runs a scheduler and two workers, each of them with a nanny, until its standard input ends.
+#: Runs a scheduler and two workers, each with a nanny, until standard input is closed.
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Address of a scheduler, and the process IDs of its workers."""
+    """Start a cluster; return the address of its scheduler and the process IDs of its workers."""
     script = tmp_path_factory.mktemp("cluster") / "cluster.py"
     script.write_text(CLUSTER)
     root = os.pathsep.join(filter(None, [str(cluster.Path(__file__).parents[4]), os.environ.get("PYTHONPATH")]))
@@ -53,7 +53,7 @@ def started(tmp_path_factory):
 
 
 def run_of(nodes, seed, config):
-    """A training run of one epoch on a ring of default nodes."""
+    """Training run of one epoch on a ring of default nodes."""
     return Job(kind=JobKind.RUN, name=f"run-{nodes}-{seed}", needs=("build",),
                parameters={"workload": "digits", "nodes": nodes, "epochs": 1, "configuration": config,
                            "training": {"seed": seed}})
@@ -66,7 +66,7 @@ def rows_of(folder, jobs):
 
 
 def test_a_worker_is_killed(started, tmp_path):
-    """If a worker is killed, all rows equal the rows of a local sweep, and no result is computed twice."""
+    """If a worker is killed, all rows match a local sweep's, and no result is computed twice."""
     address, workers = started
     config = {"masking": True}
     assert from_dict(config) == CONFIGS["default"]
@@ -98,7 +98,7 @@ def test_a_worker_is_killed(started, tmp_path):
     rows = rows_of(tmp_path / "cluster", runs)
     assert rows == rows_of(tmp_path / "local", runs)
     assert all(row["bit_exact"] for row in rows)
-    # A second start finds all results and computes nothing.
+    # The second run finds all results and computes nothing.
     assert execution.execute([build, *runs], tmp_path / "cluster", engine=None,
                              ended=lambda *_: pytest.fail("a job was done again")) == []
 
@@ -115,7 +115,7 @@ def test_failures(started, tmp_path, monkeypatch):
 
 
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
-    """If the cluster repeats a task, and its result is already in the folder, it is not computed again."""
+    """If the cluster repeats a task with a result already in the folder, it is not computed again."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
     store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))
@@ -132,7 +132,7 @@ def test_no_scheduler(tmp_path, monkeypatch):
 
 
 class Http(socketserver.BaseRequestHandler):
-    """A web server, which responds that the request is invalid."""
+    """Web server that rejects the request as invalid."""
 
     def handle(self):
         self.request.recv(1000)
@@ -140,14 +140,14 @@ class Http(socketserver.BaseRequestHandler):
 
 
 class Bytes(socketserver.BaseRequestHandler):
-    """A server that sends frames in Dask's format without a valid message."""
+    """Server that sends frames in Dask's format, but no valid message."""
 
     def handle(self):
         self.request.sendall(struct.pack("<QQQ", 16, 1, 8) + b"\xc1" * 8)
 
 
 class Silence(socketserver.BaseRequestHandler):
-    """A server that never answers, but keeps waiting for more of the request."""
+    """Server that never answers, and keeps waiting for more of the request."""
 
     def handle(self):
         while self.request.recv(1000):
@@ -156,7 +156,7 @@ class Silence(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("handler", [Http, Bytes, Silence])
 def test_another_program(monkeypatch, capfd, tmp_path, handler):
-    """The port of a different program is rejected with a one-line message, and nothing else is printed."""
+    """The port of another program is rejected with a one-line message, and nothing else is printed."""
     monkeypatch.setattr(cluster, "_ANSWERS", 1)
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command `gradring lab sweep`: its options, and its exit code after failures."""
+"""The `gradring lab sweep` command: its options, and its exit code after failures."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 @pytest.fixture
 def run(program, tmp_path):
-    """Run the command; returns exit code, standard output and standard error."""
+    """Return a function that runs the command and returns exit code, stdout and stderr."""
     return functools.partial(program, "lab", "sweep", "--output", tmp_path)
 
 
@@ -45,7 +45,7 @@ class TestCommand:
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 
     def test_formats_of_products(self, run, tmp_path):
-        """Formats of products have separate rows and tables, and are included in every result."""
+        """Product formats have separate rows and tables and are included in every result."""
         config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
                              compute_formats=("fp32", "mx9"))
         store_all(sweep.plan(config), tmp_path / "jobs")

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Executing a sweep: failures, processes that die, and restarts after a kill or an interruption."""
+"""Test executing a sweep: failures, processes that die, and restarts after a kill or interruption."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,11 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 
 def children(process):
-    """IDs of a process's child processes, if the system lists them."""
     path = Path(f"/proc/{process}/task/{process}/children")
     return [int(number) for number in path.read_text().split()] if path.exists() else []
 
 
 def wait(condition, message):
-    """Wait until a condition holds, with a time limit."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, message
@@ -105,7 +103,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the duration of an earlier run, even with other sources; cached results do not count."""
+    """The estimate is the duration of an earlier run, even with other sources; cached results are not counted."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
@@ -131,7 +129,7 @@ cli.main()
 
 
 def test_resume_after_a_kill_and_an_interruption(tmp_path):
-    """Each start runs only the remaining jobs, and no process survives the end of the sweep."""
+    """Each start runs only the remaining jobs, and no process outlives the sweep."""
     output = tmp_path / "sweep"
     jobs = output / "jobs"
     command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",

@@ -1,11 +1,11 @@
-"""Jobs of a sweep, and the sources on which their results depend."""
+"""Test the jobs of a sweep, and which sources their results depend on."""
 
 from host.labs.sweep import jobs as sweep_jobs
 from host.labs.sweep.jobs import JobKind
 
 
 def test_sources():
-    """Sources of a run are its direct and indirect imports, except for modules that only present results."""
+    """A run's sources are its direct and indirect imports, except modules that only present results."""
     names = {str(path.relative_to(sweep_jobs.ROOT)) for path in sweep_jobs.files_of(JobKind.RUN)}
     assert names >= {"hdl/node.py", "hdl/floating/add.py", "host/models/layers.py", "host/driver/ring.py",
                      "host/training/trainer.py", "hdl/features/mx/coding.py", "host/features/programs/execution.py",

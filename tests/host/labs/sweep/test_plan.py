@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Plans of sweeps: configuration, jobs, and rows of results."""
+"""Test sweep plans: configuration, jobs, and result rows."""
 
 import io
 import json
@@ -24,7 +24,7 @@ DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
 @pytest.fixture
 def gradients(monkeypatch):
-    """Limit the gradient formats of the sweep to the formats that the tests need."""
+    """Reduce the gradient formats of the sweep to the ones that the tests need."""
     monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value", "raw", "mx9", "mx6"))
 
 
@@ -63,7 +63,7 @@ class TestConfig:
         (("bfp8", "mx4"), [BASE, Formats("mx4", "zero_value"), Formats("bfp8", "zero_value")]),
     ])
     def test_named_pairs(self, gradients, formats, pairs):
-        """Named pairs of formats are also measured on text, and the base pair is always included."""
+        """Pairs of formats that are named explicitly also run on text, and the base pair is always included."""
         for workload in WorkloadName:
             assert SweepConfig(formats=formats).pairs(workload) == pairs
 
@@ -158,7 +158,7 @@ class TestRows:
         assert [len(table.rows) for table in tables(rows)] == [3, 3, 4, 4, 1]
 
     def test_tables(self, plan, tmp_path):
-        """All figures including the bandwidth fit in 80 columns, even with the longest format names."""
+        """A row with all figures, including bandwidth, fits in 80 columns with the longest format names."""
         store_all(plan, tmp_path)
         longest = max(WEIGHT_CODECS, key=len)
         rows = [row | {"weights": longest, "gradients": longest, "nodes": 16, "words": 123456, "accuracy": 0.9722,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Results of a sweep's jobs: kept results are found again, and outdated results are not used."""
+"""Results of a sweep's jobs: stored results are found again, and outdated ones are not used."""
 
 import dataclasses
 

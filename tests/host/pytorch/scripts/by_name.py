@@ -1,4 +1,4 @@
-"""A script that uses the backend named by its first argument, and trains for one step."""
+"""Script that trains for one step with the backend named by its first argument."""
 
 import sys
 

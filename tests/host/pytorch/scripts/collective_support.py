@@ -1,4 +1,4 @@
-"""Support for all cases of collectives: the registry, tensors of a rank, and recorded errors."""
+"""Support for all collective cases: the registry, each rank's tensors, and recorded errors."""
 
 import contextlib
 import datetime
@@ -11,20 +11,20 @@ from torch.distributed import distributed_c10d as c10d
 
 ENOUGH = datetime.timedelta(seconds=60)
 
-#: Cases by the name of the function that they test, as PyTorch names it. Each case is called with a group and with a
-#: function that creates a tensor of the type under test.
+#: Cases, keyed by PyTorch's name of the tested function. Each case is called with a group and with a function that
+#: creates a tensor of the type under test.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for testing functions that differ from another function only by name.
+#: Types for testing functions that differ from other functions only by name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
 
 
 def case(*names, types=TYPES):
-    """Return a decorator that registers a case for each of ``names``, or for the function's own name."""
+    """Return a decorator that registers a case under each of ``names``, or under the function's name."""
     def note(function):
         for name in names or [function.__name__]:
             CASES[name] = functools.partial(function, name) if names else function, types
@@ -42,7 +42,7 @@ def ranks(group):
 
 
 def one(group, make):
-    """A tensor with different contents on each rank."""
+    """Tensor with different contents on each rank."""
     return make(6, 1 + group.rank())
 
 
@@ -56,7 +56,7 @@ def empties(group, make, count=3):
 
 @contextlib.contextmanager
 def attempt(results):
-    """Append the text of an exception to ``results`` instead of raising it."""
+    """Append the message of an exception to ``results`` instead of raising it."""
     try:
         yield
     except Exception as error:
@@ -66,7 +66,7 @@ def attempt(results):
 
 @contextlib.contextmanager
 def untouched(group):
-    """Make PyTorch itself create groups, unless the group is one of the launcher's."""
+    """Make PyTorch itself create groups, except the launcher's own."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

@@ -1,5 +1,5 @@
-"""Every collective of PyTorch gives the same results and errors in three groups: a group of the ring, a gloo group
-created by name, and PyTorch's own gloo group. All values are small integers, so sums are exact."""
+"""Every PyTorch collective gives the same results and errors in a ring group, a gloo group created by name, and
+PyTorch's own gloo group. All values are small integers, so sums are exact."""
 
 import datetime
 import inspect
@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 warnings.simplefilter("ignore")
 
-#: Modules that register cases when they are imported.
+#: Modules that register test cases on import.
 MODULES = (collective_cases, collective_functions)
 
 #: Names that are not collectives: functions that manage groups or wait, and members of groups.
@@ -38,7 +38,7 @@ OTHERS = {
 
 
 def names():
-    """Names of all collectives in this version of PyTorch."""
+    """Return the names of all collectives in this version of PyTorch."""
     public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
     public -= {name for name in public if name.isupper()}  # backends
     for module, prefix in ((c10d, ""), (functional, "functional."), (differentiable, "nn.")):
@@ -64,7 +64,7 @@ def maker(dtype):
 
 
 def plain(value):
-    """A value in a form that can be compared, with the bits of any tensors."""
+    """Convert a value to a form that can be compared, including the bits of any tensors."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), bytes(value.detach().contiguous().reshape(-1).view(
             torch.uint8).tolist()).hex()]

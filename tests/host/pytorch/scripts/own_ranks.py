@@ -1,4 +1,4 @@
-"""A script that itself starts a rank, which waits for the remaining ranks in ``init_process_group()``."""
+"""Script that itself starts a rank, which waits for the other ranks in ``init_process_group()``."""
 
 import sys
 import time

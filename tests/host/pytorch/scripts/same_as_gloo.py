@@ -1,4 +1,4 @@
-"""PyTorch's tutorial of DistributedDataParallel on digits, over the ring and over gloo in parallel."""
+"""PyTorch's DistributedDataParallel tutorial on digits, in parallel over the ring and over gloo."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def main(path):
     dist.all_gather(everyone, weights)
     assert all(torch.equal(item.view(torch.int32), weights.view(torch.int32)) for item in everyone)
 
-    # Sums of other types, other operations, and groups of some ranks use gloo.
+    # Sums of other types, other operations, and groups of some of the ranks use gloo.
     rank, size = dist.get_rank(), dist.get_world_size()
     number = torch.tensor([rank])
     dist.all_reduce(number)

@@ -1,6 +1,6 @@
-"""Cases where groups, types, hooks or optimizers change during a script; each returns its weights.
+"""Script cases that change groups, types, hooks or optimizers; each returns its weights.
 
-Run by ``gradring launch -n 4 steps.py FILE``, and on its own with gloo only if ``plain`` is given too.
+Run it with ``gradring launch -n 4 steps.py FILE``, or on its own, using only gloo, if ``plain`` is given too.
 """
 
 import copy
@@ -26,7 +26,6 @@ results = {}
 
 
 def linear(values, dtype=torch.float32):
-    """A linear module with the given weights."""
     module = torch.nn.Linear(len(values), 1, bias=False, dtype=dtype)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([values]))
@@ -34,12 +33,12 @@ def linear(values, dtype=torch.float32):
 
 
 def differentiate(module, *factors):
-    """Run a backward pass that results in the given gradients."""
+    """Run a backward pass that produces the given gradients."""
     module(torch.tensor([factors], dtype=next(module.parameters()).dtype)).sum().backward()
 
 
 def scaler():
-    """One rank has an infinite gradient in the first step, and a different rank has one in the third."""
+    """One rank has an infinite gradient in the first step, another rank in the third."""
     module = DistributedDataParallel(linear([1.0]))
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step, infinite in enumerate((1, None, 0, None)):
@@ -75,7 +74,7 @@ def groups():
 
 
 def frozen():
-    """A parameter is frozen before the first pass and trained later."""
+    """A parameter that is frozen before the first pass and trained later."""
     body = torch.nn.Sequential(linear([1.0, 2.0]), linear([4.0]))
     body[0].weight.requires_grad_(False)
     module = DistributedDataParallel(body, find_unused_parameters=True)
@@ -116,7 +115,7 @@ def loop():
 
 
 def refusal(action):
-    """Text of the error that a call raises, up to the first colon; None if it raises no error."""
+    """Text of the error that a call raises, up to the first colon, or None."""
     try:
         action()
     except ValueError as error:
@@ -147,7 +146,7 @@ def copies():
 
 
 def unequal_skips():
-    """One rank has infinite gradients in two of the steps, so all ranks skip these steps."""
+    """One rank has infinite gradients in two of the steps, so all ranks skip them."""
     module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(5):
@@ -160,7 +159,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself, and so is freed only when the garbage collector runs."""
+    """An optimizer that refers to itself and is therefore freed only by the garbage collector."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -176,7 +175,7 @@ def circle():
 
 
 def own_hook():
-    """A hook that the script registers before or after the first pass, for all ranks or half of them."""
+    """A hook registered by the script before or after the first pass, on all ranks or half of them."""
     means = []
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     for group in (None, halves[RANK // (RANKS // 2)]):
@@ -194,7 +193,7 @@ def own_hook():
 
 
 def uneven_inputs():
-    """Ranks have different numbers of inputs: rank r has r + 1 inputs."""
+    """Ranks have different numbers of inputs: rank r has r + 1."""
     ends = []
     for whole in (True, False):
         module = DistributedDataParallel(linear([0.0]))
@@ -214,7 +213,7 @@ def uneven_inputs():
 
 
 def changed_groups():
-    """Parameters that are added or unfrozen when the optimizer already exists."""
+    """Parameters that are added or unfrozen after the optimizer has been created."""
     module = DistributedDataParallel(linear([0.0, 0.0]))
     other = torch.nn.Parameter(torch.zeros(2))
     other.requires_grad_(False)
@@ -248,7 +247,7 @@ def passes_of_one_rank():
 
 
 def two_groups():
-    """Sums in two groups that contain all ranks, requested one after another."""
+    """Two groups that each contain all ranks sum one after the other."""
     other = dist.new_group()
     values = [torch.tensor([RANK + 1.0]), torch.tensor([10.0 * RANK])]
     works = [dist.all_reduce(values[0], async_op=True), dist.all_reduce(values[1], group=other, async_op=True)]

@@ -1,4 +1,4 @@
-"""Timelines of chains of activation maps: known answers, and properties that every plan must have."""
+"""Test timelines of chains of activation maps: known answers, and properties that every plan must have."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_four_maps(policies, budget, rate, cycles):
 
 
 def test_events():
-    """All events start and end as expected: two maps, one swapped, and room for one and a half maps."""
+    """All events start and end as expected for two maps, one of them swapped, with room for one and a half."""
     chain = Chain("two", (Map(2, 5, 7), Map(1, 3, 4)), loss=2)
     timeline = run(chain, [KEEP, SWAP], budget=3, rate=1)
     assert timeline.events == (
@@ -47,8 +47,8 @@ def test_maps_between_are_made_again_once():
 
 
 def test_maps_that_name_others():
-    """The last map is recomputed from maps 0 and 1, which are moved back in this order. Map 2 is not needed for it,
-    and returns last."""
+    """The last map is recomputed from maps 0 and 1, which are moved back in this order. Map 2, not needed, returns
+    last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
     timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
     assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
@@ -62,7 +62,7 @@ def test_maps_that_name_others():
 
 @pytest.mark.parametrize(("loss_reads", "budget"), [((0,), 3), ((1,), 2), ((), 2), (None, 2)])
 def test_maps_that_nobody_reads(loss_reads, budget):
-    """A map that neither the loss nor a later forward pass reads is freed as soon as it is written."""
+    """A map not read by the loss or a later forward pass is freed as soon as it is written."""
     chain = Chain("two", (Map(1, 5, 7), Map(2, 3, 4, sources=(), reads=())), loss=2, loss_reads=loss_reads)
     assert run(chain, [REMAKE, KEEP], budget=budget - 1) is None
     assert run(chain, [REMAKE, KEEP], budget=budget) is not None
@@ -118,7 +118,7 @@ def check(chain, policies, timeline, budget, rate):
 
 
 def test_random_chains():
-    """Timelines of random policies keep order, dependencies and budget, and take ``chain.cycles`` or more."""
+    """Timelines of random policies respect order, dependencies and budget, and take at least ``chain.cycles``."""
     generator = np.random.default_rng(0)
     fitted = 0
     for _ in range(150):

@@ -1,4 +1,4 @@
-"""Recovery of programs from the words of instruction lists: buffers, plans, lists of a different program."""
+"""Programs recovered from the words of instruction lists: buffers, plans, and lists that differ."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
-#: Tiling factors that every product accepts; they do not affect the buffers.
+#: Tiling factors accepted by all products; they do not affect the buffers.
 FACTORS = {"tile": 0, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
 
 
@@ -41,7 +41,7 @@ def profile_of(lists):
 
 
 def test_operations():
-    """The instructions of a small network are recovered as reads and writes of buffers."""
+    """Instructions of a small network are recovered as reads and writes of buffers."""
     profile = profile_of(lists_of(8, 4, 3))
     assert [(set(operation.reads), operation.writes) for operation in profile.operations] == [
         (set(), ("inputs", "labels")),
@@ -56,7 +56,7 @@ def test_operations():
 
 
 def test_sequences():
-    """Adding rows to a table also reads the table, and a softmax has only a source and a target."""
+    """Adding rows to a table also reads the table; a softmax has only a source and a target."""
     places = {name: {"base": 64 * number, "place": Place.ACTIVATIONS}
               for number, name in enumerate(("x", "y", "start", "target", "second", "third", "deviation"))}
     strides = {f"stride_{name}": 8 for name in places if name != "deviation"}
@@ -83,7 +83,7 @@ def test_sequences():
     ((64, 64, 10), 6976, 6592, 6592), ((64, *[64] * 9, 10), 39744, 22976, 22976),
     ((64, 128, 96, 48, 10), 20288, 13888, 14912)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons(widths, naive, live, strict):
-    """For 32 examples, both checks accept the plan, and it needs no more words than are live at a time."""
+    """For 32 examples, both checks accept the plan, which needs only the words live at the same time."""
     lists = lists_of(*widths, examples=32)
     profile = profile_of(lists)
     assert profile.digest == lists.plan.digest
@@ -113,7 +113,7 @@ class TestRefused:
                 lists_of(*widths, examples=examples, plan=plan)
 
     def test_lists_of_another_network(self):
-        """Lists with an operand outside of all planned buffers, or with different operations, are rejected."""
+        """Lists with different operations or an operand outside all planned buffers are rejected."""
         plan = lists_of(16, 8, 8, 4).plan
         with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer .* not none: plan"):
             lists_of(16, 64, 8, 4).programs[0].check(plan, ENGINE)

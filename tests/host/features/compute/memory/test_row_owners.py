@@ -1,4 +1,4 @@
-"""Row owners in the golden engine detect reads of overwritten buffers, without false alarms."""
+"""The golden engine's row owners detect reads of overwritten buffers, without false alarms."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def test_overlaps_in_programs():
 
 
 class Pass:
-    """Passes of a perceptron on one memory, where rows keep their owners between passes.
+    """Repeated passes of a perceptron on one memory, where rows keep their owners between passes.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pass:
         self.owners = RowOwners(8192 // array.lanes)
 
     def run(self, generator, count):
-        """Write a batch, run all lists, and return the first outcome that is not OK, or else the last one."""
+        """Write a batch and run all lists; return the first outcome other than OK, or else the last one."""
         inputs, outputs = self.lists.places.layers[0].inputs, self.lists.places.layers[-1].outputs
         before = self.memories[Place.ACTIVATIONS].copy()
         give(self.memories, self.lists, generator.standard_normal((count, inputs)).astype(np.float32),
@@ -77,7 +77,7 @@ class Pass:
 
 
 def networks():
-    """Models, layers and arrays, with all kinds of products and with tables of centroids."""
+    """Models, layers and arrays that cover every kind of product, some with codebooks."""
     for widths, array in (((16, 8, 8, 5), Array(rows=2, lanes=4)), ((8, 16, 24, 4), Array(rows=1, lanes=8))):
         inputs, *hidden, outputs = widths
         model = perceptron(inputs, hidden, outputs, align=GROUP)
@@ -90,8 +90,7 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of all sizes use the same memory without a READ_DEAD. If a buffer is moved to the address of another
-    live buffer, this is detected when the other buffer is read again."""
+    """Batches of any size share one memory without READ_DEAD; overlapping live buffers are detected."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)
@@ -107,9 +106,9 @@ def test_networks(number):
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
-        # Reads by the host after the lists have run are not checked.
+        # Host reads after the lists have run are not checked.
         dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
-        # A target that overlaps an operand of its own instruction is rejected.
+        # An instruction whose target overlaps one of its operands is rejected.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {
             EventStatus.OK, EventStatus.BAD_INSTRUCTION}
         assert outcome.status in expected, (kept, moved, dead)

@@ -1,4 +1,4 @@
-"""Chains of activation maps read from programs, and how much swapping and recomputing lengthen a step."""
+"""Chains of activation maps derived from programs, and the cost of swapping and recomputing them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from host.features.compute.text_steps import text_chain, text_program
 
 
 def test_text():
-    """The text model's maps have the expected sources, and the chain's cycles are the sum of all steps."""
+    """The text model's maps have the expected sources; the chain's cycles are the sum over all steps."""
     chain = text_chain()
     assert [(entry.name, entry.words, entry.sources, entry.needs, entry.reads) for entry in chain.maps] == [
         ("normal norm_0", 512, (), (), ()), ("parts 0", 1536, (0,), (0,), ()), ("weights 0", 512, (1,), (1,), (1,)),
@@ -15,7 +15,7 @@ def test_text():
         ("rise_0", 1536, (4,), (4,), ()), ("normal norm", 512, (5,), (3, 5), ())]
     steps = text_program(scaled_again=True).steps
     assert chain.cycles == sum(step.cycles for step in steps)
-    # Recomputing this map from the heads takes two residual sums and a product, which its own forward does not.
+    # Recomputing this map from the heads takes two residual sums and a product, which its forward does not.
     assert chain.maps[6].multiplications == 16 * 32 * 96 + 16 * 32 * 32
     assert chain.again(6) > chain.maps[6].forward
     assert chain.again(0) < chain.maps[0].forward  # because its deviations are kept
@@ -28,7 +28,7 @@ def test_text():
     (text_chain(), 0.75, 1 / 8, (1.038, 1.051, 1.012)),
 ], ids=["layers", "layers, fast", "text", "text, slow"])
 def test_factors(chain, share, rate, factors):
-    """Every plan fits in the budget, and takes known cycles relative to a step that keeps all maps."""
+    """All plans fit in the budget, and take known cycles relative to a step that keeps all maps."""
     budget = int(share * chain.words)
     plans = [decide(chain, budget=budget, rate=rate, kind=kind) for kind in ("swap", "recompute", "mixed")]
     assert tuple(round(plan.run.cycles / chain.cycles, 3) for plan in plans) == factors

@@ -1,4 +1,4 @@
-"""Costs of plans: modelled cycles agree with a node's counted cycles, and no plan changes the result."""
+"""Plan costs: modelled cycles agree with cycles counted on a node, and no plan changes the result."""
 
 
 import numpy as np
@@ -22,7 +22,7 @@ def drawn(nest, count, seed):
 
 
 def test_gateware():
-    """For plans of several products and all list options, cycles match the model and results agree."""
+    """For plans of several products with all list options, cycles match the model and results agree."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     with open_nodes(1, config=CONFIG, host_port=False) as (ring, _):
         for number, (sizes, space, options) in enumerate([

@@ -1,4 +1,4 @@
-"""Tiling factors that each search state selects for an array, and misfits of states that do not fit."""
+"""Tiling factors selected by each search state for an array, and misfits of states that do not fit."""
 
 import dataclasses
 
@@ -22,10 +22,10 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A panel of 16 by 8 is a single tile. A panel of 64 by 64 uses this tile too, the lower of two with 24 operands.
+    # A 16 by 8 panel is a single tile. A 64 by 64 panel uses this tile too, the lower of two with 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
-    # The lowest and the narrowest panel that the tiles allow.
+    # The lowest and narrowest panels that the tiles allow.
     (((4, 2), (2, 4), (1, 5)), (0, 0, 0, 4)),
     (((1, 5), (2, 4), (4, 2)), (3, 0, 0, 4)),
 ])
@@ -47,7 +47,7 @@ def test_misfits(state, misfit):
 
 
 def test_alignment():
-    """Panels of two terms fit if the memory lines of both operands run along m and n."""
+    """Two-term panels fit if the memory lines of both operands run along m and n."""
     assert isinstance(nest((64, 64, 64), (2, 2, 2), transpose_a=True).plan(((2, 4), (5, 1), (3, 3))), Plan)
 
 
@@ -78,7 +78,7 @@ def test_legal_states(operands, sizes, actual, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """If panels of several tiles are shorter than an operand block, the misfit counts the missing factors of two."""
+    """If panels of several tiles are shorter than an operand block, missing factors of two are counted."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -95,7 +95,7 @@ def test_tile_level():
 
 
 def test_products():
-    """Level PRODUCTS of the loop nest splits m and n; each product computes one of the resulting parts."""
+    """Level PRODUCTS of the loop nest splits m and n; each product computes one resulting part."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     states = nest((64, 64, 64), (3, 2, 3), levels=levels)
     plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
@@ -108,7 +108,7 @@ def test_products():
 
 
 def test_sizes_between_powers():
-    """A product may be smaller than its search space, which has sizes that are powers of two."""
+    """A product may be smaller than its search space, which has power-of-two sizes."""
     plan = nest((32, 64, 16), (3, 2, 3), actual=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
     assert (plan.job.m, plan.job.n) == (30, 10)
     assert factors(plan) == (2, 0, 0, 3)

@@ -1,4 +1,4 @@
-"""Factors found by a search need no more cycles than default factors, and are kept for later runs."""
+"""Searched factors need no more cycles than default factors, and are kept for later runs."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """Function that creates searched factors, with a budget of six evaluations to keep tests short."""
+    """Function that searches for factors, with a budget of six evaluations to keep tests short."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """When a network's lists are compiled with searched factors, the factors are kept and reused, and any default
-    factors that are worse are replaced."""
+    """Searched factors are kept and reused when a network's lists are compiled; they also replace any default factors
+    that are worse."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))

@@ -1,4 +1,4 @@
-"""Searches: budgets, costs of states that do not fit, and results in spaces with a known optimum."""
+"""Test searches: budgets, costs of states that do not fit, and results in spaces with a known optimum."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; a misfit costs more than any state that fits, rising with its size."""
+    """Each state is evaluated once; a state that does not fit costs more than any that does, rising with size."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst
@@ -63,8 +63,8 @@ def test_starts():
 
 
 def test_optimum():
-    """Both published searches find the optimum of 343 states within 70 evaluations in nearly all of 20 runs; in the
-    larger space they outperform random search."""
+    """Both published searches find the optimum of 343 states within 70 evaluations in nearly all of 20 runs and beat
+    random search in the larger space."""
     small, middle, _ = TASKS
     results, best = [], {}
     for task in (small, middle):
@@ -80,7 +80,7 @@ def test_optimum():
 
 
 def test_network():
-    """The network's gradients match finite differences of its loss, and it learns the move with the best reward."""
+    """The network's gradients match finite differences of its loss, and it learns the best-rewarded move."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -100,7 +100,7 @@ def test_network():
             parameter[index] = kept - 3e-3
             below = loss()
             parameter[index] = kept
-            # Probabilities are binary32, so differences have an error of about 1e-8, plus the error from curvature.
+            # Probabilities are binary32, so differences have an error of about 1e-8, plus an error from curvature.
             assert abs((above - below) / 6e-3 - gradient[index]) < 2e-5
     state = np.ones((4, 6))
     for _ in range(300):
@@ -109,7 +109,7 @@ def test_network():
 
 
 def test_numbers():
-    """A state is encoded by dividing each factor by the product along its dimension and subtracting 1/2."""
+    """A state is encoded as each factor divided by the product along its dimension, minus 1/2."""
     values = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
     assert values.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
 
@@ -123,7 +123,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """The number of seeds is the requested number or, by default, the number in the task."""
+    """The number of seeds is as requested or, by default, as given in the task."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

@@ -1,4 +1,4 @@
-"""The space of factors: size, neighbours, and random states."""
+"""Space of tiling factors: size, neighbours and random states."""
 
 import collections
 
@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """All states are distinct, and have the depths and exponents of their space."""
+    """All states are distinct, and have the depths and exponents of the space."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
@@ -28,7 +28,7 @@ def test_states():
 
 
 def test_neighbours():
-    """A move shifts one factor of two between levels; the opposite move undoes it; neighbours are mutual."""
+    """A move shifts a factor of two between levels; the opposite move undoes it; neighbours are mutual."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
@@ -39,7 +39,7 @@ def test_neighbours():
 
 
 def test_random():
-    """States are drawn uniformly: each of 35 states occurs about 200 times in 7,000 draws."""
+    """States are drawn uniformly: each of 35 states appears about 200 times in 7,000 draws."""
     space = Space((16, 1, 1), (4, 1, 1))
     generator = np.random.default_rng(3)
     drawn = collections.Counter(space.random(generator) for _ in range(7000))
