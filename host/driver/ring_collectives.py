@@ -109,8 +109,8 @@ class RingCollectives(WeightUpdates):
         first, length : int
             First element and number of elements of the part: multiples of 32, or up to the end of the vector.
         begin : int
-            Index of the vector's first element in a longer vector, of which each node has only this part: a multiple
-            of 32. For operations without state.
+            If each node has only part of a longer vector, the index of the part's first element: a multiple of 32.
+            Only for operations without state.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "

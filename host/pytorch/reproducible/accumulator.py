@@ -1,4 +1,4 @@
-"""Accumulation of gradients in integers, whose exponents the previous step has determined."""
+"""Accumulation of gradients as integers, with exponents determined by the previous step."""
 
 from collections.abc import Sequence
 

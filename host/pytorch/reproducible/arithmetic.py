@@ -22,7 +22,7 @@ Sums = tuple[torch.Tensor, torch.Tensor]
 GROUP = 32
 #: Exponent field of groups that contain an infinity or a NaN.
 SPECIAL = 255
-#: Largest width of sums of which a word holds two.
+#: Largest width of sums that are packed two to a word.
 PACKED_WIDTH = 16
 
 _ROW = 512

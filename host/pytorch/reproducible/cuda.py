@@ -12,7 +12,7 @@ ADDENDS, ELEMENTS = 4, 2 ** 20
 
 
 def compare(device: torch.device) -> int:
-    """Compare sums of all widths of a device with those of the CPU, and return the number of elements that differ.
+    """Compute sums of all widths on a device and on the CPU, and return the number of elements that differ.
 
     Half of the elements are Gaussian numbers and the others any bit patterns, with few infinities and NaNs.
     """

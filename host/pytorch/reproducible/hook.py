@@ -31,7 +31,7 @@ def average(reducer: Reducer, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """View of a gradient, whose elements are in the parameter's memory order, with the parameter's strides."""
+    """View of a gradient, which has the memory order of its parameter, with the strides of that parameter."""
     ordered = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
     if parameter.is_contiguous() or not parameter.permute(ordered).is_contiguous():
         return gradient

@@ -6,7 +6,13 @@ import torch
 
 from host.pytorch.reproducible.arithmetic import GROUP
 
-__all__ = ["Layout", "check_tensors"]
+__all__ = ["Layout", "check_tensors", "zeros"]
+
+
+def zeros(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A vector of zeros, which can also be used outside of the inference mode that it is created in."""
+    with torch.inference_mode(False):
+        return torch.zeros(length, dtype=dtype, device=device)
 
 
 def check_tensors(tensors: Sequence[torch.Tensor]) -> None:
@@ -30,7 +36,7 @@ class Layout:
     Attributes
     ----------
     length : int
-        Elements of the vector, with those that fill up the last group of each tensor.
+        Number of elements of the vector, including the padding of each tensor's last group.
     shapes : list of torch.Size
     """
 
@@ -56,8 +62,7 @@ class Layout:
 
     def vector(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A vector of zeros."""
-        with torch.inference_mode(False):  # it is also used outside of the inference mode that it is created in
-            return torch.zeros(self.length, dtype=dtype, device=self.device)
+        return zeros(self.length, dtype, self.device)
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Parts of a vector with the shapes of the tensors."""

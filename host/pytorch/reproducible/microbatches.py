@@ -40,8 +40,8 @@ class Microbatches:
         Random numbers of a microbatch depend on this seed, the step and the index of the microbatch.
     headroom : int or None
         With None, gradients of this rank's microbatches are kept until the step ends. With a number of bits, they are
-        added to integers at once, below exponents that are this number of bits above those of the previous step, and
-        that fall by at most one bit per step. A step in which a gradient is too large for these, or its sum is not
+        added as integers immediately. Their exponents are this number of bits above the previous step's, and fall by
+        at most one bit per step. A step in which a gradient is too large for these, or its sum is not
         finite, is skipped.
     width, group
         As of a :class:`~host.pytorch.reproducible.reducer.Reducer`.
@@ -81,6 +81,11 @@ class Microbatches:
         """Microbatches of this rank: one of as many parts as there are ranks, of lengths that differ by at most 1."""
         rank, size = self.reducer.ranks.rank, self.reducer.ranks.size
         return range(rank * self._count // size, (rank + 1) * self._count // size)
+
+    @property
+    def _running(self) -> Accumulator | None:
+        """The accumulator, once a step has determined its exponents; None while gradients are kept."""
+        return None if self._integers is None or self._integers.fields is None else self._integers
 
     def __call__(self, step: int) -> Iterator[int]:
         """Yield this rank's microbatches of a step, and take the gradients that each has left in parameters.
@@ -122,8 +127,8 @@ class Microbatches:
         self._agree()
         total = self._layout.vector()
         done = True
-        if self._integers is not None and self._integers.fields is not None:
-            done = self._integers.reduce(self.reducer, total, self._count, self._present)
+        if (running := self._running) is not None:
+            done = running.reduce(self.reducer, total, self._count, self._present)
         else:
             fields, special = self.reducer.reduce_vectors(
                 self._vectors[:self._kept], addends=self._count, layout=self._layout, result=total,
@@ -153,11 +158,9 @@ class Microbatches:
             arithmetic.check_subnormals(self._layout.device)
         except ValueError as error:
             problem = error
-        shapes = list(map(tuple, self._layout.shapes))
-        ready = self._integers is not None and self._integers.fields is not None
         self.reducer.ranks.agree(
-            signature(self._count, self.reducer.width, self._headroom, self._seed, self._step, shapes, ready,
-                      self._initial), self._layout.device,
+            signature(self._count, self.reducer.width, self._headroom, self._seed, self._step, self._layout.shapes,
+                      self._running is not None, self._initial), self._layout.device,
             "Ranks must take the same step of the same model, with the same count, seed, headroom and width, and "
             "begin with equal weights", problem)
 
@@ -194,8 +197,8 @@ class Microbatches:
                 self._present[number] = 1
             gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         self._layout.check(gradients)
-        if self._integers is not None and self._integers.fields is not None:
-            self._integers.add(gradients)
+        if (running := self._running) is not None:
+            running.add(gradients)
         else:
             if self._kept == len(self._vectors):
                 self._vectors.append(self._layout.vector())

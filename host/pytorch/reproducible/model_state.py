@@ -1,4 +1,4 @@
-"""Checks of a model whose gradients are summed reproducibly: modules, parameters, weights and buffers."""
+"""Checks of a model before its gradients are summed reproducibly: modules, parameters, weights and buffers."""
 
 import hashlib
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ import torch
 from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import GROUP, checked_integer
 from host.pytorch.reproducible.collectives import Ranks, signature
-from host.pytorch.reproducible.layout import Layout
+from host.pytorch.reproducible.layout import Layout, zeros
 from host.pytorch.reproducible.terms import BLOCK, Terms
 
 __all__ = ["Counts", "Reducer"]
@@ -118,9 +118,8 @@ class Reducer:
         except ValueError as error:
             problem = error
         device = next((tensor.device for tensor in into if isinstance(tensor, torch.Tensor)), torch.device("cpu"))
-        shapes = None if layout is None else list(map(tuple, layout.shapes))
         self.ranks.agree(
-            signature(self.width, addends, divisor, shapes), device,
+            signature(self.width, addends, divisor, layout and layout.shapes), device,
             "Ranks must sum tensors of the same shapes, with the same width and number of addends", problem)
         assert layout is not None
         return layout
@@ -207,8 +206,7 @@ class Reducer:
         """Memory for one use, which later sums of the same layout use again; zeros at first."""
         key, memory = self._memories.get(use, (None, None))
         if memory is None or key != layout.key or len(memory) != length:
-            with torch.inference_mode(False):  # it is also used outside of the inference mode that it is created in
-                memory = torch.zeros(length, dtype=dtype, device=layout.device)
+            memory = zeros(length, dtype, layout.device)
             self._memories[use] = layout.key, memory
         return memory
 
