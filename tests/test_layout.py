@@ -33,3 +33,14 @@ def test_targets():
     assert len(text.splitlines()) <= 120
     declared = re.search(r"^override targets := (.*)$", text.replace("\\\n", " "), re.MULTILINE)[1].split()
     assert sorted(declared) == sorted(targets())
+
+
+def test_amaranth_options():
+    """Amaranth reads an option only from a first line that contains nothing else."""
+    named = [(path, text.splitlines()) for path in files(".py") if "# amaranth:" in (text := path.read_text())]
+    lines = [(path, number, line) for path, text in named for number, line in enumerate(text, start=1)
+             if line.startswith("# amaranth:")]
+    assert lines
+    for path, number, line in lines:
+        assert number == 1, path
+        assert re.fullmatch(r"# amaranth: \w+=(yes|no)", line), path

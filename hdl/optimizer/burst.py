@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no The constructor creates the arithmetic because its latencies are needed even without
-# elaboration.
+# amaranth: UnusedElaboratable=no
+# The constructor creates the arithmetic because its latencies are needed even without elaboration.
 """Optimizer that works in bursts: gradients in, new weights out to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal

@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no Arithmetic units are created in the constructor, since their latencies are needed
-# even without elaboration.
+# amaranth: UnusedElaboratable=no
+# Arithmetic units are created in the constructor, since their latencies are needed even without elaboration.
 """Floating-point sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal

@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no The constructor creates the arithmetic because its latencies are needed even without
-# elaboration.
+# amaranth: UnusedElaboratable=no
+# The constructor creates the arithmetic because its latencies are needed even without elaboration.
 """Update rules, their settings, and one lane of the floating-point datapath."""
 
 import dataclasses

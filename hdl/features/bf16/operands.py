@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no This module creates units only to read their latencies, and does not elaborate them.
+# amaranth: UnusedElaboratable=no
+# This module creates units only to read their latencies, and does not elaborate them.
 """bfloat16 operands: rounded when they enter the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed

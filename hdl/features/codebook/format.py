@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
+# amaranth: UnusedElaboratable=no
+# Units are created to read their latencies, even where they are not elaborated.
 """Weight format: indices into a table of centroids.
 
 A packet contains the table, one word per centroid (omitted if the table is loaded into decoders), followed by the

@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no Parts are created in the constructor, since their latencies are needed even without
-# elaboration.
+# amaranth: UnusedElaboratable=no
+# Parts are created in the constructor, since their latencies are needed even without elaboration.
 """Matrix products with centroid indices as weights, and centroid gradients, with operands in memory."""
 
 import enum

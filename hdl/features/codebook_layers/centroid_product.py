@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no Arithmetic units are created in the constructor, since their latencies are needed
-# even without elaboration.
+# amaranth: UnusedElaboratable=no
+# Arithmetic units are created in the constructor, since their latencies are needed even without elaboration.
 """Binary32 products with centroid indices as weights, and gradients of the centroids.
 
 Inputs that share a centroid are summed first, and only these few sums are multiplied; the matrix is never expanded.

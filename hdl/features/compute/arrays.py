@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no An array is created to read its latencies, even where it is not elaborated.
+# amaranth: UnusedElaboratable=no
+# An array is created to read its latencies, even where it is not elaborated.
 """Factory for the processing array of an operand format."""
 
 from hdl.features.compute.operands import operands_of

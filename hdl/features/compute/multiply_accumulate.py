@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no A multiplier is created to read its latency, even where it is not elaborated.
+# amaranth: UnusedElaboratable=no
+# A multiplier is created to read its latency, even where it is not elaborated.
 """Multiplier and adder, with eight sums held in the pipeline of the adder."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal

@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
+# amaranth: UnusedElaboratable=no
+# Units are created to read their latencies, even where they are not elaborated.
 """Operand formats of a matrix product: rounding, and multiplication in the array."""
 
 import dataclasses

@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no The constructor creates the parts because their latencies are needed even without
-# elaboration.
+# amaranth: UnusedElaboratable=no
+# The constructor creates the parts because their latencies are needed even without elaboration.
 """Matrix product unit, made of loop nest, panel buffers and MAC array."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned

@@ -1,5 +1,5 @@
-# amaranth: UnusedElaboratable=no Queues are created in the constructor because their latencies are needed even
-# without elaboration.
+# amaranth: UnusedElaboratable=no
+# Queues are created in the constructor because their latencies are needed even without elaboration.
 """Prefetch of memory rows."""
 
 from amaranth.hdl import Module, Mux, Value

@@ -1,4 +1,5 @@
-# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
+# amaranth: UnusedElaboratable=no
+# Units are created to read their latencies, even where they are not elaborated.
 """Encoding of elements as packets, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
