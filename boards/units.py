@@ -98,8 +98,9 @@ class Together(wiring.Component):
 
 
 def _codec(name):
-    if name not in CODECS:
-        raise ValueError(choice_error("Codec", CODECS, str(name)))
+    if name not in CODECS or CODECS[name].agreed:  # integers have no encoder and decoder of their own
+        names = [known for known, codec in CODECS.items() if not codec.agreed]
+        raise ValueError(choice_error("Codec", names, str(name)))
     return CODECS[name]
 
 
@@ -122,6 +123,21 @@ def gradient_codec(*, codec, lanes):
     lost = {} if chosen.exact else {"residual_adder": PacketAdder(lanes=lanes)}
     return Together(decoder=WordDecoder(codec=chosen, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
                     encoder=FeedbackEncoder(codec=chosen, lanes=lanes), **lost)
+
+
+def integer_sum(*, width, lanes):
+    """Units of a node that sums integers: for exponents, integers and their sums, and complete sums."""
+    from hdl.features.reproducible import exponents, prefix, rows
+    from hdl.features.reproducible.integer_adder import IntegerAdder
+    from hdl.features.reproducible.quantizer import Quantizer
+    from hdl.features.reproducible.rounder import Rounder
+    slices = {"lanes": lanes, "slice_lanes": 32 // width}
+    return Together(
+        scan=exponents.ExponentScan(lanes=lanes), maximum=exponents.FieldMaximum(),
+        cutter=prefix.PrefixCutter(), joiner=prefix.PrefixJoiner(), summed_fields=exponents.FieldReader(),
+        rounded_fields=exponents.FieldReader(), narrower=rows.RowNarrower(**slices),
+        widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width), adder=IntegerAdder(width=width),
+        rounder=Rounder(width=width))
 
 
 def control_hub():
@@ -359,7 +375,9 @@ UNITS = {
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),
     **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": name, "lanes": 4})
-       for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded},
+       for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded and not codec.agreed},
+    **{f"compression.gradient_codec.{name}": Unit("boards.units:integer_sum", {"width": codec.width, "lanes": 4})
+       for name, codec in GRADIENT_CODECS.items() if codec.agreed},
     "compression.prefix_code.encoder": Unit("hdl.features.table.prefix_encoder:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.features.table.prefix_decoder:Decoder", {}),
     "compression.centroid.nearest": Unit("hdl.features.codebook.nearest:NearestCentroid",

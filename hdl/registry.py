@@ -25,8 +25,8 @@ class Codes:
     ----------
     ring : int, optional
         Code in a packet header.
-    gradients : bool
-        Whether gradients on the ring can use the format, as weights can.
+    gradients, weights : bool
+        Whether gradients on the ring can use the format, and whether weights can.
     operands : int, optional
         Code in a compute engine instruction.
     blocks : bool
@@ -37,6 +37,7 @@ class Codes:
 
     ring: int | None = None
     gradients: bool = True
+    weights: bool = True
     operands: int | None = None
     blocks: bool = False
     broadcast: int | None = None
@@ -106,6 +107,8 @@ FEATURES: dict[str, Entry] = {
         "centroid16": Codes(ring=14, gradients=False), "centroid64": Codes(ring=15, gradients=False)}),
     "nvfp4": Entry(module="hdl.features.nvfp4.feature", uses=("block_operands", "mx"), formats={
         "nvfp4": Codes(ring=19, operands=7, blocks=True)}),
+    "reproducible": Entry(module="hdl.features.reproducible.feature", formats={
+        "sum32": Codes(ring=20, weights=False), "sum16": Codes(ring=22, weights=False)}),
     "int16": Entry(module="hdl.features.int16.feature", sections={
         "memories": ("Int16Memories",), "configuration": ("Int16Config",)}),
 }

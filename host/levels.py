@@ -2,6 +2,8 @@
 
 import enum
 
+from hdl.compression.registry import GRADIENT_CODECS
+
 __all__ = ["Level", "described_levels", "levels_of_ring"]
 
 
@@ -20,10 +22,13 @@ class Level(enum.StrEnum):
     """The number of nodes that the same microbatches are distributed among does not matter."""
 
 
-def levels_of_ring(*, cut: bool = True) -> list[Level]:
-    """Levels of sums rounded after each addition in ring order; ``cut`` adds :data:`ANY_CUT`."""
-    levels = [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, Level.ANY_CUT]
-    return levels if cut else levels[:-1]
+def levels_of_ring(gradients: str, *, cut: bool = True) -> list[Level]:
+    """Levels of sums on a ring in a gradient format; ``cut`` is whether they have :data:`ANY_CUT`.
+
+    Sums of integers are rounded once, all other sums after each addition in ring order.
+    """
+    return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
+            *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else [])]
 
 
 def described_levels(levels: list[Level]) -> str:

@@ -21,5 +21,6 @@ FEATURED = {
     "mx": ({"gradients": "mx6"}, "quantizer"),
     "table": ({"weights": {"codec": "table32"}}, "encoder"),
     "codebook": ({"weights": {"codec": "centroid16"}}, "search"),
+    "reproducible": ({"gradients": "sum32"}, "quantizer"),
     "nvfp4": ({"gradients": "nvfp4"}, "scale"),
 }

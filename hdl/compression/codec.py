@@ -62,6 +62,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def agreed(self) -> bool:
+        """Whether gradients are added as integers below exponents on which all nodes agree."""
+        ...
+
+    @property
     def drops_zeros(self) -> bool:
         """Whether zeros make a packet shorter."""
         ...
@@ -148,6 +153,7 @@ class FixedCodec:
     centroids: int = 0
 
     sums_coded = False
+    agreed = False
     drops_zeros = False
     two_passes = False
 

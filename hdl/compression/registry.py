@@ -31,10 +31,7 @@ def _codecs_of(owner: str) -> Mapping[str, Codec]:
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs of the core and of features, keyed by name: all, or only for ``weights`` or ``gradients``.
-
-    All feature formats can be used for weights.
-    """
+    """Codecs of the core and of features, keyed by name: all, or only for ``weights`` or ``gradients``."""
 
     def __init__(self, direction: str | None = None) -> None:
         self._direction = direction
@@ -49,7 +46,8 @@ class _Codecs(Mapping[str, Codec]):
 
     def __iter__(self) -> Iterator[str]:
         yield from (name for name, codec in _CORE.items() if not self._direction or getattr(codec, self._direction))
-        yield from (name for name in format_names("ring") if codes(name).gradients or self._direction != "gradients")
+        yield from (name for name in format_names("ring")
+                    if not self._direction or getattr(codes(name), self._direction))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -138,9 +138,15 @@ class Configuration(Section):
         return GRADIENT_CODECS[self.gradients].sums_coded
 
     @property
+    def adds_integers(self) -> bool:
+        """Whether gradients are added as integers below exponents on which all nodes agree."""
+        return GRADIENT_CODECS[self.gradients].agreed
+
+    @property
     def has_residual(self) -> bool:
-        """Whether the node keeps a residual because its gradient codec is not exact."""
-        return not GRADIENT_CODECS[self.gradients].exact
+        """Whether the node keeps a residual, because its gradient codec is neither exact nor adds integers."""
+        codec = GRADIENT_CODECS[self.gradients]
+        return not codec.exact and not codec.agreed
 
     @property
     def memory_map(self):

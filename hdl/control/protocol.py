@@ -133,6 +133,7 @@ class EventStatus(enum.IntEnum):
     OUT_OF_WINDOW = 32
     FOREIGN_TENANT = 33
     OVER_BUDGET = 34
+    WRONG_SUM = 35
 
 
 class EventFlag(enum.IntFlag):

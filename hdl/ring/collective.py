@@ -17,7 +17,7 @@ from hdl.ring.extension import CollectiveUnits, extensions, link_class
 from hdl.ring.header import PacketType
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
-from hdl.ring.parts.part import memory_ports
+from hdl.ring.parts.part import extends, memory_ports
 from hdl.ring.parts.registry import parts
 from hdl.ring.ports import port_members
 from hdl.ring.sequences import PlannedCommand
@@ -145,7 +145,8 @@ class CollectiveEngine(wiring.Component):
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
-            codecs=[CODECS[name] for name in expected_codecs], tenants=config.has("tenants"))
+            codecs=[CODECS[name] for name in expected_codecs], extended=extends(parts(config)),
+            tenants=config.has("tenants"))
         m.submodules.link = link = link_class(config)(config=config)
         command = Signal(command_layout())
         setup = Signal(setup_layout(config))
@@ -157,6 +158,7 @@ class CollectiveEngine(wiring.Component):
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
+        m.d.comb += packetizer.extra.eq(datapath.extra)
         connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
@@ -186,7 +188,8 @@ class CollectiveEngine(wiring.Component):
                 is_broadcast | setup.chain, setup.fused & ~setup.chain, updated & (~setup.chain | setup.fused))
         m.d.comb += [
             has_scatter.eq(setup.fused | setup.sum | setup.chain if config.role.streams else setup.fused | setup.sum),
-            has_gather.eq(gathered | setup.gather | (command.operation == Operation.ALL_GATHER)),
+            has_gather.eq(gathered | (setup.sum if config.adds_integers else setup.gather)
+                          | (command.operation == Operation.ALL_GATHER)),
             is_broadcast.eq(command.operation == Operation.BROADCAST),
             steps.eq(last_rank),
             datapath.setup.eq(setup),
@@ -312,9 +315,11 @@ class CollectiveEngine(wiring.Component):
             control.kind.updates.eq(updated),
             control.planned.eq(planner.done),
             control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
-            fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),
-            fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
-            fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
+            fault.found.eq(depacketizer.error | link.overrun | pulses.malformed | pulses.wrong_sum),
+            fault.status.eq(Mux(depacketizer.error, depacketizer.code,
+                                Mux(pulses.wrong_sum, EventStatus.WRONG_SUM, EventStatus.OVERRUN))),
+            fault.detail.eq(Mux(depacketizer.error, depacketizer.detail,
+                                Mux(pulses.wrong_sum, pulses.wrong_sum_detail, control.packets))),
             control.moved.eq(moves),
             control.packet_sent.eq(link.sent.packet),
             control.packet_received.eq(word_taken & arriving.payload.last),

@@ -10,7 +10,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import expected_layout, header_layout
-from hdl.ring.parts.part import Channel, memory_ports, packet_inputs, pulses_layout, taken
+from hdl.ring.parts.part import Channel, extends, memory_ports, packet_inputs, pulses_layout, taken
 from hdl.ring.parts.registry import parts
 from hdl.ring.sequencer import Sent, Sequencer
 from hdl.ring.setup import setup_layout
@@ -42,9 +42,11 @@ class Datapath(wiring.Component):
                 "busy": Out(1),
                 # To the packetizer: headers, and their payloads.
                 "header": Out(stream.Signature(header_layout())),
+                # Whether the packet of the offered header has payload words in addition to its elements.
+                "extra": Out(1),
                 "egress": Out(stream.Signature(word_layout())),
                 # To and from the depacketizer: expected packets, and their payloads once the header has matched.
-                "expected": Out(stream.Signature(expected_layout())),
+                "expected": Out(stream.Signature(expected_layout(extended=extends(self._parts)))),
                 "ingress": In(stream.Signature(word_layout())),
                 # Events of a cycle.
                 "pulses": Out(pulses_layout()),
@@ -72,10 +74,17 @@ class Datapath(wiring.Component):
         connect_stream(m, sequencer.expected, self.expected)
         connect_stream(m, sequencer.sent, sent.route)
         connect_stream(m, sequencer.received, received.route)
-        connect_stream(m, self.ingress, arriving.i)
         connect_stream(m, arriving.o, received.i)
         connect_stream(m, to_forward.o, sent.i[Sent.FORWARD])
-        connect_stream(m, sent.o, self.egress)
+        m.d.comb += self.extra.eq(sequencer.extra)
+        arrived, egress = self.ingress, sent.o
+        for part, unit in units:
+            if part.added_words is not None:
+                connect_stream(m, arrived, unit.arrived)
+                connect_stream(m, egress, unit.sent)
+                arrived, egress = unit.passed, unit.completed
+        connect_stream(m, arrived, arriving.i)
+        connect_stream(m, egress, self.egress)
 
         self._command(m, sequencer, units)
         self._exchange(m, units, dict(zip(packet_inputs(self._parts), received.o, strict=True)), {

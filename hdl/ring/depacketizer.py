@@ -66,6 +66,9 @@ class Depacketizer(wiring.Component):
     ----------
     codecs : tuple of Codec, optional
         Codecs of packets that may be expected.
+    extended : bool
+        Whether records give a number of payload words in addition to the elements. A unit of all codecs is then a
+        word.
     tenants : bool
         Whether packets belong to the tenant at the input ``tenant`` instead of tenant 0.
 
@@ -73,7 +76,7 @@ class Depacketizer(wiring.Component):
     -------
     i : In(stream of word_layout())
         Words from the ingress of the link.
-    expected : In(stream of expected_layout())
+    expected : In(stream of expected_layout(extended=extended))
         One record per packet.
     payload : Out(stream of word_layout())
         Words of accepted packets, with ``last`` on the last word of each packet. A packet of length 0 has no words.
@@ -105,11 +108,12 @@ class Depacketizer(wiring.Component):
 
     latency = 2
 
-    def __init__(self, *, codecs=None, tenants=False):
+    def __init__(self, *, codecs=None, extended=False, tenants=False):
         self._codecs = (CODECS[RAW], CODECS[ZERO_VALUE]) if codecs is None else tuple(codecs)
+        self._extended = extended
         super().__init__({
             "i": In(stream.Signature(word_layout())),
-            "expected": In(stream.Signature(expected_layout())),
+            "expected": In(stream.Signature(expected_layout(extended=extended))),
             "payload": Out(stream.Signature(word_layout())),
             "epoch": In(8), **({"tenant": In(4)} if tenants else {}),
             "active": In(1), "drain": In(1),
@@ -121,6 +125,7 @@ class Depacketizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
+        extra = expected.extra if self._extended else Const(0)
         # One word waits in a register, already decoded as a packet's first word or as a mask, since decoding depends
         # on many bits of the word and drives a lot of logic.
         held = Signal(word_layout())
@@ -297,7 +302,7 @@ class Depacketizer(wiring.Component):
                 m.d.comb += ready.eq(room | ~wanted | self.drain)
                 m.d.sync += [
                     counted_by.eq(expects),
-                    missing.eq(units),
+                    missing.eq(units + extra),
                     kept.eq(0),
                 ]
                 with m.If(occupied & wanted):
@@ -316,7 +321,7 @@ class Depacketizer(wiring.Component):
                     with m.If(wanted & ~self.drain & ~ending & belongs):
                         m.d.sync += self.accepted.eq(1)
                         m.next = "Payload"
-                        with m.If(expected.length == 0):
+                        with m.If((expected.length == 0) & (extra == 0)):
                             m.next = "Trailer"
             with m.State("Payload"):
                 m.d.comb += [

@@ -9,8 +9,8 @@ from amaranth.lib import data, enum
 from hdl.compression.codec import CODE_BITS
 from hdl.compression.length import LENGTH_BITS
 
-__all__ = ["HEADER_WORDS", "LONGEST_SEGMENT", "MAX_SEGMENTS", "OVERHEAD_WORDS", "PacketType", "expected_layout",
-           "header_layout", "packet_words"]
+__all__ = ["ADDED_WORDS", "HEADER_WORDS", "LONGEST_SEGMENT", "MAX_SEGMENTS", "OVERHEAD_WORDS", "PacketType",
+           "expected_layout", "header_layout", "packet_words"]
 
 HEADER_WORDS = 3
 """Number of words of a header."""
@@ -20,6 +20,9 @@ OVERHEAD_WORDS = HEADER_WORDS + 1
 
 LONGEST_SEGMENT = 1 << LENGTH_BITS - 1
 """Number of elements of the longest segment, a power of two."""
+
+ADDED_WORDS = range(8)
+"""Shape of the number of payload words in addition to the elements."""
 
 _SEGMENT_BITS = 10
 
@@ -50,9 +53,13 @@ def header_layout():
     })
 
 
-def expected_layout():
-    """Header fields, other than the tenant, that an accepted DATA packet must match."""
+def expected_layout(*, extended=False):
+    """Header fields, other than the tenant, that an accepted DATA packet must match.
+
+    ``extended`` adds the number of payload words in addition to the elements, which is not in the header.
+    """
     return data.StructLayout({
+        **({"extra": ADDED_WORDS} if extended else {}),
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
         "collective": 16, "block": 8,
@@ -60,7 +67,11 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Number of words in the longest packet of ``segment`` elements: zero-value coded without any zeros."""
+    """Number of words in the longest packet of ``segment`` elements.
+
+    In addition to the elements, it has either the masks of the zero-value code or, with sums of integers, a checksum
+    and exponents, which take one word for four groups.
+    """
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
-    return OVERHEAD_WORDS + segment + (segment + 31) // 32
+    return OVERHEAD_WORDS + segment + max((segment + 31) // 32, (segment + 127) // 128 + 1)

@@ -10,9 +10,10 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import In
 
 from hdl.ring.order import Phase, SequenceGenerator
+from hdl.ring.parts.part import RecordOrder
 from hdl.ring.topology import SMALL_RING, ranks, sizes
 
-__all__ = ["INTERLEAVED_LAG", "InterleavedGenerator"]
+__all__ = ["INTERLEAVED_LAG", "ORDER", "InterleavedGenerator"]
 
 #: Lag of the gather, in segments.
 INTERLEAVED_LAG = 2
@@ -165,3 +166,11 @@ class InterleavedGenerator(SequenceGenerator):
             "place": position,  # position of that group
             "climb": Signal(len(self._climbs(position)[Phase.SCATTER]), name=f"{name}_climb"),
         }
+
+
+def _connect(m, generator, setup):
+    m.d.comb += generator.both.eq(setup.both)
+
+
+#: Order of a node with the role ``Peer(interleaved=True)``.
+ORDER = RecordOrder(generator=InterleavedGenerator, connect=_connect)

@@ -282,10 +282,14 @@ class SequenceGenerator(wiring.Component):
                 **(members or {}),
                 "scatter": In(path_layout(elements, nodes_max)),
                 "gather": In(path_layout(elements, nodes_max)),
-                "o": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
+                "o": Out(stream.Signature(self._layout())),
                 "busy": Out(1),
             }
         )
+
+    def _layout(self):
+        """Layout of the records."""
+        return record_layout(self._elements, self._segment, self._nodes_max)
 
     def elaborate(self, platform):
         m = Module()
@@ -302,22 +306,18 @@ class SequenceGenerator(wiring.Component):
 
         # Conditions for the step that follows a phase's last step.
         both = Signal()
-        ending, before_end = Signal(), Signal()  # whether this segment is the last; whether the next one is
         enters = Signal()
         onward = Signal(Phase)
-        change = Signal(signed(4 if self._lags else 3))
         path = Signal(path_layout(self._elements, self._nodes_max))
         m.d.comb += [
             wraps.eq(group == 0),
             both.eq(self.scatter.steps.any() & self.gather.steps.any()),
-            ending.eq(segment + 1 == plan.segments),
-            before_end.eq(segment + 2 == plan.segments),
             path.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
         ]
 
+        change, following, ends = self._follow(m, phase, segment, both)
         climbs = self._climbs(position)
-        block, offset, length = self._record(
-            m, group, position, segment, Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER]))
+        fields = self._fields(m, group, position, segment, phase, climbs)
 
         first, last = opening, steps == 1
         if self._chained:
@@ -338,10 +338,7 @@ class SequenceGenerator(wiring.Component):
                 m.d.sync += [
                     self.o.valid.eq(1),
                     self.o.payload.phase.eq(phase),
-                    self.o.payload.segment.eq(segment),
-                    self.o.payload.block.eq(block),
-                    self.o.payload.place.eq(offset),
-                    self.o.payload.length.eq(length),
+                    *(self.o.payload[name].eq(value) for name, value in fields.items()),
                     self.o.payload.first.eq(first),
                     self.o.payload.last.eq(last),
                     opening.eq(0),
@@ -351,6 +348,32 @@ class SequenceGenerator(wiring.Component):
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
+        with m.If(enters):
+            m.d.sync += [
+                phase.eq(onward),
+                segment.eq(segment + change),
+                opening.eq(1),
+                steps.eq(path.steps),
+                group.eq(path.first.group),
+                position.eq(path.first.place),
+            ]
+            self._climb(m, phase, segment, climbs)
+            with m.If(self.start):
+                m.d.sync += segment.eq(0)
+            with m.Elif(ends):
+                m.d.sync += active.eq(0)
+        with m.If(~self.start):
+            m.d.comb += onward.eq(following)
+        return m
+
+    def _follow(self, m, phase, segment, both):
+        """What comes after a segment of a phase: the change of the segment's number, the phase, and whether it is the
+        end. ``both`` is high if the sequence has steps in both phases."""
+        plan = self.plan
+        ending, before_end = Signal(), Signal()  # whether this segment is the last; whether the next one is
+        following = Signal(Phase)
+        change = Signal(signed(4 if self._lags else 3))
+        m.d.comb += [ending.eq(segment + 1 == plan.segments), before_end.eq(segment + 2 == plan.segments)]
         # The all-gather lags by one or more segments. At first it waits for that number of segments; at the end, the
         # remaining ones follow one after another.
         awaited, near_end = segment != 0, before_end
@@ -368,32 +391,27 @@ class SequenceGenerator(wiring.Component):
                 m.d.comb += change.eq(Mux(both & awaited, -1, Mux(both & ending, 0, 1)))
             with m.Else():
                 m.d.comb += change.eq(Mux(both & ~near_end, 2, 1))
-        with m.If(enters):
-            m.d.sync += [
-                phase.eq(onward),
-                segment.eq(segment + change),
-                opening.eq(1),
-                steps.eq(path.steps),
-                group.eq(path.first.group),
-                position.eq(path.first.place),
-            ]
-            for half in Phase:
-                with m.If(self.start):
-                    m.d.sync += climbs[half].eq(0)
-                with m.Elif(phase == half):
-                    m.d.sync += climbs[half].eq(climbs[half] + plan.pitch)
+        with m.If(~both):
+            m.d.comb += following.eq(phase)
+        with m.Elif(phase == Phase.SCATTER):
+            m.d.comb += following.eq(Mux(awaited | ending, Phase.GATHER, Phase.SCATTER))
+        with m.Else():
+            m.d.comb += following.eq(Mux(near_end, Phase.GATHER, Phase.SCATTER))
+        return change, following, ending & ~(both & (phase == Phase.SCATTER))
+
+    def _climb(self, m, phase, segment, climbs):
+        """Advance to the next segment of a phase, which follows ``segment``; or start."""
+        for half in Phase:
             with m.If(self.start):
-                m.d.sync += segment.eq(0)
-            with m.Elif(ending & ~(both & (phase == Phase.SCATTER))):
-                m.d.sync += active.eq(0)
-        with m.If(~self.start):
-            with m.If(~both):
-                m.d.comb += onward.eq(phase)
-            with m.Elif(phase == Phase.SCATTER):
-                m.d.comb += onward.eq(Mux(awaited | ending, Phase.GATHER, Phase.SCATTER))
-            with m.Else():
-                m.d.comb += onward.eq(Mux(near_end, Phase.GATHER, Phase.SCATTER))
-        return m
+                m.d.sync += climbs[half].eq(0)
+            with m.Elif(phase == half):
+                m.d.sync += climbs[half].eq(climbs[half] + self.plan.pitch)
+
+    def _fields(self, m, group, position, segment, phase, climbs):
+        """Fields of the current step's record that depend on its block and segment, one cycle after these."""
+        climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
+        block, offset, length = self._record(m, group, position, segment, climb)
+        return {"segment": segment, "block": block, "place": offset, "length": length}
 
     def _climbs(self, position):
         """Distance in groups from the first segment to each phase's segment, without the low zero bits. It is a

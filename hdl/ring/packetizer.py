@@ -20,8 +20,8 @@ class Packetizer(wiring.Component):
     ``o``; throughput is one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register;
     ``header.ready`` and ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
 
-    A packet starts only in a cycle with ``may_start``. If the header's length is 0, the packet has no payload;
-    otherwise the stream's ``last`` ends the payload, whatever the header's length.
+    A packet starts only in a cycle with ``may_start``. If the header's length is 0, the packet has no payload, unless
+    ``extra`` is high; otherwise the stream's ``last`` ends the payload, whatever the header's length.
 
     While ``give_up`` is high, all headers and words offered at ``header`` and ``payload`` are dropped. A packet in
     progress is stomped immediately; then one ABORT packet is sent, as soon as ``may_start`` allows. ``aborted`` is
@@ -31,6 +31,8 @@ class Packetizer(wiring.Component):
     -------
     header : In(stream of header_layout())
         One header per packet, taken with its third word.
+    extra : In(1)
+        The offered header's packet has payload words in addition to its elements.
     payload : In(stream of word_layout())
     o : Out(stream of word_layout())
     may_start : In(1)
@@ -52,6 +54,7 @@ class Packetizer(wiring.Component):
     latency = 1
 
     header: In(stream.Signature(header_layout()))
+    extra: In(1)
     payload: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
     may_start: In(1)
@@ -125,7 +128,7 @@ class Packetizer(wiring.Component):
                     with m.If(~aborting):
                         m.d.comb += self.header.ready.eq(1)
                     m.next = "Payload"
-                    with m.If(aborting | (self.header.payload.length == 0)):
+                    with m.If(aborting | ((self.header.payload.length == 0) & ~self.extra)):
                         m.next = "Trailer"
             with m.State("Payload"), unless_stomped():
                 m.d.comb += [word.eq(self.payload.payload.data), stage.eq(self.payload.valid & room)]

@@ -9,16 +9,15 @@ All of them go through queues, so a sequence can run ahead of the data. For an e
 of a header.
 """
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
-from hdl.ring.header import PacketType, expected_layout, header_layout
-from hdl.ring.interleaved import InterleavedGenerator
-from hdl.ring.order import Phase, SequenceGenerator, record_layout
+from hdl.ring.header import ADDED_WORDS, PacketType, expected_layout, header_layout
+from hdl.ring.order import Phase, SequenceGenerator
 from hdl.ring.parts.conditions import is_scatter
-from hdl.ring.parts.part import Instruction, packet_inputs
+from hdl.ring.parts.part import Instruction, extends, packet_inputs
 from hdl.ring.parts.registry import parts as node_parts
 from hdl.ring.sequences import EGRESS, INGRESS, sequences_of
 from hdl.ring.setup import longest_vector, setup_layout
@@ -63,6 +62,16 @@ def _packet_instructions(parts):
     )
 
 
+def _order_of(config, parts):
+    """Return the :class:`~hdl.ring.parts.part.RecordOrder` of a datapath, or None for the usual order."""
+    if config.role.interleaved:
+        from hdl.ring.interleaved import ORDER
+
+        return ORDER
+    order, = [part.order for part in parts if part.order is not None] or [None]
+    return order
+
+
 class Sequencer(wiring.Component):
     """Generate the headers, routes and jobs with which the datapath executes a command.
 
@@ -80,6 +89,8 @@ class Sequencer(wiring.Component):
         self._config = config
         self._elements = longest_vector(config)
         parts = node_parts(config) if parts is None else parts
+        self._order = _order_of(config, parts)
+        self._added_words, = [part.added_words for part in parts if part.added_words is not None] or [None]
         self._instructions = (
             *_packet_instructions(parts), *(instruction for part in parts for instruction in part.instructions))
         super().__init__(
@@ -94,8 +105,10 @@ class Sequencer(wiring.Component):
                 "scattering": Out(1),
                 # Headers of the packets to be sent.
                 "header": Out(stream.Signature(header_layout())),
+                # Whether the packet of the offered header has payload words in addition to its elements.
+                "extra": Out(1),
                 # Required header fields of the expected packets.
-                "expected": Out(stream.Signature(expected_layout())),
+                "expected": Out(stream.Signature(expected_layout(extended=extends(parts)))),
                 # A stream for each instruction; if it is awaited, also ``<name>_done``, high for one cycle when the
                 # part is done.
                 **{name: port for instruction in self._instructions
@@ -121,12 +134,13 @@ class Sequencer(wiring.Component):
         """Create the generator of a sequence's records; consumers are added later."""
         config, chained, lags = self._config, self._config.has_chains, self._config.role.root_reduce
         shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.topology.max_nodes}
-        generator = (InterleavedGenerator(**shape) if config.role.interleaved
-                     else SequenceGenerator(**shape, chained=chained, lags=lags))
+        if self._order is None:
+            generator = SequenceGenerator(**shape, chained=chained, lags=lags)
+        else:
+            generator = self._order.generator(**shape)
+            self._order.connect(m, generator, self.setup)
         m.submodules[f"{sequence.name}_sequence"] = generator
         m.d.comb += [generator.start.eq(self.start), generator.plan.eq(self.setup.plan)]
-        if config.role.interleaved:
-            m.d.comb += generator.both.eq(self.setup.both)
         if chained:
             m.d.comb += [generator.opens.eq(self.setup.opens), generator.closes.eq(self.setup.closes)]
         if lags:
@@ -134,7 +148,7 @@ class Sequencer(wiring.Component):
         for phase in sequence.paths:
             m.d.comb += getattr(generator, phase).eq(self.setup[f"{sequence.name}_{phase}"])
         self._pending.append(generator.busy)
-        return _Consumers(generator.o, record_layout(self._elements, config.segment, config.topology.max_nodes))
+        return _Consumers(generator.o)
 
     def _fork(self, m, sequence, consumers):
         """Send each record of a sequence to all consumers that request it."""
@@ -155,7 +169,7 @@ class Sequencer(wiring.Component):
         """Implement an instruction: queue its payloads for all records that match its condition."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
-        port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))
+        port = consumers.add(f"{name}_records", instruction.present(record) & instruction.when(record, setup))
         if instruction.alternative is not None:
             port, record = self._select(m, instruction, port, record, records[instruction.alternative.sequence])
         payload = Signal(instruction.shape, name=f"{name}_payload")
@@ -175,7 +189,7 @@ class Sequencer(wiring.Component):
     def _select(self, m, instruction, port, record, consumers):
         """Use the alternative sequence in some commands; each command uses only one of the sequences."""
         alternative = instruction.alternative.during(self.setup)
-        other = consumers.add(f"{instruction.name}_alternatives", consumers.record.length != 0)
+        other = consumers.add(f"{instruction.name}_alternatives", instruction.present(consumers.record))
         selected = stream.Signature(0).create(path=(f"{instruction.name}_selected",))
         selected_record = Signal(consumers.layout, name=f"{instruction.name}_record")
         m.d.comb += [
@@ -189,22 +203,26 @@ class Sequencer(wiring.Component):
     def _packets(self, m, name, port, record, sink):
         """Drive the header to send or expect, except for source and destination.
 
-        The queue holds the fields that differ between packets. Returns the phase of the offered packet.
+        The queue holds the fields that differ between packets. Returns the offered packet's fields.
         """
         setup, header = self.setup, sink.payload
-        shape = data.StructLayout({
-            "phase": Phase, "block": len(record.block), "segment": len(record.segment), "length": len(record.length)})
-        queue = self._queue(m, name, port, shape, Cat(record.phase, record.block, record.segment, record.length))
+        values = {field: Value.cast(record[field]) for field in ("phase", "block", "segment", "length")}
+        if self._added_words is not None:
+            values["extra"] = Signal(ADDED_WORDS, name=f"{name}_extra")
+            m.d.comb += values["extra"].eq(self._added_words(record, setup))
+        shape = data.StructLayout({field: len(value) for field, value in values.items()})
+        queue = self._queue(m, name, port, shape, Cat(values.values()))
         number = Signal.like(header.sequence, name=f"{name}_sequence")
         with m.If(self.start):
             m.d.sync += number.eq(0)
         with m.Elif(sink.valid & sink.ready):
             m.d.sync += number.eq(number + 1)
         packet = queue.o.payload
+        scatter = packet.phase == Phase.SCATTER.value
         m.d.comb += [
             sink.valid.eq(queue.o.valid),
             queue.o.ready.eq(sink.ready),
-            header.codec.eq(self._codec(packet.phase == Phase.SCATTER)),
+            header.codec.eq(self._codec(scatter)),
             header.epoch.eq(setup.epoch),
             header.sequence.eq(number),
             header.collective.eq(setup.collective),
@@ -213,7 +231,7 @@ class Sequencer(wiring.Component):
             header.length.eq(packet.length),
         ]
         self._pending.append(queue.level != 0)
-        return packet.phase
+        return scatter, packet.extra if "extra" in values else 0
 
     def _codec(self, scatter):
         gradients, weights, raw = (
@@ -226,8 +244,9 @@ class Sequencer(wiring.Component):
     def _direct_egress(self, m, consumers):
         """Generate the header of every packet to send, including empty packets."""
         setup, header = self.setup, self.header.payload
-        phase = self._packets(m, "headers", consumers.add("headed", 1), consumers.record, self.header)
+        scatter, extra = self._packets(m, "headers", consumers.add("headed", 1), consumers.record, self.header)
         m.d.comb += [
+            self.extra.eq(extra != 0),
             header.type.eq(PacketType.DATA),
             header.source.eq(setup.rank),
             header.destination.eq(setup.successor),
@@ -235,21 +254,23 @@ class Sequencer(wiring.Component):
         with m.If(self.start):
             m.d.sync += self.scattering.eq(setup.egress_scatter.steps != 0)
         with m.Elif(self.header.valid & self.header.ready):
-            m.d.sync += self.scattering.eq(phase == Phase.SCATTER)
+            m.d.sync += self.scattering.eq(scatter)
 
     def _direct_ingress(self, m, consumers):
         """Generate the record of every expected packet. A ring of one node expects none."""
         port = consumers.add("expectations", ~self.setup.alone)
-        self._packets(m, "expectations", port, consumers.record, self.expected)
+        _, extra = self._packets(m, "expectations", port, consumers.record, self.expected)
         m.d.comb += self.expected.payload.source.eq(self.setup.predecessor)
+        if self._added_words is not None:
+            m.d.comb += self.expected.payload.extra.eq(extra)
 
 
 class _Consumers:
     """Consumers of a sequence's records. Each has a port and requests the records that it needs."""
 
-    def __init__(self, source, layout):
+    def __init__(self, source):
         self.source = source
-        self.layout = layout
+        self.layout = source.payload.shape()
         self.ports = []
 
     @property

@@ -4,7 +4,7 @@ from amaranth.lib import data
 
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import path_layout, pitches, plan_layout
-from hdl.ring.parts.part import fetch_setup
+from hdl.ring.parts.part import fetch_setup, sum_setup
 from hdl.ring.parts.registry import parts as node_parts
 from hdl.ring.sequences import sequences_of
 from hdl.throttle import RATE_BITS
@@ -54,6 +54,7 @@ def setup_layout(config, parts=None):
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and the entry of the counts that a server updates.
             **fetch_setup(config),
+            **sum_setup(config),
             # Segments of both phases are interleaved.
             **({"both": 1} if config.role.interleaved else {}),
             # Ranks of this node, its predecessor and its successor.

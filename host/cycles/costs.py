@@ -18,15 +18,25 @@ import numpy.typing as npt
 
 from hdl.choices import choice_error
 from hdl.compression.registry import RAW, ZERO_VALUE
-from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, is_agreed
 from sim.golden.ring import GROUP, segment_indices
 
-__all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
+__all__ = ["Costs", "CountedCosts", "Format", "Zeros", "check_gradients"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 #: Fractional part of the golden ratio; its multiples modulo 1 are evenly spread but irregular.
 _GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def check_gradients(name: str) -> None:
+    """Raise ``ValueError`` unless the packets of a gradient codec can be predicted.
+
+    Codecs of sums of integers are not included, since their packets also contain the exponents of other segments.
+    """
+    if name not in GRADIENT_CODECS or is_agreed(GRADIENT_CODECS[name]):
+        names = [known for known, codec in GRADIENT_CODECS.items() if not is_agreed(codec)]
+        raise ValueError(choice_error("Codec of gradients", names, name))
 
 
 class Zeros(enum.Enum):
@@ -51,8 +61,7 @@ class Format:
     zeros: Zeros = Zeros.TOGETHER
 
     def __post_init__(self) -> None:
-        if self.gradients not in GRADIENT_CODECS:
-            raise ValueError(choice_error("Codec of gradients", GRADIENT_CODECS, self.gradients))
+        check_gradients(self.gradients)
         if self.weights not in WEIGHT_CODECS:
             raise ValueError(choice_error("Codec of weights", WEIGHT_CODECS, self.weights))
         if not 0 <= self.density <= 1:

@@ -18,6 +18,7 @@ from hdl.ring.setup import longest_vector
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.streams.stream import SkidBuffer
+from host.cycles.costs import check_gradients
 from sim.golden.constants import constant
 
 __all__ = ["BEHIND", "COMMAND", "COMPARED", "HOP", "Timing", "timing_of"]
@@ -96,11 +97,12 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 def timing_of(config: NodeConfig) -> Timing:
     """Return the latencies of a node with this configuration.
 
-    Raises ``ValueError`` for an int16 node, or for a weight codec with a codebook, since the model does not include
-    reading the codebook.
+    Raises ``ValueError`` for an int16 node, for gradients that are added as integers, or for a weight codec with a
+    codebook, since the model does not include reading the codebook.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")
+    check_gradients(config.gradients)
     if config.codebook_words:
         raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weights.codec}")
     lanes, grouped, raw = config.lanes, config.gradients == ZERO_VALUE, config.weights.codec == RAW

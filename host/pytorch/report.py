@@ -67,7 +67,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
                     "transport": options.transport.value},
         "checked": options.check and options.transport is not TransportName.GOLDEN,
-        "levels": levels_of_ring(cut=options.density is None),
+        "levels": levels_of_ring(options.gradients, cut=options.density is None),
         "jobs": len(jobs),
         **total,
         "elapsed_cycles": None if options.transport is TransportName.GOLDEN else jobs.cycles,

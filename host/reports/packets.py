@@ -22,7 +22,7 @@ from vcd.writer import Variable
 from hdl.ring.header import HEADER_WORDS
 from hdl.ring.topology import RingTopology
 from host.printable import one_line
-from sim.golden.codecs import CODECS, Codec
+from sim.golden.codecs import CODECS
 from sim.golden.packet import ABORT, DATA, STOMP, Header, checksum
 from sim.golden.ring import floats
 from sim.verilated.names import SCOPES, Encoding
@@ -131,15 +131,35 @@ class Seen:
         return _BY_CODE[self.header.codec][0] if self.header.codec in _BY_CODE else f"{self.header.codec}"
 
     @property
+    def intact(self) -> bool:
+        """Whether the packet contains data in a known format, and its CRC is right."""
+        return self.header.codec in _BY_CODE and self.header.type == DATA and self.crc == "right"
+
+    @property
+    def integers(self) -> bool:
+        """Whether the packet contains integers below exponents that are in earlier packets."""
+        return self.intact and _BY_CODE[self.header.codec][1].agreed and self.header.length > 0
+
+    @property
+    def exponent_words(self) -> int:
+        """Number of payload words with exponents before the elements, in packets of commands that sum integers.
+
+        It is 0 if the elements are integers: a header does not show whether a checksum follows them.
+        """
+        if not self.intact or self.integers:
+            return 0
+        return max(len(self.payload) - _BY_CODE[self.header.codec][1].max_words(self.header.length), 0)
+
+    @property
     def elements(self) -> npt.NDArray[np.float32] | None:
-        """Decoded elements of the payload; None if the packet is damaged, has no data or needs a codebook."""
-        header = self.header
-        codec: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
-        if codec is None or codec.codebook_words or self.crc != "right" or header.type != DATA:
+        """Decoded elements of the payload; None if the packet is damaged, has no data, contains integers or needs a
+        codebook."""
+        if not self.intact or self.integers:
             return None
-        if codec.span(self.payload, header.length) != (len(self.payload), 0, False):
+        codec, length, words = _BY_CODE[self.header.codec][1], self.header.length, self.payload[self.exponent_words:]
+        if codec.codebook_words or codec.span(words, length) != (len(words), 0, False):
             return None
-        return floats(codec.decode(self.payload, header.length))
+        return floats(codec.decode(words, length))
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
@@ -157,9 +177,10 @@ class Seen:
                 else:
                     roles.append((f"element{index}", index))
         else:
-            is_raw = self.codec == "raw"
+            is_raw, count = self.codec == "raw", self.exponent_words
+            roles += [(f"exponents{word}", None) for word in range(count)]
             roles += [(f"element{word}", word) if is_raw else (f"payload{word}", None)
-                      for word in range(len(self.payload))]
+                      for word in range(len(self.payload) - count)]
         return [*roles, (f"CRC_{self.crc}", None)]
 
 
@@ -190,7 +211,10 @@ def column_titles() -> str:
 def describe(packet: Seen, *, first: int = 4) -> str:
     """Describe a packet in one line of text, including its ``first`` elements."""
     header, elements = packet.header, packet.elements
-    shown = "unknown" if elements is None else "  ".join(f"{element:.4g}" for element in elements[:first].tolist())
+    if elements is None:
+        shown = "integers, not decoded" if packet.integers else "unknown"
+    else:
+        shown = "  ".join(f"{element:.4g}" for element in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
                   header.block, header.segment, header.length, len(packet.words), packet.crc)) + shown
 

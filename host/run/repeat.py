@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import ZERO_VALUE
 from host.levels import levels_of_ring
 from host.reports import report as steps
 from host.run.sections import SCHEDULES
@@ -31,7 +32,8 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
     without weights; the levels apply to the run's sums."""
-    return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels_of_ring()}
+    levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE)
+    return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}
 
 
 def check_report(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sim.golden import ring
 from sim.golden.codecs import CODECS
-from sim.golden.reproducible import sum_of
+from sim.golden.features.reproducible.sums import sum_of
 
 __all__ = ["COUNTS", "DISTRIBUTIONS", "WIDTHS", "errors", "table"]
 

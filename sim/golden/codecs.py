@@ -10,7 +10,7 @@ codes of :mod:`hdl.compression.registry`; tests compare all attributes that a fo
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from sim.golden import zero_value
 from sim.golden.lazy_table import LazyTable, OnDemand
 
-__all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "Codec", "FixedCodec", "Format",
-           "RawWords", "Span", "ZeroValueCodec", "codebook_of", "whole_words"]
+__all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "AgreedCodec", "Codec", "FixedCodec",
+           "Format", "RawWords", "Span", "ZeroValueCodec", "codebook_of", "is_agreed", "whole_words"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -55,6 +55,10 @@ class Codec(Protocol):
         """Whether gradients are added in coded form."""
 
     @property
+    def agreed(self) -> bool:
+        """Whether sums are sums of integers below an exponent that all nodes agree on; see :class:`AgreedCodec`."""
+
+    @property
     def block(self) -> int:
         """Number of elements that are decoded together."""
 
@@ -76,6 +80,37 @@ class Codec(Protocol):
 
     def bind(self, centroids: npt.ArrayLike) -> "Codec":
         """Return the codec with a codebook loaded, or the same codec if it has none."""
+
+
+class AgreedCodec(Codec, Protocol):
+    """Codec of sums of integers below an exponent that all nodes agree on, one for each group.
+
+    The exponents of a segment precede its integers. There are no residuals. The elements of ``encode``, ``decode``
+    and ``span`` are integers as they are on the ring.
+    """
+
+    @property
+    def scatter_ahead(self) -> int:
+        """Number of segments by which exponents precede their integers in packets of the scatter-reduce."""
+
+    @property
+    def gather_ahead(self) -> int:
+        """Number of segments by which exponents precede sums or weights in packets of the all-gather."""
+
+    @property
+    def checksum_words(self) -> int:
+        """Number of words after the integers of an unfinished sum."""
+
+    def exponent_words(self, count: int) -> int:
+        """Number of words of the exponents of ``count`` elements."""
+
+    def sums(self, addends: Bits) -> tuple[npt.NDArray[np.bool_], Bits]:
+        """Whether each sum of the first rows of ``addends`` is not zero, and the sum of all rows as binary32."""
+
+
+def is_agreed(codec: Codec) -> TypeGuard[AgreedCodec]:
+    """Whether a codec is an :class:`AgreedCodec`."""
+    return codec.agreed
 
 
 class Format(Protocol):
@@ -119,6 +154,7 @@ class _Plain:
     weights = True
     gradients = True
     sums_coded = False
+    agreed = False
     codebook_words = 0
 
 
@@ -242,6 +278,8 @@ CODECS: LazyTable[Codec] = LazyTable({
     "mxfp8_e4m3_up": _fixed(17, "sim.golden.features.mx.microscaling:MXFP8_E4M3_UP"),
     "mxfp4_e2m1_up": _fixed(18, "sim.golden.features.mx.microscaling:MXFP4_E2M1_UP"),
     "nvfp4": OnDemand("sim.golden.features.nvfp4.nvfp4:NVFP4", lambda make: FixedCodec(code=19, format=make())),
+    "sum32": OnDemand("sim.golden.features.reproducible.codec:SumCodec", lambda make: make(code=20, width=32)),
+    "sum16": OnDemand("sim.golden.features.reproducible.codec:SumCodec", lambda make: make(code=22, width=16)),
 })
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sim.golden.codecs import CODECS, Codec
+from sim.golden.codecs import CODECS, Codec, Span, whole_words
 
 __all__ = ["ABORT", "DATA", "Header", "Refusal", "Verdict", "checksum", "codec_of", "packet", "verdict"]
 
@@ -133,7 +133,15 @@ def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | N
     return (Refusal.WRONG_LENGTH, 0xFFFF, 0xFFFF) if len(body) < 3 else None
 
 
-def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Verdict:
+def _span(header: Header, payload: Sequence[int], extra: int) -> Span:
+    """Span of a packet with ``extra`` payload words in addition to its elements."""
+    codec = codec_of(header)
+    if not extra:
+        return codec.span(payload, header.length)
+    return whole_words(codec.max_words(header.length) + extra, len(payload))
+
+
+def verdict(words: Sequence[int], expected: Header | None, *, epoch: int, extra: int = 0) -> Verdict:
     """Verdict of an active depacketizer on a packet that it does not discard.
 
     Parameters
@@ -144,6 +152,9 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
         The expected header on offer; its type, tenant and destination are ignored.
     epoch : int
         The epoch of the command.
+    extra : int
+        Number of payload words that the expected packet has in addition to its elements: exponents and the
+        checksum of sums of integers. All packets of such a command have codecs with a fixed number of words.
     """
     *body, trailer = words
     header = Header.parse(words)
@@ -157,7 +168,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     if body and expected is not None and not older and not abort:
         mismatch = _mismatch(body, expected)
         if mismatch is None:
-            used, missing, overran = codec_of(header).span(body[3:], header.length)
+            used, missing, overran = _span(header, body[3:], extra)
             kept = 1 if used and not missing else 0  # the last word is held until the verdict
             offered = tuple(body[3 : 3 + used - kept])
             if missing or overran or 3 + used != len(body):

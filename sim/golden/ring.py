@@ -19,15 +19,22 @@ With a gradient codec, each segment is encoded as a separate packet. A rank deco
 local gradient, and encodes the sum again. For each element that it has encoded, it keeps the coding error as a
 residual: the sum minus its decoded value, or +0.0 if the difference is not finite. In the next collective, the
 residual is first added to the rank's gradient.
+
+With an agreed gradient codec (:class:`~sim.golden.codecs.AgreedCodec`), sums do not depend on the order of their
+addends, and there are no residuals. A packet also contains the exponents of a later segment: of the next one in the
+scatter-reduce, and of the one after that in the all-gather. So the scatter-reduce has one packet more than a block
+has segments, the all-gather has two more, and a reduce-scatter also has an all-gather, of exponents only. A ring of
+one node sends nothing, but rounds its gradients like any sum.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating, moments, optimizer
-from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
+from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, AgreedCodec, Codec, is_agreed
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_indices",
            "broadcast", "canonical", "distribute", "floats", "fused_update", "groups_before", "largest_block",
@@ -149,7 +156,8 @@ class Traffic:
     gather_elements, gather_payload : int
         Elements that all ranks send in all-gather, and their payload words, without headers and CRCs.
     masked_words : int
-        Words of the same packets with gradients and their sums in zero_value form; weights are unchanged.
+        Words of the same packets with gradients and their sums in zero_value form, without exponents; weights are
+        unchanged.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -180,11 +188,13 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """Payload words, cycles, elements and nonzeros of segment steps, each with shape (hops, nodes, T)."""
+    """Payload words, cycles, elements, nonzeros, and payload words of exponents of segment steps, each with shape
+    (hops, nodes, packets)."""
     payload: npt.NDArray[np.int64]
     cost: npt.NDArray[np.int64]
     elements: npt.NDArray[np.int64]
     nonzeros: npt.NDArray[np.int64]
+    exponents: npt.NDArray[np.int64]
 
     @property
     def words(self) -> npt.NDArray[np.int64]:
@@ -203,7 +213,7 @@ class _Steps:
         return np.asarray(self.nonzeros.sum(axis=(1, 2)) / np.maximum(self.elements.sum(axis=(1, 2)), 1))
 
     def __getitem__(self, hops: slice) -> "_Steps":
-        return _Steps(self.payload[hops], self.cost[hops], self.elements[hops], self.nonzeros[hops])
+        return _Steps(*(getattr(self, field.name)[hops] for field in dataclasses.fields(self)))
 
 
 class _Schedule:
@@ -229,9 +239,9 @@ class _Schedule:
 
     def empty(self, hops: int) -> _Steps:
         shape = (hops, *self.sizes.shape)
-        return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in range(4)))
+        return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in dataclasses.fields(_Steps)))
 
-    def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
+    def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: npt.NDArray[Any] | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
         """Record the steps of one packet per segment of ``block``: compressed from ``values``, encoded as ``coded``
         codec words, or raw if neither is given."""
@@ -249,9 +259,11 @@ class _Schedule:
                keep: bool = False) -> tuple[Bits, _Steps]:
         """Sum the gradients in N segment steps; the result of the last step stays at the owner.
 
-        Unless sums are added in coded form, ``residuals`` are replaced, and with ``keep`` the last step also passes
-        through the codec.
+        Unless sums are added in coded form or are agreed, ``residuals`` are replaced, and with ``keep`` the last step
+        also passes through the codec.
         """
+        if is_agreed(codec):
+            return self._reduce_agreed(gradients, codec)
         if not codec.sums_coded:
             return self._reduce(gradients, codec, residuals, keep)
         nodes = self.nodes
@@ -298,6 +310,34 @@ class _Schedule:
             total[index] = partial
         return total, steps
 
+    def _reduce_agreed(self, gradients: Bits, codec: AgreedCodec) -> tuple[Bits, _Steps]:
+        total = np.empty(gradients.shape[1], dtype=np.uint32)
+        steps = self.empty(self.nodes)
+        coded = self.words(codec) + codec.checksum_words * (self.sizes > 0)
+        for block, index in enumerate(self.blocks):
+            ranks = (block + np.arange(self.nodes)) % self.nodes
+            nonzero, total[index] = codec.sums(canonical(gradients[np.ix_(ranks, index)]))
+            for hop, rank in enumerate(ranks.tolist()):
+                self.fill(steps, hop, rank, block, nonzero[hop], 0, coded[block])
+        return total, steps
+
+    def agreed(self, scatter: _Steps, gather: _Steps, codec: AgreedCodec, *,
+               data: bool = True) -> tuple[_Steps, _Steps]:
+        """Steps with packets that also contain the exponents of a later segment; without ``data``, packets of the
+        all-gather contain only these."""
+        return (self._with_exponents(scatter, codec, codec.scatter_ahead),
+                self._with_exponents(gather, codec, codec.gather_ahead, data=data))
+
+    def _with_exponents(self, steps: _Steps, codec: AgreedCodec, ahead: int, *, data: bool = True) -> _Steps:
+        ahead = ahead if steps.elements.shape[2] else 0
+        words = np.vectorize(codec.exponent_words, otypes=[np.int64])(steps.elements)
+        exponents = np.pad(words, ((0, 0), (0, 0), (0, ahead)))
+        payload, elements, nonzeros = (np.pad(values if data else np.zeros_like(values), ((0, 0), (0, 0), (ahead, 0)))
+                                       for values in (steps.payload, steps.elements, steps.nonzeros))
+        payload += exponents
+        cost = np.maximum(payload, -(-elements // self.lanes))
+        return _Steps(payload, cost, elements, nonzeros, exponents)
+
     def words(self, codec: Codec) -> npt.NDArray[np.int64]:
         """Number of words of each segment of each block."""
         return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
@@ -323,19 +363,18 @@ class _Schedule:
             words.append(len(packet))
         return result, np.array(words, dtype=np.int64).reshape(self.sizes.shape)
 
-    def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
-                *, sums: bool = False) -> Traffic:
-        """Costs of a collective. ``cost`` has one row per hop and gives the bound of the entire collective; with
-        ``sums``, the gather carries sums, as in an all-reduce."""
+    def traffic(self, scatter: _Steps, gather: _Steps, *, sums: bool = False) -> Traffic:
+        """Costs of a collective; with ``sums``, the gather carries sums, as in an all-reduce."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
-                       scatter_bound=_bound(scatter.cost), bound=_bound(cost),
+                       scatter_bound=_bound(scatter), bound=_bound(scatter, gather),
                        gather_elements=int(gather.elements.sum()), gather_payload=int(gather.payload.sum()),
-                       masked_words=scatter.masked_words + (gather.masked_words if sums else int(gather.words.sum())))
+                       masked_words=scatter.masked_words + (gather.masked_words if sums else int(
+                           gather.words.sum() - gather.exponents.sum())))
 
 
-def _bound(cost: npt.NDArray[np.int64]) -> int:
-    return int(cost.sum(axis=(0, 2)).max())
+def _bound(*phases: _Steps) -> int:
+    return int(sum(steps.cost.sum(axis=(0, 2)) for steps in phases).max())
 
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
@@ -347,11 +386,13 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
-    # The adder passes the completed sum directly to the first hop of the all-gather.
-    if schedule.nodes > 1:
-        gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
     scatter = steps[:-1]
-    return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]), sums=True)
+    if is_agreed(gradient_codec):
+        scatter, gather = schedule.agreed(scatter, gather, gradient_codec)
+    elif schedule.nodes > 1:
+        # The adder passes the completed sum directly to the first hop of the all-gather.
+        gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
+    return total, schedule.traffic(scatter, gather, sums=True)
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
@@ -359,7 +400,7 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
     """Gradient memory of every rank afterwards: its own block contains the sum; the rest is unchanged.
 
     The sum equals the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus the
-    owner's gradient, and is not itself encoded. It differs from an all-reduce unless the codec is exact.
+    owner's gradient, and is not itself encoded. It differs from an all-reduce unless the codec is exact or agreed.
     """
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
@@ -367,8 +408,10 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
     result = gradients.copy()
     for block, index in enumerate(schedule.blocks):
         result[(block - 1) % nodes, index] = total[index]
-    scatter = steps[:-1]
-    return result, schedule.traffic(scatter, schedule.empty(0), scatter.cost)
+    scatter, gather = steps[:-1], schedule.empty(0)
+    if is_agreed(gradient_codec):
+        scatter, gather = schedule.agreed(scatter, schedule.gather(), gradient_codec, data=False)
+    return result, schedule.traffic(scatter, gather)
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
@@ -394,7 +437,9 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
                                        for plane in new_state[:settings.planes]]
     new_weights, coded = schedule.through(weight_codec, master)
     gather, scatter = schedule.gather(coded=coded), steps[:-1]
-    traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
+    if is_agreed(gradient_codec):
+        scatter, gather = schedule.agreed(scatter, gather, gradient_codec)
+    traffic = schedule.traffic(scatter, gather)
     return Update(weights=new_weights, master=master, state=new_state, total=total, traffic=traffic)
 
 
@@ -416,7 +461,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
         own[index] = weights[(block - 1) % nodes, index]
     result, coded = schedule.through(weight_codec, own)
     gather = schedule.gather(coded=coded)
-    return result, schedule.traffic(schedule.empty(0), gather, gather.cost)
+    return result, schedule.traffic(schedule.empty(0), gather)
 
 
 def broadcast(weights: Bits, root: int) -> Bits:

@@ -10,9 +10,11 @@ from amaranth.lib.wiring import In, Out
 
 from boards import synth, units
 from boards.tools import SynthesisError, Tools
+from hdl.compression.registry import CODECS
 from hdl.streams.stream import SkidBuffer
 from sim.verilated import toolchain
 from sim.verilated.verilog import convert
+from tests.refusals import refuses
 
 SMALL = "LFE5U-12F-6"
 
@@ -125,6 +127,13 @@ def test_absent_unit(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("error: hdl.no_such_module:Nothing is not there: No module named")
     assert synth.main(["--unit", "misspelt"]) == 1
     assert capsys.readouterr().err.startswith("error: hdl.streams.stream:Nothing is not there: ")
+
+
+@pytest.mark.parametrize("name", ["sum32", "sum16"])
+def test_sums_of_integers_have_no_codec(name):
+    names = ", ".join(name for name, codec in CODECS.items() if not codec.agreed)
+    for unit in (units.weight_codec, units.gradient_codec):
+        refuses(f"Codec must be one of {names}, not {name!r}", unit, codec=name, lanes=4)
 
 
 def test_unknown_option(capsys):

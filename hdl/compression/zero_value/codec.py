@@ -27,6 +27,7 @@ class ZeroValueCodec:
     gradients = True
     exact = True
     sums_coded = True
+    agreed = False
     drops_zeros = True
     two_passes = False
     repeatable = True

@@ -33,6 +33,7 @@ class TableCodec:
     gradients = False  # the codebook fits the weights from which it was computed, but not sums
     exact = False
     sums_coded = False
+    agreed = False
     drops_zeros = False
     two_passes = True
     repeatable = True

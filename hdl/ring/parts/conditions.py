@@ -7,9 +7,9 @@ a record are functions of a sequence's ``record`` (:func:`hdl.ring.order.record_
 
 from hdl.ring.order import Phase
 
-__all__ = ["always", "has_blocks", "has_coded_weights", "has_plain_weights", "has_words", "is_final", "is_fused",
-           "is_gather", "is_not_update", "is_reduce_scatter", "is_scatter", "is_sum", "is_update", "is_weights",
-           "moves_weights"]
+__all__ = ["always", "has_blocks", "has_coded_weights", "has_elements", "has_plain_weights", "has_words", "is_final",
+           "is_fused", "is_gather", "is_not_update", "is_reduce_scatter", "is_scatter", "is_sum", "is_update",
+           "is_weights", "moves_weights"]
 
 
 # Conditions on a command.
@@ -55,6 +55,11 @@ def has_words(setup):
 
 
 # Conditions on a record.
+
+def has_elements(record):
+    """Return whether a record's segment has elements."""
+    return record.length != 0
+
 
 def always(record, setup):
     """Condition that selects all records."""

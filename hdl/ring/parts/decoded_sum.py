@@ -135,8 +135,8 @@ def _coded_to(record, setup):
 
 
 def describe(config):
-    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None if sums are added in encoded form."""
-    if config.adds_compressed:
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None for sums in encoded form or of integers."""
+    if config.adds_compressed or config.adds_integers:
         return None
     lossy = config.has_residual  # if so, a separate part adds the residual to the local gradients
     return PartDescription(

@@ -83,13 +83,13 @@ from hdl.group import GROUP
 from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import pitches
-from hdl.ring.parts.conditions import always, is_gather
+from hdl.ring.parts.conditions import always, has_elements, is_gather
 from hdl.ring.sequences import Sequence
 from hdl.throttle import RATE_BITS
 
-__all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "PartDescription", "check_parts",
-           "fetch_setup", "has_infinite", "job", "memory_ports", "packet_inputs", "part_setup_layout",
-           "pulses_layout", "taken"]
+__all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "PartDescription", "RecordOrder",
+           "check_parts", "extends", "fetch_setup", "has_infinite", "job", "memory_ports", "packet_inputs",
+           "part_setup_layout", "pulses_layout", "sum_setup", "taken"]
 
 
 class Channel(enum.Enum):
@@ -129,6 +129,8 @@ class Channel(enum.Enum):
     """Rows of weights of the node's own block from memory, for a codec on the way to the ring."""
     CODED = enum.auto()
     """Rows of STORED after a server's codec for several formats, as rows or as beats of words."""
+    AGREED = enum.auto()
+    """Words of exponents on which all nodes have agreed, in the order of sums."""
 
 
 #: Channels from the datapath to the ring, and from the ring to the datapath.
@@ -145,10 +147,16 @@ def fetch_setup(config):
     return {"format": 2, **({"counted": 1, "entry": 6, "length": longest} if config.is_server else {})}
 
 
+def sum_setup(config):
+    """Fields of a command's setup for parts that add integers: ``spare``, the number of bits that sums have more than
+    their addends, which is the base-2 logarithm of the number of nodes, rounded up; and ranks."""
+    return {"spare": range(9), "rank": 8, "predecessor": 8} if config.adds_integers else {}
+
+
 def part_setup_layout(config):
     """Fields of a command's setup that parts receive; see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
-        **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
+        **({"chain": 1} if config.role.streams else {}), **fetch_setup(config), **sum_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
         "pitch": pitches(config.topology.max_nodes), "settings": settings_layout(), "pace": RATE_BITS})
 
@@ -156,7 +164,8 @@ def part_setup_layout(config):
 def pulses_layout():
     """Events in a cycle: increments of the registers with the same names, and conditions for event flags.
 
-    Parts drive the fields up to ``malformed``, and the datapath drives the fields after it.
+    Parts drive the fields up to ``wrong_sum_detail``, which is the detail of the event after ``wrong_sum``, and the
+    datapath drives the fields after it.
     """
     return data.StructLayout(
         {
@@ -169,6 +178,8 @@ def pulses_layout():
             "local_nan": 1,
             "not_finite": 1,
             "malformed": 1,
+            "wrong_sum": 1,
+            "wrong_sum_detail": 32,
             # Driven by the datapath.
             "compressed_words": 1,
             "scatter_reduce": 1,
@@ -193,7 +204,7 @@ class Instruction:
     """Queue of routes, jobs or commands for a part, with an entry for each non-empty record of a sequence that
     ``when`` selects.
 
-    ``when`` and ``payload`` are functions of the record and of the command's setup.
+    ``when`` and ``payload`` are functions of the record and of the command's setup, ``present`` of the record.
     """
 
     #: Name of the stream at the part and at the sequencer.
@@ -205,6 +216,8 @@ class Instruction:
     payload: Callable[[Any, Any], Any]
     _: dataclasses.KW_ONLY
     when: Callable[[Any, Any], Any] = always
+    #: Whether there is anything to do for a record.
+    present: Callable[[Any], Any] = has_elements
     #: Whether the command lasts until the part has acknowledged each payload at ``<name>_done``.
     awaited: bool = False
     alternative: Alternative | None = None
@@ -279,6 +292,16 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordOrder:
+    """Order of records that a part needs in place of that of :mod:`hdl.ring.order`."""
+
+    #: Class of the generators of records.
+    generator: Callable[..., Any]
+    #: Function of a module, a generator and the setup that connects the generator's additional inputs.
+    connect: Callable[[Any, Any, Any], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PartDescription:
     """Description of one part of a datapath."""
 
@@ -300,6 +323,12 @@ class PartDescription:
     encodes_all: bool = False
     #: Sequence for writing back gathered segments, if this does not follow the order of arrival.
     write_back_order: Alternative | None = None
+    #: Order of the records, if this is not the usual one.
+    order: RecordOrder | None = None
+    #: Function of a record and the setup: number of payload words that the part adds to the elements of a packet.
+    #: The part then has the streams ``arrived`` and ``passed``, ``sent`` and ``completed``: payloads from the ring as
+    #: they arrive and without these words, and payloads to the ring without these words and with them.
+    added_words: Callable[[Any, Any], Any] | None = None
 
 
 def check_parts(parts):
@@ -347,6 +376,11 @@ def memory_ports(config, parts):
             if count:
                 members[f"{memory}_{kind}"] = Out(_memory_signature(config, memory, kind)).array(count)
     return members
+
+
+def extends(parts):
+    """Return whether a part adds words to payloads."""
+    return any(part.added_words is not None for part in parts)
 
 
 def _is_transit(record, setup):

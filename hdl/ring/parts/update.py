@@ -23,6 +23,11 @@ def keeps_updated(config, setup):
     return setup.alone | setup.chain if config.is_server else setup.alone
 
 
+def _adds_local(config):
+    """Return whether the optimizer adds the local gradients to sums; sums of integers already contain them."""
+    return not config.adds_integers
+
+
 def _is_local_update(record, setup):
     """Return whether an update includes the local gradient; a server, at the end of a chain, has none."""
     return setup.fused & ~setup.chain
@@ -43,28 +48,30 @@ def describe(config):
     planes = range(config.memories.planes)
 
     def burst(record, setup):
-        return {"count": record.length, "active": Cat(~setup.alone, ~setup.chain if config.is_server else 1)}
+        active = Cat(~setup.alone, ~setup.chain if config.is_server else 1) if _adds_local(config) else 1
+        return {"count": record.length, "active": active}
 
     return PartDescription(
         name="update",
         component=Update,
         instructions=(
             # Reads of the local gradient.
-            job(config, "gradient_job", OWN, "gradients",
-                when=_is_local_update if config.is_server else is_update),
-            # Commands for the optimizer, which has two workers: the ring and the local gradient.
-            Instruction("bursts", OWN, command_layout(2, config.segment), burst, when=is_update),
+            *((job(config, "gradient_job", OWN, "gradients",
+                   when=_is_local_update if config.is_server else is_update),) if _adds_local(config) else ()),
+            # Commands for the optimizer, whose workers are the ring and the local gradient.
+            Instruction("bursts", OWN, command_layout(1 + _adds_local(config), config.segment), burst,
+                        when=is_update),
             # Reads and writes of state planes.
             *(instruction for plane in planes for instruction in _state_jobs(config, plane)),
         ),
-        reads={"gradients": 1, **{f"state_{plane}": 1 for plane in planes}},
+        reads={**({"gradients": 1} if _adds_local(config) else {}), **{f"state_{plane}": 1 for plane in planes}},
         writes={f"state_{plane}": 1 for plane in planes},
         inputs=(
             Input("finished", Channel.COUNTED_SUMS if config.serves_formats else Channel.SUMS),
             Input("weights", Channel.WEIGHTS),
         ),
         outputs=(Output("updated", Channel.UPDATED), Output("broadcast", Channel.BROADCAST)),
-        pulses=("optimizer_bursts", "local_nan", "not_finite"),
+        pulses=("optimizer_bursts", *(("local_nan",) if _adds_local(config) else ()), "not_finite"),
     )
 
 
@@ -90,12 +97,9 @@ class Update(Part):
     def elaborate(self, platform):
         m = Module()
         config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
-        lanes, segment = config.lanes, config.segment
-        m.submodules.gradient_reader = gradient_reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
-            strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
+        segment = config.segment
         m.submodules.optimizer = optimizer = StreamedOptimizer(
-            workers=2,
+            workers=1 + _adds_local(config),
             lanes=narrow,
             update_lanes=config.optimizer.lanes,
             update_interval=config.optimizer.interval,
@@ -107,23 +111,32 @@ class Update(Part):
         )
         if config.has("throttles"):
             m.d.comb += optimizer.rate.eq(setup.pace)
-        connect_stream(m, self.gradient_job, gradient_reader.job)
         connect_stream(m, self.bursts, optimizer.command)
         connect_stream(m, self.finished, split(m, config, "finished", optimizer.gradients[0]))
-        connect_stream(m, gradient_reader.o, split(m, config, "gradient", optimizer.gradients[1]))
+        if _adds_local(config):
+            connect_stream(m, self._read_gradients(m), split(m, config, "gradient", optimizer.gradients[1]))
         connect_stream(m, self.weights, split(m, config, "weight", optimizer.weights))
         connect_stream(m, join(m, config, "weight", optimizer.weights_out), self.updated)
         connect_stream(m, optimizer.broadcast[0], self.broadcast)
-        self._connect_read(m, gradient_reader, "gradients")
         for plane in range(config.memories.planes):
             self._connect_plane(m, plane, optimizer)
         m.d.comb += [
             optimizer.settings.eq(setup.settings),
             self.pulses.optimizer_bursts.eq(optimizer.bursts),
-            self.pulses.local_nan.eq(gradient_reader.nan),
             self.pulses.not_finite.eq(optimizer.nonfinite),
         ]
         return m
+
+    def _read_gradients(self, m):
+        """Create the reader of the local gradients, and return its rows."""
+        config, lanes = self._config, self._config.lanes
+        m.submodules.gradient_reader = reader = RowReader(
+            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
+            strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
+        connect_stream(m, self.gradient_job, reader.job)
+        self._connect_read(m, reader, "gradients")
+        m.d.comb += self.pulses.local_nan.eq(reader.nan)
+        return reader.o
 
     def _connect_plane(self, m, plane, optimizer):
         """Connect a state plane to the optimizer."""

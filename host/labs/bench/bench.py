@@ -64,7 +64,7 @@ SIZE = 64
 SAMPLES = 16
 
 #: Pairs of codecs for weights and gradients; rings are measured with each pair and without codecs.
-CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
+CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"), (RAW, "sum32"), (RAW, "sum16"))
 
 #: Maximum ratio of a row in cycles to its bound: for collectives with dense or sparse gradients, for fused updates
 #: with codecs, and for units, including their latency.
@@ -77,7 +77,7 @@ _APART = "sparse apart"
 
 #: Minimum effective bandwidth of an all-reduce, relative to the link bandwidth, keyed by codec and kind of gradients.
 _BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
-              ("mx9", "dense"): 3.35}
+              ("mx9", "dense"): 3.35, ("sum32", "dense"): 0.9, ("sum16", "dense"): 1.7}
 
 
 def _row(name: str, config: str, measured: int, bound: int) -> Row:

@@ -6,7 +6,7 @@ import torch
 
 from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import GROUP, SPECIAL
-from host.pytorch.reproducible.layout import Layout
+from host.pytorch.reproducible.layout import Layout, zeros
 from host.pytorch.reproducible.reducer import Reducer
 from host.pytorch.reproducible.terms import BLOCK, Terms
 
@@ -31,6 +31,8 @@ class Accumulator:
         self._added = 0
         self._measured = torch.ones(layout.length // GROUP, dtype=torch.uint8, device=layout.device)
         self._vector, self._total = layout.vector(), layout.vector(torch.int32)
+        self._scratch = zeros(min(BLOCK, layout.length), torch.float32, layout.device)
+        self._factors = torch.empty_like(self._measured, dtype=torch.int32)
 
     def begin(self, measured: torch.Tensor) -> None:
         """Prepare for the next step, from the exponent fields that all ranks have agreed on in this one."""
@@ -55,10 +57,9 @@ class Accumulator:
             torch.maximum(measured, arithmetic.exponent_fields(part), out=measured)
         if bool((self._measured > self.fields).any()):
             return  # The step has no sum: an element is too large, or special.
-        for part, fields, total in zip(parts, self.fields.split(BLOCK // GROUP), self._total.split(BLOCK),
-                                       strict=True):
-            factors = arithmetic.quantizing_scales(fields, self._bits)
-            total += arithmetic.quantize(part, factors, self._bits).to(torch.int32)
+        scales = arithmetic.quantizing_scales(self.fields, self._bits, BLOCK // GROUP, self._factors)
+        for part, factors, total in zip(parts, scales, self._total.split(BLOCK), strict=True):
+            total += arithmetic.quantize(part, factors, self._bits, self._scratch[:len(part)]).to(torch.int32)
 
     def reduce(self, reducer: Reducer, result: torch.Tensor, addends: int, present: torch.Tensor) -> bool:
         """Write the sum of the addends of all ranks into a vector; return False if there is no sum.
@@ -73,8 +74,8 @@ class Accumulator:
         present.copy_(most[groups:])
         done = not bool((measured > fields).any())
         if done:
-            totals = self._total.split(BLOCK)
-            terms = Terms(fields, self._bits, reducer.width, lambda block, _: [totals[block]], count=self._added)
+            terms = Terms(fields, self._bits, reducer.width, [self._total], count=self._added,
+                          memory=reducer.memory(self._layout))
             reducer.sum(terms, addends, result, self._layout)
             done = bool(result.isfinite().all())
         # The largest finite element of a group with an infinity is unknown.

@@ -1,22 +1,26 @@
 """Arithmetic of reproducible sums on tensors: exponents, integers, words and checksums of a block.
 
 Tensors are flat, and consist of whole groups of :data:`GROUP` elements. Each function gives the bits of its
-counterpart in :mod:`sim.golden.reproducible`, on every device that computes binary32 without flushing
-subnormal numbers to zero. Powers of two are multiplied in two steps, since one factor could be out of range.
+counterpart in :mod:`sim.golden.features.reproducible.sums`, on every device that computes binary32 without flushing
+subnormal numbers to zero. Powers of two are multiplied in two steps where one factor would be out of range.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Scales", "Sums", "addend_bits", "check_subnormals",
-           "checked_integer", "checksums", "exponent_fields", "finite", "pack", "partial_sums", "quantize",
-           "quantizing_scales", "round_sum", "rounding_scales", "special_values", "unpack"]
+__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Halves", "Scales", "Sums", "addend_bits", "check_subnormals",
+           "checked_integer", "checksums", "digest", "exponent_fields", "fields_of", "finite", "magnitudes",
+           "offsets", "pack", "partial_sums", "quantize", "quantize_halves", "quantizing_scales", "round_sum",
+           "rounding_scales", "special_values", "unpack"]
 
-#: Two columns of factors for groups, and row sums and column sums of a block.
-Scales = tuple[torch.Tensor, torch.Tensor]
+#: One or two columns of factors for groups.
+Scales = tuple[torch.Tensor, ...]
+#: Row sums and column sums of a block.
 Sums = tuple[torch.Tensor, torch.Tensor]
+#: Integers, or patterns of sums, of each half of a block.
+Halves = tuple[torch.Tensor, torch.Tensor]
 
 #: Number of elements that share an exponent.
 GROUP = 32
@@ -25,7 +29,14 @@ SPECIAL = 255
 #: Largest width of sums that are packed two to a word.
 PACKED_WIDTH = 16
 
-_ROW = 512
+_ROW = 256
+#: Modulus of the digest of fields; no flipped bit is a multiple of it.
+_PRIME = 65_521
+#: Fields that are summed at once.
+_PIECE = 2 ** 15
+#: Pattern of 1.5 * 2**23, and numbers whose patterns p and q have p + q * 2**16 = 0 modulo 2**32.
+_PATTERN = 0x4B40_0000
+_OFFSETS = 3 << 22, (3 << 22) - (_PATTERN >> 16)
 _MASK = 0xFFFF_FFFF
 
 
@@ -59,8 +70,18 @@ def check_subnormals(device: torch.device) -> None:
 
 def exponent_fields(elements: torch.Tensor) -> torch.Tensor:
     """Largest exponent field in each group, and at least 1, as bytes; :data:`SPECIAL` with an infinity or a NaN."""
-    largest = elements.view(-1, GROUP).abs().amax(1)
-    return (largest.view(torch.int32) >> 23).bitwise_and_(0xFF).clamp_(min=1).to(torch.uint8)
+    return fields_of(magnitudes(elements, torch.empty_like(elements)))
+
+
+def magnitudes(elements: torch.Tensor, scratch: torch.Tensor, largest: torch.Tensor | None = None) -> torch.Tensor:
+    """Largest bit pattern in each group, without signs; ``scratch`` has the length of the elements."""
+    patterns = torch.abs(elements, out=scratch).view(torch.int32).view(-1, GROUP)
+    return patterns.amax(1) if largest is None else torch.amax(patterns, 1, out=largest)
+
+
+def fields_of(largest: torch.Tensor) -> torch.Tensor:
+    """Exponent fields of groups, from the results of :func:`magnitudes`, which are overwritten."""
+    return largest.bitwise_right_shift_(23).clamp_(min=1).to(torch.uint8)
 
 
 def finite(elements: torch.Tensor) -> torch.Tensor:
@@ -68,59 +89,127 @@ def finite(elements: torch.Tensor) -> torch.Tensor:
     return torch.where(elements.isfinite(), elements, 0.0)
 
 
-def _scales(exponents: torch.Tensor) -> Scales:
-    """Powers of two, as two factors with the product 2**exponents, for exponents from -252 to 254."""
-    half = exponents >> 1
-    first, second = ((part + 127) << 23 for part in (half, exponents - half))
-    return first.view(torch.float32), second.view(torch.float32)
+def _scales(fields: torch.Tensor, sign: int, offset: int, groups: int, memory: torch.Tensor) -> list[Scales]:
+    """Powers of two with exponents sign * field + offset, for each block of groups; ``memory`` is that of the first.
+
+    Exponents are between -252 and 254. One factor is enough for most blocks, and others have two.
+    """
+    def exponents(some: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        return result.copy_(some).mul_(sign).add_(offset)
+
+    first = _power(exponents(fields, memory).clamp_(-126, 127)).split(groups)
+    scales: list[Scales] = []
+    singles = (_bounds(fields, groups).to(torch.int32) * sign + offset).abs() <= 126
+    for part, factor, single in zip(fields.split(groups), first, singles.all(1).tolist(), strict=True):
+        if single:
+            scales.append((factor,))
+        else:
+            both = exponents(part, torch.empty_like(part, dtype=torch.int32))
+            scales.append((factor, _power(both - both.clamp(-126, 127))))
+    return scales
 
 
-def _of_fields(exponents: Callable[[torch.Tensor], torch.Tensor], fields: torch.Tensor) -> Scales:
-    """Factors of groups, from the exponents of all fields."""
-    first, second = _scales(exponents(torch.arange(SPECIAL, dtype=torch.int32, device=fields.device)))
-    index = fields.to(torch.int32)
-    return first.index_select(0, index)[:, None], second.index_select(0, index)[:, None]
+def _bounds(fields: torch.Tensor, groups: int) -> torch.Tensor:
+    """Smallest and largest field of each block of groups."""
+    whole = len(fields) // groups * groups
+    parts = [part.view(-1, min(groups, len(part))) for part in fields.tensor_split([whole]) if len(part)]
+    return torch.cat([torch.stack([part.amin(1), part.amax(1)], 1) for part in parts])
 
 
-def quantizing_scales(fields: torch.Tensor, bits: int) -> Scales:
-    """Factors by which elements of groups with these fields become integers of ``bits`` bits, before rounding."""
-    return _of_fields(lambda field: bits + 125 - field, fields)
+def _power(exponents: torch.Tensor) -> torch.Tensor:
+    """Column of powers of two; overwrites the exponents."""
+    return exponents.add_(127).bitwise_left_shift_(23).view(torch.float32)[:, None]
 
 
-def rounding_scales(fields: torch.Tensor, bits: int) -> Scales:
-    """Factors by which integers of ``bits`` bits are multiplied to give elements."""
-    return _of_fields(lambda field: field - (125 + bits), fields)
+def quantizing_scales(fields: torch.Tensor, bits: int, groups: int, memory: torch.Tensor) -> list[Scales]:
+    """Factors by which elements become integers of ``bits`` bits, before rounding, for each block of groups.
+
+    ``memory`` is an int32 for each group, which the factors use.
+    """
+    return _scales(fields, -1, bits + 125, groups, memory)
 
 
-def quantize(elements: torch.Tensor, factors: Scales, bits: int) -> torch.Tensor:
-    """Integers of ``bits`` bits nearest to finite elements times their group's factors, as binary32."""
-    scaled = (elements.view(-1, GROUP) * factors[0]).mul_(factors[1]).round_()
+def rounding_scales(fields: torch.Tensor, bits: int, groups: int, memory: torch.Tensor) -> list[Scales]:
+    """Factors by which integers of ``bits`` bits are multiplied to give elements, as of :func:`quantizing_scales`."""
+    return _scales(fields, 1, -125 - bits, groups, memory)
+
+
+def _multiply(values: torch.Tensor, factors: Scales, result: torch.Tensor) -> None:
+    """Write values times their groups' factors."""
+    result = result.view(-1, GROUP)
+    torch.mul(values.view(-1, GROUP), factors[0], out=result)
+    for factor in factors[1:]:
+        result.mul_(factor)
+
+
+def quantize(elements: torch.Tensor, factors: Scales, bits: int, integers: torch.Tensor) -> torch.Tensor:
+    """Write integers of ``bits`` bits nearest to finite elements times their group's factors, as binary32."""
+    _multiply(elements, factors, integers)
+    integers.round_()
     if bits <= 24:  # Elements of 24 bits cannot round up to the limit of wider integers.
         limit = 2 ** (bits - 1) - 1
-        scaled.clamp_(-limit, limit)
-    return scaled.view(-1)
+        integers.clamp_(-limit, limit)
+    return integers
 
 
-def round_sum(integers: torch.Tensor, factors: Scales, result: torch.Tensor) -> None:
+def offsets(device: torch.device) -> torch.Tensor:
+    """Numbers that :func:`quantize_halves` adds to the elements of each half of a block."""
+    return torch.tensor(_OFFSETS, dtype=torch.float32, device=device)[:, None, None].repeat(1, 1, GROUP)
+
+
+def quantize_halves(elements: torch.Tensor, factors: Scales, bits: int, added: torch.Tensor,
+                    scratch: torch.Tensor) -> Halves:
+    """Integers of at most 16 bits, as terms of :func:`pack`; ``added`` is the result of :func:`offsets`.
+
+    Each is the pattern of a sum with a number between 2**23 and 2**24, which rounds to an integer. The patterns
+    exceed the integers by constants, and the words that consist of two patterns have no excess.
+    """
+    if len(elements) % (2 * GROUP):
+        _multiply(elements, factors, scratch)
+        scratch.view(2, -1).add_(added[:, 0, :1])
+    else:
+        if len(factors) > 1:
+            elements = torch.mul(elements.view(-1, GROUP), factors[0], out=scratch.view(-1, GROUP))
+        shape = 2, -1, GROUP
+        torch.addcmul(added, elements.view(shape), factors[-1].view(2, -1, 1), out=scratch.view(shape))
+    limit = 2 ** (bits - 1) - 1
+    low, high = scratch.view(2, -1)
+    for half, offset in zip((low, high), _OFFSETS, strict=True):
+        half.clamp_(offset - limit, offset + limit)
+    return low.view(torch.int32), high.view(torch.int32)
+
+
+def round_sum(integers: torch.Tensor, factors: Scales, result: torch.Tensor, scratch: torch.Tensor) -> None:
     """Write sums as binary32.
 
     The conversion to binary32 rounds once: multiples of the smallest subnormal number below the smallest normal
     number have at most 23 bits, so scaling does not round.
     """
-    result.copy_(integers)
-    result.view(-1, GROUP).mul_(factors[0]).mul_(factors[1])
+    scratch.copy_(integers)
+    _multiply(scratch, factors, result)
 
 
-def pack(integers: torch.Tensor, words: torch.Tensor) -> None:
-    """Write words of two integers each, one from each half of the block; their sums have at most 16 bits."""
+def pack(halves: Halves, words: torch.Tensor, *, add: bool = False) -> None:
+    """Write or add words of two integers each, one from each half of the block; their sums have at most 16 bits."""
+    low, high = halves
+    torch.add(words.add_(low) if add else low, high, alpha=2 ** 16, out=words)
+
+
+def unpack(words: torch.Tensor, integers: torch.Tensor) -> torch.Tensor:
+    """Write 2**16 times the integers of words that hold two each."""
     low, high = integers.view(2, -1)
-    torch.add(high << 16, low, out=words)
+    torch.mul(words, 2 ** 16, out=low)
+    torch.add(words, 2 ** 15, out=high).bitwise_and_(-2 ** 16)
+    return integers
 
 
-def unpack(words: torch.Tensor) -> torch.Tensor:
-    """Integers of words that hold two each."""
-    low = words << 16 >> 16
-    return torch.cat([low, (words - low) >> 16])
+def digest(fields: torch.Tensor) -> torch.Tensor:
+    """The sum of fields times their places, which begin at 1, modulo a prime number."""
+    weights = torch.arange(1, min(len(fields), _PIECE) + 1, dtype=torch.int32, device=fields.device)
+    parts = fields.split(_PIECE)
+    # Pieces, since large temporary tensors cost more time in the operating system than in arithmetic.
+    total = sum((part * weights[:len(part)]).sum() + first * _PIECE * part.sum() for first, part in enumerate(parts))
+    return (torch.as_tensor(total) % _PRIME).to(torch.int32)
 
 
 def special_values(positive: torch.Tensor, negative: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
@@ -145,8 +234,9 @@ def checksums(sums: Sequence[Sums]) -> torch.Tensor:
     """
     if len(sums) > 1 and len(sums[0][0]) != len(sums[-1][0]):
         return torch.cat([checksums(sums[:-1]), checksums(sums[-1:])])
-    rows, columns = (torch.stack(parts).to(torch.int64) & _MASK for parts in zip(*sums, strict=True))
+    rows, columns = (torch.stack(parts) for parts in zip(*sums, strict=True))
     count = columns.shape[1]
-    weights = torch.arange(rows.shape[1] * count, 0, -count, device=rows.device)
-    prefix = (weights * rows).sum(1) - (torch.arange(count, device=rows.device) * columns).sum(1)
-    return torch.stack([rows.sum(1), prefix], 1) & _MASK
+    weights = torch.arange(rows.shape[1] * count, 0, -count, dtype=torch.int32, device=rows.device)
+    places = torch.arange(count, dtype=torch.int32, device=rows.device)
+    prefix = (weights * rows).sum(1, dtype=torch.int32) - (places * columns).sum(1, dtype=torch.int32)
+    return torch.stack([columns.sum(1, dtype=torch.int32), prefix], 1).to(torch.int64) & _MASK

@@ -1,6 +1,7 @@
 """Exact collectives on integers, in a group of ranks or in a single process."""
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -44,16 +45,29 @@ class Ranks:
 
     def largest(self, values: torch.Tensor) -> None:
         """Replace integers by the largest of all ranks."""
-        if self.size > 1:
-            dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group)
+        self._start(values, "MAX")()
 
-    def sum(self, values: torch.Tensor) -> None:
-        """Replace integers by the sum of all ranks."""
-        if self.size > 1:
-            dist.all_reduce(values, op=dist.ReduceOp.SUM, group=self._group)
+    def sum(self, values: torch.Tensor) -> Callable[[], None]:
+        """Begin to replace integers by the sum of all ranks; return a function that waits for the end."""
+        return self._start(values, "SUM")
 
-    def agree(self, own: bytes, device: torch.device, text: str, problem: ValueError | None = None) -> None:
-        """Raise an error on all ranks unless they have the same signature, and none has a problem.
+    def _start(self, values: torch.Tensor, operation: str) -> Callable[[], None]:
+        """Begin a reduction; return a function that waits for its end."""
+        if self.size == 1:
+            return lambda: None
+        work = dist.all_reduce(values, op=getattr(dist.ReduceOp, operation), group=self._group, async_op=True)
+
+        def wait() -> None:
+            if work is not None:
+                work.wait()
+
+        return wait
+
+    def agree(self, own: bytes, device: torch.device, text: str, problem: ValueError | None = None
+              ) -> Callable[[], None]:
+        """Begin to compare signatures; return a function that waits for the end.
+
+        It raises an error on all ranks unless they have the same signature, and none has a problem.
 
         Parameters
         ----------
@@ -65,14 +79,18 @@ class Ranks:
         problem : ValueError, optional
             Error that this rank raises; the other ranks raise a RuntimeError.
         """
-        if self.size > 1:
-            upper = torch.tensor(list(own), dtype=torch.uint8, device=device)
-            both = torch.cat([upper, 255 - upper, upper.new_tensor([problem is not None])])
-            self.largest(both)
+        upper = torch.tensor(list(own), dtype=torch.uint8, device=device)
+        both = torch.cat([upper, 255 - upper, upper.new_tensor([problem is not None])])
+        wait = self._start(both, "MAX")
+
+        def end() -> None:
+            wait()
+            if problem is not None:
+                raise problem
             values = both.tolist()
-            if values[-1] and problem is None:
+            if values[-1]:
                 raise RuntimeError("Another rank cannot take part in this sum: see its message")
-            if problem is None and values[:8] != [255 - value for value in values[8:16]]:
+            if values[:8] != [255 - value for value in values[8:16]]:
                 raise ValueError(text)
-        if problem is not None:
-            raise problem
+
+        return end

@@ -162,7 +162,7 @@ class Microbatches:
             signature(self._count, self.reducer.width, self._headroom, self._seed, self._step, self._layout.shapes,
                       self._running is not None, self._initial), self._layout.device,
             "Ranks must take the same step of the same model, with the same count, seed, headroom and width, and "
-            "begin with equal weights", problem)
+            "begin with equal weights", problem)()
 
     def _check_taken(self) -> None:
         if self._left is None or self._before is None:

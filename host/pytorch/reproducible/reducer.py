@@ -1,25 +1,30 @@
 """Reproducible sums of tensors over the ranks of a process group, each checked by a checksum.
 
-A sum takes four collectives: an agreement on arguments (17 bytes), the largest exponents (a byte for each group of 32
-elements), the sum of integers with the checksums of blocks, and the largest verdict of all ranks. One more precedes
-the sum if an addend contains an infinity or a NaN. Blocks with a wrong checksum are summed once more.
+A sum takes four collectives: an agreement on arguments (17 bytes) while each rank determines its exponents, the
+largest exponents (a byte for each group of 32 elements), the sum of integers with the checksums of blocks, and the
+largest verdict of all ranks. The sum has a collective for each chunk of up to 64 blocks, so that a chunk is encoded
+while others are summed. One more collective precedes the sum if an addend contains an infinity or a NaN. Blocks with
+a wrong checksum are summed once more.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 
 from host.pytorch.reproducible import arithmetic
-from host.pytorch.reproducible.arithmetic import GROUP, checked_integer
+from host.pytorch.reproducible.arithmetic import GROUP, SPECIAL, checked_integer
 from host.pytorch.reproducible.collectives import Ranks, signature
 from host.pytorch.reproducible.layout import Layout, zeros
-from host.pytorch.reproducible.terms import BLOCK, Terms
+from host.pytorch.reproducible.terms import BLOCK, Terms, memory_size
 
 __all__ = ["Counts", "Reducer"]
 
 _Vectors = Sequence[torch.Tensor]
+
+#: Words of a cache line, at which the words of each chunk begin.
+_LINE = 16
 
 
 @dataclasses.dataclass
@@ -93,21 +98,25 @@ class Reducer:
         ValueError, RuntimeError
             As from :meth:`all_reduce`, and if the ranks do not have ``addends`` contributions together.
         """
-        layout = self._agree_on(contributions, addends, into, divisor)
+        layout, agreed = self._agree_on(contributions, addends, into, divisor)
         if not layout.length:
+            agreed()
             return
         vectors = [self._vector(layout, tensors, index) for index, tensors in enumerate(contributions)]
         direct = layout.direct(into)
         result = self._memory("result", layout.length, torch.float32, layout) if direct is None else direct
-        self.reduce_vectors(vectors, addends=addends, layout=layout, result=result)
+        self.reduce_vectors(vectors, addends=addends, layout=layout, result=result, agreed=agreed)
         if divisor != 1:
             result /= divisor
         if direct is None:
             layout.scatter(result, into)
 
     def _agree_on(self, contributions: Sequence[Sequence[torch.Tensor]], addends: int, into: Sequence[torch.Tensor],
-                  divisor: int) -> Layout:
-        """Check arguments on all ranks, and return the layout."""
+                  divisor: int) -> tuple[Layout, Callable[[], None]]:
+        """Check arguments, and return the layout and a function that raises an error unless all ranks agree.
+
+        Raises an error at once if this rank has a problem.
+        """
         layout, problem = None, None
         try:
             arithmetic.addend_bits(self.width, addends)
@@ -118,26 +127,29 @@ class Reducer:
         except ValueError as error:
             problem = error
         device = next((tensor.device for tensor in into if isinstance(tensor, torch.Tensor)), torch.device("cpu"))
-        self.ranks.agree(
+        agreed = self.ranks.agree(
             signature(self.width, addends, divisor, layout and layout.shapes), device,
             "Ranks must sum tensors of the same shapes, with the same width and number of addends", problem)
+        if problem is not None:
+            agreed()
         assert layout is not None
-        return layout
+        return layout, agreed
 
     def reduce_vectors(self, vectors: _Vectors, *, addends: int, layout: Layout, result: torch.Tensor,
-                       present: torch.Tensor | None = None) -> tuple[torch.Tensor, bool]:
+                       present: torch.Tensor | None = None, agreed: Callable[[], None] = lambda: None
+                       ) -> tuple[torch.Tensor, bool]:
         """Sum several addends of each rank, all vectors of a layout, into a vector.
 
-        ``present``, bytes, is replaced by its maximum over all ranks. Returns the exponent fields of all groups, and
-        whether any addend contains an infinity or a NaN.
+        ``present``, bytes, is replaced by its maximum over all ranks. ``agreed`` is called before anything depends on
+        other ranks. Returns the exponent fields of all groups, and whether any addend contains an infinity or a NaN.
         """
         bits = arithmetic.addend_bits(self.width, addends)
-        fields, special = self._agree(vectors, layout, present)
+        fields, special = self._agree(vectors, layout, present, agreed)
         flags = self._flags(vectors, layout) if special else None
         if special:
             vectors = [arithmetic.finite(vector) for vector in vectors]
-        terms = Terms(fields, bits, self.width, functools.partial(_quantized, vectors, bits), count=len(vectors))
-        self.sum(terms, addends, result, layout, again=lambda: self._agree(vectors, layout, None)[0])
+        terms = Terms(fields, bits, self.width, vectors, count=len(vectors), memory=self.memory(layout))
+        self.sum(terms, addends, result, layout, again=lambda: self._agree(vectors, layout)[0])
         if flags:
             result.copy_(arithmetic.special_values(*flags, result))
         return fields, special
@@ -165,34 +177,45 @@ class Reducer:
         RuntimeError
             If a block is wrong twice.
         """
-        words = self._memory("words", terms.words, torch.int32, layout)
-        parts = terms.split(words)
-        wrong = self._exchange(terms, range(len(parts)), words)
+        chunks = terms.chunks(terms.blocks)
+        rooms = [-(-terms.size(chunk) // _LINE) * _LINE for chunk in chunks]
+        words = [room[:terms.size(chunk)] for room, chunk in zip(
+            self._memory("words", sum(rooms), torch.int32, layout).split(rooms), chunks, strict=True)]
+        parts, wrong = self._exchange(terms, chunks, words)
         if wrong:
             self.counts.retried += len(wrong)
             if again is not None:
                 terms = terms.with_fields(again())
-            repeated = words.new_empty(terms.size(wrong))
-            still = self._exchange(terms, wrong, repeated)
+            chunks = terms.chunks(wrong)
+            repeated, still = self._exchange(terms, chunks, [words[0].new_empty(terms.size(chunk))
+                                                             for chunk in chunks])
             if still:
                 raise RuntimeError(f"Checksums of blocks {', '.join(map(str, still))} of {len(parts)} were wrong "
                                    f"twice: look for faults of memories and links of the ranks")
-            for block, part in zip(wrong, terms.split(repeated, wrong), strict=True):
+            for block, part in zip(wrong, repeated, strict=True):
                 parts[block].copy_(part)
-        if terms.count_of(words) != addends:
-            raise ValueError(f"Contributions of all ranks together must be {addends}, not {terms.count_of(words)}")
+        if (count := terms.count_of(words[-1])) != addends:
+            raise ValueError(f"Contributions of all ranks together must be {addends}, not {count}")
         for block, (part, target) in enumerate(zip(parts, result.split(BLOCK), strict=True)):
             terms.finish(block, part, target)
         self.counts.sums += 1
 
-    def _exchange(self, terms: Terms, blocks: Sequence[int], words: torch.Tensor) -> list[int]:
-        """Sum words of some blocks over all ranks, and return the blocks that are wrong on any rank."""
-        parts = terms.split(words, blocks)
-        terms.encode(blocks, parts, words)
-        self.ranks.sum(words)
-        verdicts = terms.verdicts(parts, words, self.ranks.size)
-        self.ranks.largest(verdicts)
-        return [block for block, wrong in zip(blocks, verdicts.tolist(), strict=True) if wrong]
+    def _exchange(self, terms: Terms, chunks: Sequence[Sequence[int]], words: Sequence[torch.Tensor]
+                  ) -> tuple[list[torch.Tensor], list[int]]:
+        """Sum words of chunks over all ranks; return those of each block, and the blocks that are wrong on any."""
+        sums = []
+        for chunk, own in zip(chunks, words, strict=True):
+            parts = terms.split(own, chunk)
+            terms.encode(chunk, parts, own)
+            sums.append((own, parts, self.ranks.sum(own)))
+        verdicts = []
+        for own, parts, wait in sums:
+            wait()
+            verdicts.append(terms.verdicts(parts, own, self.ranks.size))
+        verdict = torch.cat(verdicts)
+        self.ranks.largest(verdict)
+        wrong = [block for block, bad in zip(itertools.chain(*chunks), verdict.tolist(), strict=True) if bad]
+        return [part for _, parts, _ in sums for part in parts], wrong
 
     def _vector(self, layout: Layout, tensors: Sequence[torch.Tensor], index: int) -> torch.Tensor:
         """Tensors as one vector of whole groups."""
@@ -202,6 +225,10 @@ class Reducer:
             layout.gather(tensors, vector)
         return vector
 
+    def memory(self, layout: Layout) -> torch.Tensor:
+        """Memory for the terms of a sum."""
+        return self._memory("terms", memory_size(layout.length // GROUP), torch.int32, layout)
+
     def _memory(self, use: str, length: int, dtype: torch.dtype, layout: Layout) -> torch.Tensor:
         """Memory for one use, which later sums of the same layout use again; zeros at first."""
         key, memory = self._memories.get(use, (None, None))
@@ -210,25 +237,40 @@ class Reducer:
             self._memories[use] = layout.key, memory
         return memory
 
-    def _agree(self, vectors: _Vectors, layout: Layout, present: torch.Tensor | None) -> tuple[torch.Tensor, bool]:
+    def _agree(self, vectors: _Vectors, layout: Layout, present: torch.Tensor | None = None,
+               agreed: Callable[[], None] = lambda: None) -> tuple[torch.Tensor, bool]:
         """Fields of all groups, and whether any element is an infinity or a NaN."""
         groups = layout.length // GROUP
-        most = torch.ones(groups + 1 + (0 if present is None else len(present)), dtype=torch.uint8,
-                          device=layout.device)
+        most = torch.empty(groups + 1 + (0 if present is None else len(present)), dtype=torch.uint8,
+                           device=layout.device)
         fields = most[:groups]
-        for vector in vectors:
-            for part, own in zip(vector.split(BLOCK), fields.split(BLOCK // GROUP), strict=True):
-                measured = arithmetic.exponent_fields(part)
-                if bool((measured == arithmetic.SPECIAL).any()):
-                    most[groups] = arithmetic.SPECIAL
-                    measured = arithmetic.exponent_fields(arithmetic.finite(part))
-                torch.maximum(own, measured, out=own)
+        largest = self._largest(vectors, layout)
+        fields.copy_(arithmetic.fields_of(largest))
+        most[groups] = fields.amax()
+        if int(most[groups]) == SPECIAL:
+            largest = self._largest([arithmetic.finite(vector) for vector in vectors], layout)
+            fields.copy_(arithmetic.fields_of(largest))
         if present is not None:
             most[groups + 1:] = present
+        agreed()
         self.ranks.largest(most)
         if present is not None:
             present.copy_(most[groups + 1:])
-        return fields, int(most[groups]) == arithmetic.SPECIAL
+        return fields, int(most[groups]) == SPECIAL
+
+    def _largest(self, vectors: _Vectors, layout: Layout) -> torch.Tensor:
+        """Largest bit patterns in groups of all vectors, without signs."""
+        largest, scratch = self._memory("magnitudes", layout.length // GROUP + min(BLOCK, layout.length), torch.int32,
+                                        layout).tensor_split([layout.length // GROUP])
+        largest.zero_()
+        scratch = scratch.view(torch.float32)
+        for number, vector in enumerate(vectors):
+            for part, own in zip(vector.split(BLOCK), largest.split(BLOCK // GROUP), strict=True):
+                if number:
+                    torch.maximum(own, arithmetic.magnitudes(part, scratch[:len(part)]), out=own)
+                else:
+                    arithmetic.magnitudes(part, scratch[:len(part)], own)
+        return largest
 
     def _flags(self, vectors: _Vectors, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
         """Elements of which any addend is +infinity or NaN, and elements of which any is -infinity or NaN."""
@@ -240,9 +282,3 @@ class Reducer:
         self.ranks.largest(flags)
         positive, negative = flags.bool()
         return positive, negative
-
-
-def _quantized(vectors: _Vectors, bits: int, block: int, factors: arithmetic.Scales) -> Iterator[torch.Tensor]:
-    """Integers of each addend in a block."""
-    first, length = block * BLOCK, len(factors[0]) * GROUP
-    return (arithmetic.quantize(vector[first:first + length], factors, bits) for vector in vectors)

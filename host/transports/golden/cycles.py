@@ -26,15 +26,15 @@ _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE
 class CycleModel:
     """Modelled cycles of node commands, including the effect of zero gradients, with links of ``latency`` cycles.
 
-    Collectives are not modelled for nodes of integers, with a codebook, two ports or interleaved segments.
+    Collectives are not modelled for int16 nodes, nor for nodes with sums of integers, a codebook, two ports or
+    interleaved segments.
     """
 
     def __init__(self, config: Configuration, *, latency: int):
-        modelled = config.has_ring and not (config.codebook_words or config.topology.ports > 1
-                                            or config.role.interleaved)
+        modelled = config.has_ring and not (config.adds_integers or config.codebook_words
+                                            or config.topology.ports > 1 or config.role.interleaved)
         self._timing: Timing | None = timing_of(config) if modelled else None
-        self._form = Format(gradients=config.gradients, weights=config.weights.codec)
-        self._latency = latency
+        self._config, self._latency = config, latency
 
     def local(self, command: Command) -> int | None:
         """Number of cycles of a command that a node executes on its own."""
@@ -47,9 +47,10 @@ class CycleModel:
             return None
         if command.size == 1:
             return timing.alone(length=command.length) if kind is Collective.FUSED_UPDATE else None
+        form = Format(gradients=self._config.gradients, weights=self._config.weights.codec)
         shape: dict[str, Any] = {"segment": timing.segment, "sums": kind is Collective.ALL_REDUCE}
-        if kind is not Collective.ALL_GATHER and self._form.gradients == ZERO_VALUE:
-            costs: Costs = CountedCosts(self._form, floats(gradients), **shape)
+        if kind is not Collective.ALL_GATHER and form.gradients == ZERO_VALUE:
+            costs: Costs = CountedCosts(form, floats(gradients), **shape)
         else:
-            costs = Costs(self._form, length=command.length, nodes=command.size, **shape)
+            costs = Costs(form, length=command.length, nodes=command.size, **shape)
         return cycles_of_costs(kind, costs, timing, latency=self._latency).cycles

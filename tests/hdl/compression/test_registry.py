@@ -14,7 +14,7 @@ from tests.hdl import pysim
 NAMES = tuple(gateware.CODECS)
 #: Codecs with a packet size that depends only on the number of elements.
 FIXED = tuple(name for name, codec in gateware.CODECS.items() if isinstance(codec, FixedCodec))
-SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "block", "codebook_words")
+SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "agreed", "block", "codebook_words")
 
 
 def shared(codec):
@@ -39,7 +39,7 @@ def test_names():
 CODES = {
     "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
     "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
-    "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18, "nvfp4": 19}
+    "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18, "nvfp4": 19, "sum32": 20, "sum16": 22}
 
 
 def test_codes():
@@ -51,8 +51,9 @@ def test_codes():
 
 
 def test_directions():
-    """Every codec is for weights or gradients, codebooks are only for weights, and coded sums are exact."""
-    assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
+    """Every codec is for weights or gradients, codebooks are only for weights, sums of integers only for gradients,
+    and coded sums are exact."""
+    assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value", "sum32", "sum16"}
     assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
     assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}
     for codec in gateware.CODECS.values():

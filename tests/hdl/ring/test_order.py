@@ -28,31 +28,33 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner and a sender's sequence; in a ring of one node, the sequence has a special step."""
+    """A planner and a sender's sequence; in a ring of one node, the sequence has a special step.
 
-    def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
-        self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
-        self._chained = chained
-        self._lags = lags
+    ``make`` creates the sequence's generator from its shape and further parameters; its inputs of one bit that are
+    listed in ``flags`` are also inputs of the bench.
+    """
+
+    def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, make=SequenceGenerator, flags=(),
+                 **parameters):
+        shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
+        self._planner, self._generator = Planner(**shape), make(**shape, **parameters)
+        self._flags = flags
         first, rank = first_layout(elements, nodes_max), ranks(nodes_max)
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, and whether there is a gather
-            "ends": In(2),  # whether this link is the first or last of the chain
-            "late": In(1), "single": In(1),  # whether the sequence is late, and whether each phase has a single step
+            "single": In(2),  # whether the scatter and the gather have a single step
+            **dict.fromkeys(flags, In(1)),
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
-            "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
+            "following": Out(first), "records": Out(stream.Signature(self._generator.o.payload.shape())),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.planner = planner = Planner(**self._shape)
-        m.submodules.generator = generator = SequenceGenerator(**self._shape, chained=self._chained, lags=self._lags)
-        if self._chained:
-            m.d.comb += [generator.opens.eq(self.ends[0]), generator.closes.eq(self.ends[1])]
-        if self._lags:
-            m.d.comb += generator.late.eq(self.late)
+        m.submodules.planner = planner = self._planner
+        m.submodules.generator = generator = self._generator
+        m.d.comb += [getattr(generator, name).eq(getattr(self, name)) for name in self._flags]
         connect_stream(m, generator.o, self.records)
         for name in ("length", "size", "rank", "block_offset", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
@@ -60,9 +62,9 @@ class Bench(wiring.Component):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
         m.d.comb += [self.busy.eq(generator.busy), generator.plan.eq(planner.plan), generator.start.eq(planner.done)]
         with m.If(self.steps[0]):
-            m.d.comb += generator.scatter.steps.eq(Mux((self.size == 1) | self.single, 1, self.size - 1))
+            m.d.comb += generator.scatter.steps.eq(Mux((self.size == 1) | self.single[0], 1, self.size - 1))
         with m.If(self.steps[1]):
-            m.d.comb += generator.gather.steps.eq(Mux(self.single, 1, self.size - 1))
+            m.d.comb += generator.gather.steps.eq(Mux(self.single[1], 1, self.size - 1))
         m.d.comb += [generator.scatter.first.eq(planner.own), generator.gather.first.eq(planner.following)]
         return m
 
@@ -170,7 +172,7 @@ def test_large_rings(nodes_max, elements, segment):
 
 def test_chain():
     """In a chain, each segment is one step with marks at the chain's ends; a gather is marked as usual."""
-    unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
+    unit = Unit(Bench(SEGMENT, chained=True, flags=("opens", "closes")), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
         for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
@@ -181,8 +183,7 @@ def test_chain():
             trace = unit.lockstep(
                 sources={}, sinks={"records": stall_array("geometric", cycles, seed=ends)},
                 inputs={"length": length, "size": size, "rank": 0, "block_offset": 0, "stride": stride,
-                        "steps": steps,
-                        "ends": ends, "start": start})
+                        "steps": steps, "opens": ends & 1, "closes": ends >> 1, "start": start})
             expected = order(length, size, 0, steps & 1, steps >> 1, stride=stride)
             if steps == 0b01:
                 expected = [(*record[:5], bool(ends & 1), bool(ends >> 1)) for record in expected]
@@ -193,7 +194,7 @@ def test_chain():
 def test_late():
     """With ``late``, the order is golden for a collective with one owner; otherwise gathers lag by one segment."""
     assert LAG == root_reduce.LAG
-    unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
+    unit = Unit(Bench(SEGMENT, chained=True, lags=True, flags=("opens", "closes", "late")), name="LateBench")
     generator = random.Random(7)
     lengths = [0, 1, 33, *(SEGMENT * segments + more for segments in range(1, 7) for more in (0, 1)), ELEMENTS]
     for seed, length in enumerate(lengths):
@@ -205,7 +206,8 @@ def test_late():
             sinks = {"records": stall_array(pattern, cycles, seed=seed)}
             case = f"seed {seed}: {length} elements, stride {stride}, ends {ends:02b}, {pattern}"
             trace = unit.lockstep(sources={}, sinks=sinks, inputs={
-                **inputs, "size": 1, "steps": 0b11, "ends": ends, "late": 1, "single": 1})
+                **inputs, "size": 1, "steps": 0b11, "opens": ends & 1, "closes": ends >> 1, "late": 1,
+                "single": 0b11})
             segments = -(-length // SEGMENT)
             addresses = places(length, stride=stride) // GROUP
             expected = []
@@ -217,8 +219,8 @@ def test_late():
             assert taken_records(trace)[1] == expected, case
             size = generator.randint(2, 16)
             trace = unit.lockstep(sources={}, sinks={"records": stall_array(pattern, 9000, seed=seed)}, inputs={
-                **inputs, "start": np.pad(start, (0, 6000)), "size": size, "steps": 0b11, "ends": 0b11, "late": 0,
-                "single": 0})
+                **inputs, "start": np.pad(start, (0, 6000)), "size": size, "steps": 0b11, "opens": 1, "closes": 1,
+                "late": 0, "single": 0})
             expected = order(length, size, 0, True, True, stride=stride)
             assert meaning(taken_records(trace)[1]) == meaning(expected), f"{case}, size {size}"
 

@@ -20,7 +20,10 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from tests.host.rings import CONFIGS, open_nodes
 from tests.present import needs
 
-needs("bf16", "int16", "mx", "table")
+needs("bf16", "int16", "mx", "reproducible", "table")
+
+#: Names of the codecs of gradients that are predicted, in a message.
+INCLUDED = ", ".join(name for name, codec in GRADIENT_CODECS.items() if not codec.agreed)
 
 POINTS = points.load()
 
@@ -196,6 +199,8 @@ def test_refused(options, message):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"gradients": "table32"}, "Codec of gradients must be one of .*, not 'table32'"),
+    *(({"gradients": name}, f"^Codec of gradients must be one of {INCLUDED}, not '{name}'$")
+      for name in ("sum32", "sum16")),
     ({"weights": "mx5"}, "Codec of weights must be one of .*, not 'mx5'"),
     ({"density": 1.5}, "Density must be from 0 to 1, not 1.5"),
 ])
@@ -205,6 +210,7 @@ def test_refused_formats(options, message):
 
 
 @pytest.mark.parametrize(("config", "message"), [
+    (NodeConfig(gradients="sum32"), f"^Codec of gradients must be one of {INCLUDED}, not 'sum32'$"),
     (CONFIGS["int16"], "Node must have collectives to be predicted, not be an int16 node"),
     (NodeConfig(
         weights=Weights(codec="table32")), "Codec of weights must have no codebook to be predicted, not be table32"),

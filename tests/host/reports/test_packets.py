@@ -13,6 +13,7 @@ from sim.golden.codecs import CODECS
 from sim.golden.packet import ABORT, Header, packet
 from sim.golden.ring import bits, floats
 from sim.verilated.names import Encoding
+from tests.present import needs
 
 STATE = Encoding(("unit",), "state", 2, {0: "REST", 1: "SEND"}, True)
 PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
@@ -120,6 +121,57 @@ def test_packets_with_a_codebook():
     name = next(name for name, codec in CODECS.items() if codec.codebook_words)
     seen = _seen(packet(Header(codec=CODECS[name].code, length=4), [1]))
     assert (seen.codec, seen.elements, seen.roles[3]) == (name, None, ("payload0", None))
+
+
+def sums_of(operation):
+    """Packets of each rank in a collective that sums integers, with their headers."""
+    needs("reproducible")
+    from sim.golden.features.reproducible.packet import collective_packets
+
+    gradients = bits(np.random.default_rng(3).standard_normal((2, 200)))
+    weights = bits(np.arange(200)) if operation == "FUSED_UPDATE" else None
+    ranks = collective_packets(gradients, width=16, operation=operation, segment=32, gathered=weights)
+    for rank, sent in enumerate(ranks):
+        for sequence, (phase, segment, block, length, words) in enumerate(sent):
+            codec = "raw" if phase == "AG" and operation == "FUSED_UPDATE" else "sum16"
+            header = Header(codec=CODECS[codec].code, source=rank, destination=1 - rank, sequence=sequence,
+                            block=block, segment=segment % 1024, length=length)
+            yield phase, _seen(packet(header, words.tolist()))
+
+
+def test_sums_of_integers():
+    """Integers are not decoded, since their exponents are in other packets. Without elements, all words are
+    exponents."""
+    shown = set()
+    for _, seen in sums_of("ALL_REDUCE"):
+        assert (seen.elements is None) is seen.integers is (seen.header.length > 0)
+        roles = [role for role, _ in seen.roles[3:-1]]
+        name = "payload" if seen.integers else "exponents"
+        assert roles == [f"{name}{index}" for index in range(len(seen.payload))]
+        assert describe(seen).endswith("right    integers, not decoded" if seen.integers else "right    ")
+        shown.add((name, len(roles)))
+    # 32 or 8 integers, with or without exponents and a checksum.
+    assert shown == {("exponents", 0), ("exponents", 1), *(("payload", count) for count in (16, 17, 18, 4, 5))}
+
+
+def test_weights_after_exponents():
+    """Weights follow the exponents of a later segment."""
+    counts = set()
+    for phase, seen in sums_of("FUSED_UPDATE"):
+        if phase == "SR":
+            continue
+        length, count = seen.header.length, len(seen.payload) - seen.header.length
+        assert seen.exponent_words == count
+        begin = 32 * (seen.header.segment * 2 + seen.header.block)
+        assert seen.elements.tolist() == [begin + index for index in range(length)]
+        assert seen.roles[3:-1] == [*((f"exponents{word}", None) for word in range(count)),
+                                    *((f"element{word}", word) for word in range(length))]
+        assert seen.words[3 + count:-1] == tuple(bits(seen.elements).tolist())
+        counts.add((count, length))
+    assert counts == {(1, 0), (1, 32), (0, 32), (0, 8), (0, 0)}
+    # A wrong CRC leaves open whether there are exponents.
+    damaged = _seen([*seen.words[:-1], seen.words[-1] ^ 1])
+    assert (damaged.exponent_words, damaged.elements, damaged.integers) == (0, None, False)
 
 
 def test_packet_wave(tmp_path):

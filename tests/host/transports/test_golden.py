@@ -23,8 +23,11 @@ from host.driver.results import known
 from host.reports.page import NO_WITNESS
 from host.training import golden_speed as speed
 from host.transports.session import TransportName, open_session
+from sim.golden import ring as golden
+from sim.golden.codecs import CODECS
 from tests.host.golden import GoldenRing
 from tests.known_answers import compute, runs
+from tests.present import needs
 
 NODE = NodeConfig(memories=Memories(gradient=512, weight=512, state=256), programs=Programs())
 SUMS = {"rule": Rule.SGD, "gradient_scale": 1.0, "learning_rate": -1.0}
@@ -127,6 +130,21 @@ def test_flags():
     ring.memory.write_gradients(list(gradients))
     outcome = ring.collectives.fused_update(96)
     assert (outcome.local_nan, outcome.not_finite) == ((), (1, 2))
+
+
+@pytest.mark.parametrize("name", ["sum32", "sum16"])
+def test_sums_of_integers(name):
+    """Sums of integers have the bits and words of the golden ring; their cycles are not modelled."""
+    needs("reproducible")
+    nodes, length = 3, 500
+    ring = GoldenRing(nodes, config=NODE.replace(gradients=name))
+    gradients = np.random.default_rng(1).standard_normal((nodes, length)).astype(np.float32)
+    ring.memory.write_gradients(list(gradients))
+    outcome = ring.collectives.all_reduce(length)
+    total, traffic = golden.all_reduce(golden.bits(gradients), gradient_codec=CODECS[name], segment=NODE.segment)
+    assert outcome.cycles is None
+    assert (ring.memory.read_gradients(length).view(np.uint32) == total).all()
+    assert [counters["WORDS_SENT"] for counters in ring.counters.read()] == traffic.words.tolist()
 
 
 def test_cycles():

@@ -68,6 +68,7 @@ def test_names():
             assert codec is ALL[name]
             assert codec.exact is GATEWARE[name].exact
             assert codec.sums_coded is GATEWARE[name].sums_coded
+            assert codec.agreed is GATEWARE[name].agreed
     for codecs, other in ((WEIGHT_CODECS, "zero_value"), (GRADIENT_CODECS, "table32")):
         assert other not in codecs
         with pytest.raises(KeyError):

@@ -136,6 +136,22 @@ def test_accepted_codes(codec, length, words):
         code=Refusal.WRONG_LENGTH, detail=0xFFFF, offered=payload[:-1])
 
 
+@pytest.mark.parametrize(("codec", "length", "words", "extra"), [
+    (0, 3, 3, 1), (0, 0, 0, 4), (2, 7, 4, 2), (20, 3, 3, 1), (20, 40, 40, 3), (22, 3, 2, 5), (22, 0, 0, 1)])
+def test_additional_words(codec, length, words, extra):
+    """Words in addition to those of the elements are accepted, also without elements; their number is checked."""
+    header, payload = changed(codec=codec, length=length), tuple(range(1, words + extra + 1))
+    options = {"epoch": EPOCH, "extra": extra}
+    assert verdict(packet(header, payload), header, **options) == Verdict(offered=payload, complete=True, done=True)
+    assert verdict(packet(header, payload[:-1]), header, **options) == Verdict(
+        code=Refusal.WRONG_LENGTH, detail=1 << 16 | 0xFFFF, offered=payload[:-1])
+    assert verdict(packet(header, payload[extra:]), header, **options) == Verdict(
+        code=Refusal.WRONG_LENGTH, detail=extra << 16 | 0xFFFF, offered=payload[extra:])
+    for other in ((*payload, 9), (*payload, 9, 9)):
+        assert verdict(packet(header, other), header, **options) == Verdict(
+            code=Refusal.WRONG_LENGTH, detail=0xFFFF, offered=payload[:-1])
+
+
 # --- rejections
 
 

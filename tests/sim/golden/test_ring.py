@@ -355,7 +355,8 @@ def lost(values, decoded):
 
 class TestGradientCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
-    @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
+    @pytest.mark.parametrize("name", [
+        name for name in GRADIENT_CODECS if name != "zero_value" and not GRADIENT_CODECS[name].agreed])
     def test_values_words_and_residuals(self, name, nodes):
         """Sums are correct at every hop in two steps, where the second step adds the first step's residuals."""
         codec = GRADIENT_CODECS[name]

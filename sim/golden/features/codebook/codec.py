@@ -27,6 +27,7 @@ class CentroidCodec:
     gradients = False
     exact = False
     sums_coded = False
+    agreed = False
     block = GROUP
 
     @property

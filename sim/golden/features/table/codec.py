@@ -26,6 +26,7 @@ class TableCodec:
     gradients = False
     exact = False
     sums_coded = False
+    agreed = False
     block = GROUP
 
     @property

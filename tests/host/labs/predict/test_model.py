@@ -45,7 +45,7 @@ def test_formats(text, form):
     assert format_of(text) == form
 
 
-@pytest.mark.parametrize("text", ["", "10", "zero_value", "table32", "mx9/", "mx9/table32"])
+@pytest.mark.parametrize("text", ["", "10", "zero_value", "table32", "mx9/", "mx9/table32", "sum32", "raw/sum16"])
 def test_no_formats(text):
     with pytest.raises(ValueError, match=r"Format must be dense, a density as 10% or 10%-apart, one of .*, or"):
         format_of(text)

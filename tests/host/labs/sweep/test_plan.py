@@ -17,6 +17,7 @@ from host.labs.sweep.page import tables
 from host.labs.sweep.plan import BASE, Formats, SweepConfig
 from host.training.workloads import WorkloadName
 from tests.host.labs.sweep.results_of_plan import store_all
+from tests.present import needs
 from tests.refusals import refuses
 
 DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
@@ -50,6 +51,15 @@ class TestConfig:
         assert pairs == [*(Formats(name, "zero_value") for name in WEIGHT_CODECS), Formats("raw", "raw"),
                          Formats("raw", "mx9"), Formats("raw", "mx6"), Formats("mx9", "mx9"), Formats("mx6", "mx6")]
         assert len(set(pairs)) == len(pairs)
+
+    @pytest.mark.parametrize("name", ["sum32", "sum16"])
+    def test_sums_of_integers(self, name):
+        """Formats of sums of integers are measured for gradients, with raw weights, and their units are placed."""
+        needs("reproducible")
+        assert SweepConfig(formats=(name,)).pairs(DIGITS) == [BASE, Formats("raw", name)]
+        jobs = {job.name: job for job in sweep.plan(SweepConfig(formats=(name,), nodes=(2,))).jobs}
+        units = {job.parameters["unit"] for job in jobs.values() if job.kind is JobKind.PLACE}
+        assert f"compression.gradient_codec.{name}" in units <= UNITS.keys()
 
     def test_main_pairs_of_text(self, gradients):
         weights = [Formats(name, "zero_value") for name in ("raw", "bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sim.golden import reproducible as golden
-from sim.golden.reproducible import GROUP, group_starts
+from sim.golden.features.reproducible import sums as golden
+from sim.golden.features.reproducible.sums import GROUP, group_starts
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
@@ -27,11 +27,33 @@ def tensor(values):
     return torch.from_numpy(values.view(np.float32).copy())
 
 
+def scales(function, fields, bits):
+    """Factors of all groups."""
+    return function(torch.from_numpy(fields), bits, len(fields), torch.empty(len(fields), dtype=torch.int32))[0]
+
+
+def quantized(values, factors, bits):
+    return arithmetic.quantize(values, factors, bits, torch.empty_like(values)).to(torch.int32)
+
+
 def rounded(integers, fields, bits):
     """Sums as patterns."""
-    sums = torch.empty(len(integers))
-    arithmetic.round_sum(integers, arithmetic.rounding_scales(torch.from_numpy(fields), bits), sums)
+    sums, scratch = torch.empty(len(integers)), torch.empty(len(integers))
+    arithmetic.round_sum(integers, scales(arithmetic.rounding_scales, fields, bits), sums, scratch)
     return sums.numpy().view(np.uint32)
+
+
+def packed(rows, factors, bits):
+    """Sum of the words of several addends, each quantized in halves; added at once and one after another."""
+    halves = [arithmetic.quantize_halves(row, factors, bits, arithmetic.offsets(row.device), torch.empty_like(row))
+              for row in rows]
+    words = torch.zeros(len(halves), rows[0].numel() // 2, dtype=torch.int32)
+    total = torch.zeros_like(words[0])
+    for half, word in zip(halves, words, strict=True):
+        arithmetic.pack(half, word)
+        arithmetic.pack(half, total, add=True)
+    assert torch.equal(words.sum(0, dtype=torch.int32), total)
+    return total
 
 
 @pytest.mark.parametrize("width", range(4, 33))
@@ -44,15 +66,19 @@ def test_same_as_golden(width):
     own = np.max([arithmetic.exponent_fields(tensor(row)).numpy() for row in addends], axis=0)
     assert (own == fields).all()
     integers = [golden.quantize(row, fields, starts, bits) for row in addends]
-    factors = arithmetic.quantizing_scales(torch.from_numpy(own), bits)
-    actual = [arithmetic.quantize(tensor(row), factors, bits).to(torch.int32) for row in addends]
+    factors = scales(arithmetic.quantizing_scales, own, bits)
+    actual = [quantized(tensor(row), factors, bits) for row in addends]
     assert (np.array([row.numpy() for row in actual]) == integers).all()
     total = sum(actual)
     if width <= arithmetic.PACKED_WIDTH:
-        words = [torch.empty(20 * GROUP, dtype=torch.int32) for _ in actual]
-        for row, packed in zip(actual, words, strict=True):
-            arithmetic.pack(row, packed)
-        total = arithmetic.unpack(sum(words))
+        words = packed([tensor(row) for row in addends], factors, bits)
+        again = torch.zeros_like(words)
+        for row in actual:
+            arithmetic.pack(row.view(2, -1), again, add=True)
+        assert torch.equal(again, words)
+        shifted = arithmetic.unpack(words, torch.empty_like(total))
+        assert (rounded(shifted, own, bits + 16) == rounded(total, own, bits)).all()
+        total = shifted >> 16
     assert (total.numpy() == sum(integers)).all()
     assert (rounded(total, own, bits) == golden.round_sum(sum(integers), fields, starts, bits)).all()
 
@@ -67,9 +93,12 @@ def test_limits():
     own = fields.astype(np.uint8)
     for bits in range(2, 33):
         integers = golden.quantize(flat, fields, starts, bits)
-        factors = arithmetic.quantizing_scales(torch.from_numpy(own), bits)
-        actual = arithmetic.quantize(tensor(flat), factors, bits).to(torch.int32)
+        factors = scales(arithmetic.quantizing_scales, own, bits)
+        actual = quantized(tensor(flat), factors, bits)
         assert (actual.numpy() == integers).all(), bits
+        if bits <= arithmetic.PACKED_WIDTH:
+            words = arithmetic.unpack(packed([tensor(flat)], factors, bits), torch.empty_like(actual))
+            assert (words.numpy() >> 16 == integers).all(), bits
         assert (rounded(actual, own, bits) == golden.round_sum(integers, fields, starts, bits)).all(), bits
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sim.golden.reproducible import sum_of
+from sim.golden.features.reproducible.sums import sum_of
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # as in tests/host/training/test_torch.py

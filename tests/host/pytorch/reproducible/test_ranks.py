@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from tests.host.pytorch.commands import SCRIPTS, launch
+from tests.present import needs
 
+needs("reproducible")
 pytest.importorskip("torch")
 
 MODELS = 200

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradring.torch import reproducible
-from sim.golden.reproducible import sum_of
+from sim.golden.features.reproducible.sums import sum_of
 
 SIZES = (1, 2, 3, 4)
 #: Bucket sizes in MB.
@@ -90,9 +90,14 @@ def faults(group):
     reducer.all_reduce(right)
 
     def wrong(words):
-        total(words)
-        if flips and ranks.rank == 1:
-            words[flips.pop()] ^= 1 << 20
+        wait = total(words)
+
+        def end():
+            wait()
+            if flips and ranks.rank == 1:
+                words[flips.pop()] ^= 1 << 20
+
+        return end
 
     ranks.sum = wrong
     flips[:] = [140_000]

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from sim.golden.parameters import check_integer
 
-__all__ = ["GROUP", "Addend", "addend_bits", "checksum", "exponent_fields", "group_starts", "quantize", "residual",
-           "round_sum", "special_flags", "sum_of"]
+__all__ = ["GROUP", "Addend", "PartialSums", "addend_bits", "checksum", "exponent_fields", "group_starts",
+           "partial_sums", "quantize", "residual", "round_sum", "special_flags", "sum_of"]
 
 Bits = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
@@ -135,14 +135,45 @@ class Addend:
         return Addend(self.integers + other.integers, self.positive | other.positive, self.negative | other.negative)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartialSums:
+    """Sums of the first addend, the first two, and so on, up to the sum of all.
+
+    Parameters
+    ----------
+    fields : array of shape (M, groups)
+        Largest exponent fields of the first addends; all addends have agreed on the last row.
+    sums : list of Addend
+    starts : array of shape (groups,)
+    bits : int
+        Number of bits of each addend.
+    """
+
+    fields: Integers
+    sums: list[Addend]
+    starts: Integers
+    bits: int
+
+    @property
+    def total(self) -> Bits:
+        """Sum of all addends as binary32, rounded once."""
+        last = self.sums[-1]
+        return round_sum(last.integers, self.fields[-1], self.starts, self.bits, last.positive, last.negative)
+
+
+def partial_sums(addends: Bits, *, width: int, starts: Integers | None = None) -> PartialSums:
+    """Sums of the first rows of ``addends``, shape (M, K), in sums of ``width`` bits; by default there is one
+    parameter."""
+    starts = group_starts([addends.shape[1]]) if starts is None else starts
+    bits = addend_bits(width, len(addends))
+    fields = np.maximum.accumulate(exponent_fields(addends, starts), axis=0)
+    parts = [Addend(quantize(addend, fields[-1], starts, bits), *special_flags(addend)) for addend in addends]
+    return PartialSums(fields=fields, sums=list(itertools.accumulate(parts)), starts=starts, bits=bits)
+
+
 def sum_of(addends: Bits, *, width: int, lengths: Sequence[int] | None = None) -> Bits:
     """Reproducible sum of the rows of ``addends``, shape (M, K), in sums of ``width`` bits.
 
     Each of the parameters of ``lengths`` elements begins a group; by default there is one parameter.
     """
-    starts = group_starts([addends.shape[1]] if lengths is None else lengths)
-    bits = addend_bits(width, len(addends))
-    fields = exponent_fields(addends, starts).max(axis=0)
-    parts = [Addend(quantize(addend, fields, starts, bits), *special_flags(addend)) for addend in addends]
-    total = sum(parts[1:], parts[0])
-    return round_sum(total.integers, fields, starts, bits, total.positive, total.negative)
+    return partial_sums(addends, width=width, starts=None if lengths is None else group_starts(lengths)).total

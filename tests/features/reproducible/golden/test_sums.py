@@ -7,7 +7,7 @@ import pytest
 
 from sim.golden import ring
 from sim.golden.codecs import CODECS
-from sim.golden.reproducible import (
+from sim.golden.features.reproducible.sums import (
     GROUP,
     Addend,
     addend_bits,

@@ -1,0 +1,40 @@
+"""Codecs of sums of integers. See docs/reproducible.md."""
+
+import dataclasses
+
+from hdl.compression.codec import Codebook
+from hdl.compression.length import WORD, FixedLength
+
+__all__ = ["IntegerCodec"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IntegerCodec:
+    """Gradients as integers of ``width`` bits. See :class:`~hdl.compression.codec.Codec` for the members."""
+
+    code: int
+    width: int
+
+    weights = False
+    gradients = True
+    exact = False
+    repeatable = True
+    sums_coded = False
+    agreed = True
+    drops_zeros = False
+    codebook = Codebook.NONE
+    centroids = 0
+    codebook_words = 0
+    two_passes = False
+    encoder = None
+    decoder = None
+    parameters = {}
+    block = 1
+
+    def max_words(self, count):
+        """Return the number of words with the integers of ``count`` elements."""
+        return -(-count * self.width // WORD)
+
+    def length_counter(self):
+        """Return a length counter that counts words."""
+        return FixedLength(block=1, block_bits=self.width)

@@ -1,0 +1,59 @@
+"""Reproducible sums: integers below exponents on which all nodes agree, added in any order with the same result."""
+
+from hdl.compression.codec import FixedCodec
+from hdl.compression.registry import CODECS
+from hdl.config.coupling import Coupling
+from hdl.config.ring import Peer
+from hdl.feature import Feature
+from hdl.registry import codes
+
+__all__ = ["FEATURE", "ReproducibleFeature"]
+
+_WIDTHS = {"sum32": 32, "sum16": 16}
+
+
+class ReproducibleFeature(Feature):
+    """Feature that adds the formats sum32 and sum16 of gradients, and the parts of the datapath that sum integers."""
+
+    couplings = (
+        Coupling(sections=("gradients", "role"),
+                 clash=lambda gradients, role: gradients in _WIDTHS
+                 and (not isinstance(role, Peer) or role.interleaved),
+                 rule=f"gradients {' and '.join(_WIDTHS)} need role Peer without interleaved",
+                 reason="exponents of a segment precede its integers by two segments of the usual order",
+                 advice="leave gradients or the role out"),
+        Coupling(sections=("gradients", "lanes"), clash=lambda gradients, lanes: gradients == "sum16" and lanes < 2,
+                 rule="gradients sum16 needs lanes of 2 or more", reason="a word holds two elements",
+                 advice="raise lanes or leave gradients out"),
+        Coupling(sections=("gradients", "weights"),
+                 clash=lambda gradients, weights: gradients in _WIDTHS
+                 and not isinstance(CODECS[weights.codec], FixedCodec),
+                 rule=f"gradients {' and '.join(_WIDTHS)} need weights.codec of a fixed number of words",
+                 reason="a packet with weights begins with exponents",
+                 advice="leave gradients or weights.codec out"),
+    )
+
+    def codecs(self):
+        """Ring codecs of the formats, by name."""
+        from hdl.features.reproducible.codec import IntegerCodec
+
+        return {name: IntegerCodec(code=codes(name).ring, width=width) for name, width in _WIDTHS.items()}
+
+    def parts(self, config):
+        """Parts of the datapath that agree on exponents and sum integers."""
+        if not config.adds_integers:
+            return ()
+        from hdl.features.reproducible import exponents_part, integer_sum
+
+        return exponents_part.describe(config), integer_sum.describe(config)
+
+    def collective(self, config):
+        """Extension of the collective engine that sets the number of bits of addends."""
+        if not config.adds_integers:
+            return None
+        from hdl.features.reproducible.collective import ReproducibleExtension
+
+        return ReproducibleExtension(config)
+
+
+FEATURE = ReproducibleFeature()

@@ -1,0 +1,325 @@
+"""Adder of packets of integers, which checks the checksums of packets from the ring and updates them.
+
+The checksum of a packet is a word: the sum of its integers, plus twice the sum of their prefix sums, modulo 2**32.
+Integer i of n, from zero, thus has the weight 1 + 2 * (n - i). Weights are odd, so every wrong bit changes the
+checksum; so do two integers that are exchanged, unless their difference times their distance is a multiple of 2**31.
+An infinity or a NaN counts as its code. All integers of the last word count, including unused ones.
+"""
+
+import itertools
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.reproducible.layout import check_width, integers_layout, integers_of
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import SkidBuffer, word_layout
+
+__all__ = ["IntegerAdder", "kind_layout"]
+
+
+def kind_layout():
+    """Layout of the kind of a packet: whether a packet from the ring is added, and whether the sum is complete."""
+    return data.StructLayout({"paired": 1, "final": 1})
+
+
+def _slot_layout():
+    """Layout of a slot of the pipeline: it has a word of integers, or a checksum, or nothing."""
+    return data.StructLayout({"integers": 1, "check": 1})
+
+
+def _output_layout(width):
+    members = {name: field.shape for name, field in integers_layout(width)}
+    return data.StructLayout({**members, "final": 1})
+
+
+def _register(m, step, value, name):
+    """Value one stage later."""
+    register = Signal(value.shape(), name=name, reset_less=True)
+    with m.If(step):
+        m.d.sync += register.eq(value)
+    return register
+
+
+def _delayed(m, step, value, stages, name):
+    """Value some stages later."""
+    m.submodules[name] = line = DelayLine(shape=value.shape(), cycles=stages, paced=True)
+    m.d.comb += [line.step.eq(step), line.i.eq(value)]
+    return line.o
+
+
+def _elements(words):
+    """Signed integers of an array."""
+    return [integer.as_signed() for integer in words]
+
+
+class IntegerAdder(wiring.Component):
+    """Add packets of a node's integers to packets from the ring, and check the checksums.
+
+    A packet of n words at ``a`` belongs to the next kind. If the kind is ``paired``, the next packet at ``b`` has n
+    words of codes, which are added to ``a``, and then its checksum; otherwise, ``b`` is not used.
+    Sums go to ``sent``, followed by their checksum, or to ``total`` if the kind is ``final``.
+
+    The checksum sent is that of the packet from the ring, plus that of this node's changes: its own integers, and for
+    elements that are infinite or NaN the difference of the codes. Changes are computed from ``a`` and ``b``, by
+    adders of their own, so that a fault in an adder of integers makes packet and checksum disagree.
+
+    Each packet is checked twice: as it was received, and after the addition. Both checks end in the same cycle. If
+    only ``added_wrong`` pulses, this node has a fault. If ``received_wrong`` pulses, the fault is in an earlier node
+    or between them, and ``added_wrong`` usually pulses with it. Packets of ``sent`` do not wait for checks: a wrong
+    sum is sent with a checksum that does not match, and ``received_wrong`` pulses in the next node.
+
+    The last word of a final packet is offered only after both checks. If one of them fails, it is never offered, and
+    ``total`` remains silent until reset, since further words would continue this packet. Nothing else stops.
+
+    Words at ``a`` and ``b`` are taken together, one per cycle, and the checksum takes one more cycle, even without
+    ``b``. There are no other bubbles. Without stalls, a sum is offered :attr:`latency` cycles after its word was
+    taken. The last sum of a final packet and all pulses come :attr:`latency` cycles after the packet's last cycle. An
+    output that stalls stops the unit, but all sums of earlier packets have then been offered.
+    ``a.ready`` depends combinationally on ``kind`` and ``b.valid``, ``b.ready`` on ``kind`` and ``a.valid``, and
+    ``kind.ready`` on ``kind`` and ``b.valid``. Outputs depend only on registers.
+
+    Parameters
+    ----------
+    width : int
+        Width of integers in bits: 16 or 32.
+
+    Members
+    -------
+    a : In(stream of integers_layout(width))
+        The node's own integers.
+    b : In(stream of word_layout())
+        Packets from the ring. Their ``last`` is ignored.
+    kind : In(stream of kind_layout())
+        One per packet. It must be offered for the packet to begin, and is taken in the packet's last cycle, together
+        with the checksum.
+    sent : Out(stream of word_layout())
+    total : Out(stream of integers_layout(width))
+    checked : Out(1)
+        Pulse: the checks of a packet have ended; one for each packet, in the same cycle as the other pulses.
+    received_wrong : Out(1)
+        Pulse: a packet from the ring did not match its checksum.
+    added_wrong : Out(1)
+        Pulse: the sums of a packet did not match the received checksum and that of this node's changes.
+    """
+
+    def __init__(self, *, width):
+        check_width(width)
+        self._width = width
+        words = stream.Signature(word_layout())
+        integers = stream.Signature(integers_layout(width))
+        super().__init__({
+            "a": In(integers), "b": In(words), "kind": In(stream.Signature(kind_layout())),
+            "sent": Out(words), "total": Out(integers),
+            "checked": Out(1), "received_wrong": Out(1), "added_wrong": Out(1),
+        })
+
+    @property
+    def _lanes(self):
+        return 32 // self._width
+
+    @property
+    def _span(self):
+        """Number of cycles until a word's integers are in the checksum. The integers of two lanes are added first."""
+        return 1 + self._lanes
+
+    @property
+    def latency(self):
+        return 5 + self._span
+
+    def elaborate(self, platform):
+        m = Module()
+        span = self._span
+        m.submodules.output = output = SkidBuffer(shape=_output_layout(self._width))
+        # All stages move together, whenever the output buffer has a free row; bubbles move with them.
+        step = Signal()
+        m.d.comb += step.eq(output.i.ready)
+        # The number of a stage is its distance from the inputs, in cycles.
+        slots = self._slots(m, step, 4 + span)
+        own, removed, received, marks = self._enter(m, step)  # stage 1
+
+        # Check of the packet from the ring.
+        check = self._checksum(m, step, "received", _elements(received), slots[1:])
+        check_word = _delayed(m, step, received.as_value(), span, "received_words")  # stage 1 + span
+        received_differs = _register(m, step, (check ^ check_word).any(), "received_unequal")
+        received_differs = _delayed(m, step, received_differs, 2, "received_differs")  # stage 4 + span
+
+        # Checksum of the sum: that of the packet from the ring plus that of the changes.
+        changes = [_register(m, step, self._change(own[lane], removed[lane], marks.special[lane]), f"change_{lane}")
+                   for lane in range(self._lanes)]  # stage 2
+        check = self._checksum(m, step, "changed", changes, slots[2:])
+        check_word = _register(m, step, check_word, "received_check")  # stage 2 + span
+        expected = _register(m, step, (check + check_word)[:32], "expected")  # stage 3 + span
+
+        # Sums, and their check.
+        sums, marks = self._sums(m, step, own, received, marks)  # stage 3
+        check = self._checksum(m, step, "added", _elements(sums), slots[3:])
+        added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # stage 4 + span
+        self._leave(m, step, slots[3 + span:], sums=_delayed(m, step, sums, span, "sums"), expected=expected,
+                    marks=_delayed(m, step, marks, span, "marks"), stored=output.i,
+                    differs=Cat(received_differs, added_differs))
+        self._offer(m, output.o)
+        return m
+
+    def _slots(self, m, step, last):
+        """Take inputs, and return the slots of the stages 0 to ``last``."""
+        slots = [Signal(_slot_layout(), name=f"slot_{stage}") for stage in range(last + 1)]
+        with m.If(step):
+            m.d.sync += [later.eq(slot) for slot, later in itertools.pairwise(slots)]
+        entry = slots[0]
+        there = Signal()
+        check = Signal()  # the checksum comes next
+        paired = self.kind.payload.paired
+        m.d.comb += [
+            there.eq(self.kind.valid & (~paired | self.b.valid)),
+            entry.integers.eq(there & self.a.valid & ~check),
+            entry.check.eq(there & check),
+            self.a.ready.eq(step & there & ~check),
+            self.b.ready.eq(step & self.kind.valid & paired & (self.a.valid | check)),
+            self.kind.ready.eq(step & entry.check),
+        ]
+        with m.If(step & (entry.integers | entry.check)):
+            m.d.sync += check.eq(entry.integers & self.a.payload.last)
+        return slots
+
+    def _enter(self, m, step):
+        """Registers of the inputs: own integers or the codes of special sums, received codes that these replace,
+        received words, and flags of the sum. The code of +infinity is stored as that of NaN.
+        """
+        width, paired = self._width, self.kind.payload.paired
+        a, word = self.a.payload, self.b.payload.data
+        _, flags = integers_of(m, word, width)
+        marks = Signal(data.StructLayout({"special": a.special.shape(), "last": 1, "final": 1}), reset_less=True)
+        arrays = [Signal(data.ArrayLayout(width, self._lanes), name=name, reset_less=True)
+                  for name in ("own", "removed", "received")]
+        own, removed, received = arrays
+        with m.If(step):
+            m.d.sync += [
+                own.eq(a.data),
+                removed.eq(word),
+                received.eq(word),
+                marks.last.eq(a.last),
+                marks.final.eq(self.kind.payload.final),
+            ]
+        for lane, flag in enumerate(flags.word_select(n, 2) for n in range(self._lanes)):
+            special = Signal(2, name=f"special_{lane}")
+            m.d.comb += special.eq(a.special[lane] | Mux(paired, flag, 0))
+            # Synchronous resets of flip-flops need no LUTs.
+            with m.If(step):
+                m.d.sync += marks.special[lane].eq(special)
+            with m.If(step & special.any()):
+                m.d.sync += own[lane].eq(Cat(special == 0b10, Const(0, width - 2), 1))
+            with m.If(step & ~(paired & special.any())):
+                m.d.sync += removed[lane].eq(0)
+            with m.If(step & ~paired):
+                m.d.sync += received[lane].eq(0)
+        return own, removed, received, marks
+
+    def _change(self, own, removed, special):
+        """Difference of integers or codes. The code of +infinity is 2**width - 1 more than that of NaN."""
+        positive = special == 0b01
+        difference = Cat(0, own, own[-1] & ~positive).as_signed() - Cat(positive, removed).as_signed()
+        return difference[1:self._width + 2].as_signed()
+
+    def _sums(self, m, step, own, received, marks):
+        """Codes of sums after two stages, with their properties."""
+        later = _register(m, step, marks, "marks_2")
+        sums = Signal(data.ArrayLayout(self._width, self._lanes), reset_less=True)
+        for lane in range(self._lanes):
+            with m.If(step):
+                m.d.sync += sums[lane].eq(self._add(own[lane], received[lane]))
+            with m.If(step & marks.special[lane].any()):
+                m.d.sync += sums[lane].eq(0)
+        codes = _register(m, step, sums, "codes")
+        for lane in range(self._lanes):
+            # The code of a special element has only to be set: its sum is zero.
+            positive, negative = later.special[lane]
+            with m.If(step & positive & ~negative):
+                m.d.sync += codes[lane][1:-1].eq(~0)
+            with m.If(step & (positive ^ negative)):
+                m.d.sync += codes[lane][0].eq(1)
+            with m.If(step & negative):
+                m.d.sync += codes[lane][-1].eq(1)
+        return codes, _register(m, step, later, "marks_3")
+
+    def _add(self, own, received):
+        """Sum of two integers. Tests replace it by an adder with faults."""
+        return own + received
+
+    def _checksum(self, m, step, name, integers, slots):
+        """Accumulate the checksum of the signed integers in ``slots[0]``; return it for the slot that arrives
+        ``_span`` stages later.
+        """
+        total = Signal(32, name=f"{name}_total")
+        check = Signal(32, name=f"{name}_check")
+        # The share of a word, its integers and twice their prefix sums, is a multiple of the total and a rest.
+        if self._lanes == 1:
+            added = rest = integers[0]
+        else:
+            low, high = integers
+            added = _register(m, step, low + high, f"{name}_pair")
+            rest = _register(m, step, low - high, f"{name}_difference")
+        rest = _register(m, step, rest, f"{name}_rest")
+        share = _register(m, step, ((total << self._lanes) + rest)[:32], f"{name}_share")
+        first, last = slots[self._span - 2], slots[self._span]
+        with m.If(step & first.integers):
+            m.d.sync += total.eq(total + added)
+        with m.If(step & last.integers):
+            m.d.sync += check.eq(check + share)
+        # Each sum is cleared as soon as it has been used: the next packet may follow immediately.
+        with m.If(step & first.check):
+            m.d.sync += total.eq(0)
+        with m.If(step & last.check):
+            m.d.sync += check.eq(0)
+        return check
+
+    def _leave(self, m, step, slots, *, sums, expected, marks, stored, differs):
+        """Hold each word in the last stage, and the last word of a final packet until both checks are done."""
+        width, (slot, last_slot) = self._width, slots
+        held = Signal(_output_layout(width), reset_less=True)
+        there = Signal()
+        load = Signal()
+        m.d.comb += load.eq(slot.integers | (~marks.final & slot.check))
+        with m.If(step & load):
+            m.d.sync += [
+                held.data.eq(Mux(slot.integers, sums, expected)),
+                held.special.eq(marks.special),
+                held.last.eq(Mux(marks.final, marks.last, slot.check)),
+                held.final.eq(marks.final),
+            ]
+        for lane in range(self._lanes):
+            # Outside the ring, flags replace codes.
+            with m.If(step & slot.integers & marks.final & marks.special[lane].any()):
+                m.d.sync += held.data.word_select(lane, width).eq(0)
+
+        waits = Signal()
+        failed = Signal()
+        m.d.comb += [
+            waits.eq(held.final & held.last & ~last_slot.check),
+            stored.valid.eq(there & ~waits & ~(held.final & (failed | (held.last & differs.any())))),
+            stored.payload.eq(held),
+        ]
+        m.d.sync += [
+            self.checked.eq(step & last_slot.check),
+            self.received_wrong.eq(step & last_slot.check & differs[0]),
+            self.added_wrong.eq(step & last_slot.check & differs[1]),
+        ]
+        with m.If(step):
+            m.d.sync += there.eq(load | (there & waits))
+            with m.If(last_slot.check & held.final & differs.any()):
+                m.d.sync += failed.eq(1)
+
+    def _offer(self, m, stored):
+        """Offer the stored word at the output for its packet."""
+        word = stored.payload
+        m.d.comb += [
+            self.sent.valid.eq(stored.valid & ~word.final),
+            self.sent.payload.data.eq(word.data),
+            self.sent.payload.last.eq(word.last),
+            self.total.valid.eq(stored.valid & word.final),
+            self.total.payload.data.eq(word.data),
+            self.total.payload.special.eq(word.special),
+            self.total.payload.last.eq(word.last),
+            stored.ready.eq(Mux(word.final, self.total.ready, self.sent.ready)),
+        ]

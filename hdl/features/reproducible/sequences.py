@@ -1,0 +1,68 @@
+"""Sequences and conditions of the parts that sum integers."""
+
+from amaranth.hdl import Cat, Mux
+
+from hdl.group import GROUP
+from hdl.ring.parts.conditions import has_elements, is_gather, is_scatter
+from hdl.ring.sequences import Path, Sequence
+
+__all__ = ["ROUNDED", "SUMS", "field_words", "groups_of", "has_ahead", "has_payload", "is_gathered_sum"]
+
+
+class _Sums(Sequence):
+    name = "sums"
+
+    def scatter(self, command):
+        return Path(steps=Mux(command.setup.fused | command.setup.sum, command.sums, 0), first=command.own)
+
+
+class _Rounded(Sequence):
+    name = "rounded"
+
+    def scatter(self, command):
+        return Path(steps=command.setup.fused | command.setup.sum, first=command.following)
+
+    def gather(self, command):
+        setup = command.setup
+        return Path(steps=Mux(setup.sum, command.gathers, 0), first=command.own)
+
+
+#: Local gradients in the order in which they are added to packets; the sum of the last step of a segment is complete.
+SUMS = _Sums()
+#: Sums in the order in which they are rounded: the node's own sums and, in an all-reduce, received ones.
+ROUNDED = _Rounded()
+
+
+def has_ahead(record):
+    """Return whether a packet has exponents."""
+    return record.ahead != 0
+
+
+def has_payload(record):
+    """Return whether a packet has elements or exponents."""
+    return has_elements(record) | has_ahead(record)
+
+
+def groups_of(elements):
+    """Number of groups of a number of elements."""
+    return (elements + (GROUP - 1)) >> 5
+
+
+def field_words(elements):
+    """Number of words of the exponents of a number of elements: four groups in a word."""
+    return (elements + (4 * GROUP - 1)) >> 7
+
+
+def is_gathered_sum(record, setup):
+    """Whether a packet contains sums that are complete."""
+    return is_gather(record) & setup.sum & ~setup.alone
+
+
+def is_partial_sum(record, setup):
+    """Whether a packet contains sums that are not complete."""
+    return is_scatter(record) & ~setup.alone
+
+
+def mask(sinks, chosen):
+    """Mask of the outputs of a demultiplexer, from a mapping of members of the enumeration ``sinks``."""
+    return Cat(chosen.get(sink, 0) for sink in sinks)

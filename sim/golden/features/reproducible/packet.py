@@ -1,0 +1,220 @@
+"""Golden model of packets of reproducible sums: exponents, codes of integers, and checksums.
+
+With T segments in a block, the scatter-reduce of a collective with sums has rounds 0 to T, and the all-gather has
+rounds 0 to T + 1. They alternate: SR(0), AG(0), SR(1), AG(1), … SR(T), AG(T), AG(T+1). The payload of a packet of
+round r consists of these words:
+
+1. *prefix*: exponent fields of the groups of segment r, if r < T. A field has 8 bits, and a word contains four, with
+   the first one in the lowest byte. In the scatter-reduce, they are the largest fields of the nodes so far; in the
+   all-gather, the fields that all nodes have agreed on.
+2. *data* of segment r - 1 in the scatter-reduce and of segment r - 2 in the all-gather (:data:`AHEAD`), if there is
+   such a segment. In the scatter-reduce: codes of the sums so far and, unless there are none, their checksum
+   (:func:`packet_checksum`). In the all-gather of an ALL_REDUCE: codes of the complete sums, which each node rounds.
+   In the all-gather of a FUSED_UPDATE: the new weights. The all-gather of a REDUCE_SCATTER has no data.
+
+The ``segment`` of a packet is that of its data, r - 1 or r - 2, also if it has no data; a header contains a negative
+number modulo a power of two. ``length`` is the number of elements of the data.
+
+**Codes.** A code has ``width`` bits; the first code is in the lowest bits of a word, and unused bits are zero. Sums
+of two or more addends do not reach the limits of their width, so three codes are free: the largest one is +infinity,
+the smallest one is NaN, and the one above the smallest is -infinity.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.codecs import CODECS, RAW, Codec
+from sim.golden.features.reproducible.sums import GROUP, Addend, PartialSums, checksum, partial_sums
+from sim.golden.ring import canonical, segment_indices
+from sim.golden.root_reduce import GATHER, SCATTER
+
+__all__ = ["AHEAD", "CHECKSUM_WORDS", "OPERATIONS", "WIDTHS", "SumPacket", "addend_of", "codes_of",
+           "collective_packets", "exponent_words", "order", "pack", "pack_fields", "packet_checksum", "unpack",
+           "unpack_fields"]
+
+Bits = npt.NDArray[np.uint32]
+Words = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+#: Widths of codes.
+WIDTHS = (16, 32)
+#: Number of segments by which exponents precede the data in packets of each phase.
+AHEAD = {SCATTER: 1, GATHER: 2}
+#: Number of words of a checksum.
+CHECKSUM_WORDS = 1
+#: Collectives with sums.
+OPERATIONS = ("ALL_REDUCE", "REDUCE_SCATTER", "FUSED_UPDATE")
+
+_FIELDS = 4
+
+
+class SumPacket(NamedTuple):
+    """A packet that a rank sends."""
+
+    phase: str  # SCATTER or GATHER of sim.golden.root_reduce
+    segment: int  # of the data; negative in rounds before the first data
+    block: int
+    length: int  # number of elements of the data
+    words: Words  # payload
+
+
+def order(segments: int, steps: int) -> list[tuple[str, int, int]]:
+    """Phase, round and step of each packet that a rank sends, in order; each phase has ``steps`` steps."""
+    return [(phase, number, step) for number in range(segments + max(AHEAD.values()) if segments else 0)
+            for phase, ahead in AHEAD.items() if number < segments + ahead for step in range(steps)]
+
+
+def _check_width(width: int) -> None:
+    if width not in WIDTHS:
+        raise ValueError(f"Width of codes must be {' or '.join(map(str, WIDTHS))}, not {width!r}")
+
+
+def codes_of(part: Addend, width: int) -> Integers:
+    """Codes of the sum of some of two or more addends."""
+    largest = 2 ** (width - 1) - 1
+    special = np.where(part.negative, np.where(part.positive, -largest - 1, -largest), largest)
+    return np.asarray(np.where(part.positive | part.negative, special, part.integers))
+
+
+def addend_of(codes: Integers, width: int) -> Addend:
+    """Integers and flags of codes; the integer of an infinity or a NaN is zero."""
+    largest = 2 ** (width - 1) - 1
+    nan = codes == -largest - 1
+    positive, negative = nan | (codes == largest), nan | (codes == -largest)
+    return Addend(np.where(positive | negative, 0, codes), positive, negative)
+
+
+def pack(codes: Integers, width: int) -> Words:
+    """Words of codes, 32 // ``width`` in each; raises ValueError if a code has more than ``width`` bits."""
+    _check_width(width)
+    limit = 2 ** (width - 1)
+    if ((codes < -limit) | (codes >= limit)).any():
+        raise ValueError(f"Codes must have at most {width} bits")
+    lanes = 32 // width
+    padded = np.zeros(-(-len(codes) // lanes) * lanes, dtype=f"<i{width // 8}")
+    padded[:len(codes)] = codes
+    return padded.view("<u4")
+
+
+def unpack(words: Words, count: int, width: int) -> Integers:
+    """First ``count`` codes of words."""
+    _check_width(width)
+    return np.asarray(words, "<u4").view(f"<i{width // 8}")[:count].astype(np.int64)
+
+
+def packet_checksum(words: Words, width: int) -> int:
+    """Checksum of words of codes: the sum of the codes plus twice the sum of their prefix sums, modulo 2**32.
+
+    Codes are signed integers, and those of infinities and NaNs count like all others. Code i of n, from zero, has the
+    weight 1 + 2 * (n - i), where n includes unused codes of the last word. As weights are odd, each bit of the words
+    changes the checksum. The checksum of a sum is the sum of the checksums if no element is infinite or NaN.
+    """
+    total, prefixes = checksum(unpack(words, len(words) * 32 // width, width))
+    return (total + 2 * prefixes) % 2 ** 32
+
+
+def exponent_words(count: int) -> int:
+    """Number of words of the exponent fields of ``count`` elements."""
+    return -(-count // (_FIELDS * GROUP))
+
+
+def pack_fields(fields: Integers) -> Words:
+    """Words of the exponent fields of groups."""
+    padded = np.zeros(-(-len(fields) // _FIELDS) * _FIELDS, np.uint8)
+    padded[:len(fields)] = fields
+    return padded.view("<u4")
+
+
+def unpack_fields(words: Words, count: int) -> Integers:
+    """First ``count`` exponent fields of words."""
+    return np.asarray(words, "<u4").view(np.uint8)[:count].astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rounds:
+    """Payloads of the packets of one block.
+
+    Parameters
+    ----------
+    width : int
+    segments : list of PartialSums
+        Sums of each segment, in the order of the block's nodes.
+    gathered : list of array
+        Words that the all-gather sends for each segment; none for a REDUCE_SCATTER.
+    """
+
+    width: int
+    segments: list[PartialSums]
+    gathered: list[Words]
+
+    def _prefix(self, number: int, hop: int) -> Words:
+        fields = self.segments[number].fields[hop] if number < len(self.segments) else np.zeros(0, np.int64)
+        return pack_fields(fields)
+
+    def scatter(self, number: int, hop: int) -> tuple[int, Words]:
+        """Elements and payload of the packet with the sums of the first ``hop`` + 1 nodes."""
+        prefix, segment = self._prefix(number, hop), number - AHEAD[SCATTER]
+        if segment < 0:
+            return 0, prefix
+        codes = codes_of(self.segments[segment].sums[hop], self.width)
+        words = pack(codes, self.width)
+        check = [packet_checksum(words, self.width)] if len(words) else []
+        return len(codes), np.concatenate([prefix, words, np.array(check, np.uint32)])
+
+    def gather(self, number: int) -> tuple[int, Words]:
+        """Elements and payload of the packets of the all-gather, which are the same at each hop."""
+        prefix, segment = self._prefix(number, -1), number - AHEAD[GATHER]
+        if segment < 0 or not self.gathered:
+            return 0, prefix
+        return len(self.segments[segment].sums[0].integers), np.concatenate([prefix, self.gathered[segment]])
+
+
+def collective_packets(gradients: Bits, *, width: int, operation: str, segment: int = 256, block_offset: int = 0,
+                       gathered: Bits | None = None, weight_codec: Codec = CODECS[RAW]) -> list[list[SumPacket]]:
+    """Packets of a collective that each rank sends, in order.
+
+    Parameters
+    ----------
+    gradients : array of shape (nodes, length)
+        Elements of each rank.
+    width : int
+        Number of bits of a code.
+    operation : str
+        One of :data:`OPERATIONS`.
+    segment, block_offset : int
+        See :func:`sim.golden.ring.segment_indices`.
+    gathered : array of shape (length,)
+        Weights after a FUSED_UPDATE, before the codec; None for other operations.
+    weight_codec : Codec
+    """
+    _check_width(width)
+    if operation not in OPERATIONS:
+        raise ValueError(f"Operation must be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}, not {operation!r}")
+    if (gathered is None) is (operation == "FUSED_UPDATE"):
+        raise ValueError("Gathered weights must be there for a FUSED_UPDATE, and for no other operation")
+    nodes, length = gradients.shape
+    blocks = []
+    for block, segments in enumerate(segment_indices(length, nodes, segment, block_offset=block_offset)):
+        addends = np.roll(canonical(gradients), -block, axis=0)  # the first one is that of rank ``block``
+        sums = [partial_sums(addends[:, index], width=width) for index in segments]
+        words = []
+        if gathered is not None:
+            words = [weight_codec.encode(gathered[index]) for index in segments]
+        elif operation == "ALL_REDUCE":
+            words = [pack(codes_of(part.sums[-1], width), width) for part in sums]
+        blocks.append(_Rounds(width=width, segments=sums, gathered=words))
+    packets = order(len(blocks[0].segments), nodes - 1)
+    return [[_packet(blocks, rank, *packet) for packet in packets] for rank in range(nodes)]
+
+
+def _packet(blocks: list[_Rounds], rank: int, phase: str, number: int, hop: int) -> SumPacket:
+    """Packet that a rank sends in a round, at a hop of a phase."""
+    segment = number - AHEAD[phase]
+    if phase == SCATTER:
+        block = (rank - hop) % len(blocks)
+        return SumPacket(phase, segment, block, *blocks[block].scatter(number, hop))
+    block = (rank + 1 - hop) % len(blocks)
+    return SumPacket(phase, segment, block, *blocks[block].gather(number))

@@ -1,0 +1,441 @@
+# amaranth: UnusedElaboratable=no
+"""Tests of the adder of integers with checksums: hdl/features/reproducible/integer_adder.py."""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from amaranth.hdl import Const, Mux
+
+from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
+from hdl.features.reproducible.layout import integers_layout
+from hdl.streams.stream import word_layout
+from sim.golden.features.reproducible.packet import addend_of, codes_of, pack, packet_checksum, unpack
+from sim.golden.features.reproducible.sums import Addend, partial_sums
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import pack as rows_of
+from tests.refusals import refused_values
+from tests.traces import taken
+
+WIDTHS = (16, 32)
+LONGEST = 512
+#: Flags of an element: finite, +infinity, -infinity, NaN.
+FLAGS = (0, 1, 2, 3)
+PORTS = ("a", "b", "kind", "sent", "total")
+#: Upper half of an integer that the faulty adder adds incorrectly; the lower half is the number of the wrong bit.
+MARK = 0x2D
+
+
+class FaultyAdder(IntegerAdder):
+    """Adder that inverts one bit of some sums."""
+
+    def _add(self, own, received):
+        half, bits = self._width // 2, (self._width - 1).bit_length()
+        return super()._add(own, received) ^ Mux(own[half:] == MARK, Const(1, self._width) << own[:bits], 0)
+
+
+@functools.cache
+def adder(width, kind):
+    return Unit(kind(width=width))
+
+
+def elements_in(words, width):
+    """Number of integers in ``words`` words."""
+    return words * 32 // width
+
+
+def flagged(integers, flags):
+    """Addend with the given flags; integers of special elements are zero."""
+    flags = np.asarray(flags)
+    return Addend(np.where(flags, 0, integers), flags & 1 != 0, flags & 2 != 0)
+
+
+def flags_of(addend):
+    return addend.positive + 2 * addend.negative
+
+
+def sealed(addend, width):
+    """Words of a packet on the ring: codes and their checksum."""
+    words = pack(codes_of(addend, width), width)
+    return np.append(words, np.uint32(packet_checksum(words, width)))
+
+
+def weighted(integers):
+    """Sum of integers with the weights of a checksum."""
+    return int((integers * (1 + 2 * np.arange(len(integers), 0, -1))).sum()) % 2 ** 32
+
+
+@dataclasses.dataclass
+class Packet:
+    """Own integers, and the words of the packet from the ring or None."""
+
+    width: int
+    own: Addend
+    received: np.ndarray | None = None
+    final: bool = False
+    faults: np.ndarray | int = 0  # wrong bits of sums
+
+    @property
+    def words(self):
+        return len(self.own.integers) * self.width // 32
+
+    def _parts(self):
+        count = len(self.own.integers)
+        if self.received is None:
+            return flagged(np.zeros(count, np.int64), np.zeros(count, np.uint8)), 0
+        return addend_of(unpack(self.received[:-1], count, self.width), self.width), int(self.received[-1])
+
+    @property
+    def total(self):
+        """Sum, in which an integer that is too large wraps."""
+        total = self.own + self._parts()[0]
+        limit = 1 << self.width - 1
+        wrapped = ((total.integers + limit) % (2 * limit) ^ self.faults) - limit
+        return flagged(wrapped, flags_of(total))
+
+    @property
+    def check(self):
+        """Expected checksum of the sum: the received one and that of the changes."""
+        received, check = self._parts()
+        difference = codes_of(self.own + received, self.width) - codes_of(received, self.width)
+        changes = np.where(flags_of(self.own + received), difference, self.own.integers)
+        return (check + weighted(changes)) % 2 ** 32
+
+    @property
+    def received_wrong(self):
+        received, check = self._parts()
+        return weighted(codes_of(received, self.width)) != check
+
+    @property
+    def added_wrong(self):
+        return weighted(codes_of(self.total, self.width)) != self.check
+
+
+def random_flags(generator, count, rate):
+    return np.where(generator.random(count) < rate, generator.integers(1, 4, count), 0)
+
+
+def random_integers(generator, count, limit):
+    """Integers with magnitudes of at most ``limit``, some of them extreme or small."""
+    integers = generator.integers(-limit, limit, count, endpoint=True)
+    few = generator.choice([-limit, limit, 1 - limit, limit - 1, 0, 1, -1], count)
+    return np.where(generator.random(count) < generator.choice([0, 0.3, 1]), few, integers)
+
+
+def random_packet(generator, width, words, *, paired, final, rate=0.1):
+    count = elements_in(words, width)
+    limit = 2 ** (width - 1) - 1  # a sum of several addends is smaller, so that it differs from the codes
+    if not paired:
+        own = random_integers(generator, count, limit - (not final))
+        return Packet(width, flagged(own, random_flags(generator, count, rate)), None, final)
+    received = random_integers(generator, count, limit - 1)
+    total = random_integers(generator, count, limit - 1)
+    own = np.clip(total - received, -limit, limit)
+    if generator.random() < 0.2:  # all sums of a checksum wrap
+        received, own = np.full(count, limit // 2), np.full(count, limit // 3)
+    received = flagged(received, random_flags(generator, count, rate))
+    own = flagged(own, random_flags(generator, count, rate))
+    return Packet(width, own, sealed(received, width), final)
+
+
+def random_packets(seed, width, count=30):
+    generator = np.random.default_rng(seed)
+    words = [LONGEST * width // 32, 1, 1, 2, 3, *generator.integers(1, 40, count - 5).tolist()]
+    return [random_packet(generator, width, size, paired=generator.random() < 0.7, final=generator.random() < 0.5,
+                          rate=generator.choice([0, 0.1, 0.8])) for size in generator.permutation(words).tolist()]
+
+
+def beats(packets, generator):
+    """Rows of the inputs. The field ``last`` of words from the ring is random."""
+    width = packets[0].width
+    lanes = 32 // width
+    received = [packet.received for packet in packets if packet.received is not None]
+    received = np.concatenate([np.zeros(0, np.uint32), *received])
+    return {
+        "a": rows_of(integers_layout(width), {
+            "data": np.concatenate([pack(packet.own.integers, width) for packet in packets]),
+            "special": np.concatenate([flags_of(packet.own) for packet in packets]).reshape(-1, lanes),
+            "last": np.concatenate([np.arange(packet.words) == packet.words - 1 for packet in packets])}),
+        "b": rows_of(word_layout(), {"data": received, "last": generator.integers(0, 2, len(received))}),
+        "kind": rows_of(kind_layout(), {"paired": [packet.received is not None for packet in packets],
+                                        "final": [packet.final for packet in packets]})}
+
+
+def expected_sent(packets):
+    """Words and their ``last`` of all packets that are sent."""
+    payloads = [np.append(pack(codes_of(packet.total, packet.width), packet.width), np.uint32(packet.check))
+                for packet in packets if not packet.final]
+    return (np.concatenate([np.zeros(0, np.uint32), *payloads]).tolist(),
+            [place == len(payload) - 1 for payload in payloads for place in range(len(payload))])
+
+
+def expected_total(packets):
+    """Words, flags and ``last`` of final packets, up to the last but one word of the first wrong packet."""
+    words, flags, last = [], [], []
+    for packet in packets:
+        if packet.final:
+            words += pack(packet.total.integers, packet.width).tolist()
+            flags += flags_of(packet.total).reshape(packet.words, -1).tolist()
+            last += [place == packet.words - 1 for place in range(packet.words)]
+            if packet.received_wrong or packet.added_wrong:
+                return words[:-1], flags[:-1], last[:-1]
+    return words, flags, last
+
+
+def run(packets, kinds=None, *, seed=1, kind=IntegerAdder):
+    """Run the unit on all packets, check all of its outputs, and return the trace."""
+    width = packets[0].width
+    unit = adder(width, kind)
+    unit.reset()
+    generator = np.random.default_rng(seed)
+    kinds = dict(zip(PORTS, kinds or ["none"] * len(PORTS), strict=True))
+    slots = sum(packet.words + 1 for packet in packets)
+    slow = 120 if "freeze" in kinds.values() else 12
+    cycles = 50 + slots if set(kinds.values()) == {"none"} else 500 + slow * slots
+    stalls = {name: stall_array(stall, cycles, seed=seed + number)
+              for number, (name, stall) in enumerate(kinds.items())}
+    sources = {name: Feed(rows, stalls[name]) for name, rows in beats(packets, generator).items()}
+    trace = unit.lockstep(sources=sources, sinks={name: stalls[name] for name in ("sent", "total")}, seed=seed)
+    note = f"{width=}, {kinds=}, {seed=}"
+    payload = taken(trace, "sent", word_layout())[1]
+    assert (payload["data"].tolist(), payload["last"].astype(bool).tolist()) == expected_sent(packets), note
+    payload = taken(trace, "total", integers_layout(width))[1]
+    words, flags, last = expected_total(packets)
+    assert payload["data"].tolist() == words, note
+    assert payload["special"].reshape(-1, 32 // width).tolist() == flags, note
+    assert payload["last"].tolist() == last, note
+    assert len(taken(trace, "kind", kind_layout())[0]) == len(packets), note
+    for name in ("received_wrong", "added_wrong"):
+        assert np.count_nonzero(trace[name]) == sum(getattr(packet, name) for packet in packets), f"{name}, {note}"
+    for name in ("sent", "total"):  # an offer stays until it is taken
+        held = np.flatnonzero((trace[f"{name}__valid"] & ~trace[f"{name}__ready"] & 1)[:-1])
+        assert trace[f"{name}__valid"][held + 1].all(), note
+        np.testing.assert_array_equal(trace[f"{name}__payload"][held + 1], trace[f"{name}__payload"][held], note)
+    return trace
+
+
+test_widths = refused_values(IntegerAdder, {}, "width", [0, 8, 31, 64, "16", None], "Integer width must be 16 or 32")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("final", [False, True])
+def test_special_elements(width, final):
+    """Each pair of finite numbers, infinities and NaN, at each position of a word and of a packet."""
+    for words in (1, 2, 3):
+        count = elements_in(words, width)
+        packets = []
+        for place, own, received in itertools.product(range(count), FLAGS, FLAGS):
+            addends = []
+            for sign, flag in ((1, own), (-1, received)):
+                flags = np.zeros(count, np.uint8)
+                flags[place] = flag
+                addends.append(flagged(sign * (1000 + np.arange(count)), flags))
+            packets += [Packet(width, addends[0], sealed(addends[1], width), final),
+                        Packet(width, addends[0], None, final)]
+        assert not any(packet.received_wrong or packet.added_wrong for packet in packets)
+        run(packets)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_extreme_integers(width):
+    """Sums at the limits; checksums of the longest packets wrap in each direction."""
+    limit = 2 ** (width - 1) - 2
+    packets = []
+    for size, sign, final in itertools.product((1, 2, LONGEST * width // 32), (1, -1), (False, True)):
+        count = elements_in(size, width)
+        nothing = np.zeros(count, np.uint8)
+        for own, received in ((limit, 0), (0, limit), (limit // 2, limit - limit // 2), (limit, -limit), (-1, 1)):
+            packets.append(Packet(width, flagged(np.full(count, sign * own), nothing),
+                                  sealed(flagged(np.full(count, sign * received), nothing), width), final))
+        # The only addend of a sum may be equal to a code.
+        packets.append(Packet(width, flagged(np.full(count, sign * (limit + final)), nothing), None, final))
+    prefixes = [packet.total.integers.cumsum().sum() for packet in packets]
+    assert min(prefixes) < -2 ** 32 < 2 ** 32 < max(prefixes)
+    run(packets)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("sink", STALLS)
+def test_random_packets(width, sink):
+    """Packets of all kinds, with stalls of every port."""
+    number = STALLS.index(sink)
+    for turn in range(4):
+        seed = 100 * number + turn
+        others = [STALLS[(number + turn * step) % len(STALLS)] for step in range(1, 5)]
+        run(random_packets(seed, width), [*others[:3], sink, others[3]], seed=seed)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_order_of_kinds(width):
+    """Short packets of each kind after each other kind, without a stall and with stalls of one port."""
+    generator = np.random.default_rng(3)
+    kinds = list(itertools.product((False, True), repeat=2))
+    for sizes in ((1, 1), (1, 2), (3, 1)):
+        packets = [random_packet(generator, width, size, paired=paired, final=final)
+                   for pair in itertools.product(kinds, kinds)
+                   for size, (paired, final) in zip(sizes, pair, strict=True)]
+        run(packets)
+        for port in range(len(PORTS)):
+            run(packets, ["geometric" if port == number else "none" for number in range(len(PORTS))], seed=port)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_ring(width):
+    """From node to node, packets are those of the golden model, and so is the complete sum."""
+    generator = np.random.default_rng(4)
+    nodes, count = 5, 256
+    addends = generator.standard_normal((nodes, count), np.float32).view(np.uint32)
+    special = generator.random((nodes, count)) < 0.02
+    addends[special] = generator.choice([0x7F800000, 0xFF800000, 0x7FC00000], np.count_nonzero(special))
+    sums = partial_sums(addends, width=width).sums
+    received = None
+    for node, addend in enumerate(addends):
+        own = partial_sums(np.stack([addend, *np.delete(addends, node, axis=0)]), width=width).sums[0]
+        packet = Packet(width, own, received, final=node == nodes - 1)
+        trace = run([packet])
+        if not packet.final:
+            received = taken(trace, "sent", word_layout())[1]["data"]
+            np.testing.assert_array_equal(received, sealed(sums[node], width))
+    total = taken(trace, "total", integers_layout(width))[1]
+    expected = addend_of(codes_of(sums[-1], width), width)
+    np.testing.assert_array_equal(unpack(total["data"], count, width), expected.integers)
+    np.testing.assert_array_equal(total["special"].ravel(), flags_of(expected))
+
+
+def flips(packet):
+    """Copies of a packet, each with one wrong bit in a received word."""
+    for word, bit in itertools.product(range(len(packet.received)), range(32)):
+        received = packet.received.copy()
+        received[word] ^= np.uint32(1 << bit)
+        yield dataclasses.replace(packet, received=received)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrong_bits_of_received_packets(width):
+    """Each wrong bit is reported, and so are words that are exchanged if the checksum shows it."""
+    for seed, words in enumerate((1, 2, 7)):
+        generator = np.random.default_rng(seed)
+        packet = random_packet(generator, width, words, paired=True, final=False, rate=0.2)
+        copies = list(flips(packet))
+        assert all(copy.received_wrong for copy in copies)
+        for word in range(words - 1):
+            received = packet.received.copy()
+            received[[word, word + 1]] = received[[word + 1, word]]
+            copies.append(dataclasses.replace(packet, received=received))
+        # A correct final packet after each wrong one, which does not stop it. Stalls do not repeat pulses.
+        correct = dataclasses.replace(packet, final=True)
+        both = [part for copy in copies for part in (copy, correct)]
+        for sink in ("alternating", "geometric"):
+            run(both, ["none"] * 3 + [sink] * 2, seed=seed)
+        trace = run(both, seed=seed)
+        # Pulses come at the end of their packets.
+        ends = taken(trace, "kind", kind_layout())[0][::2]
+        for name in ("received_wrong", "added_wrong"):
+            assert np.flatnonzero(trace[name]).tolist() == [
+                end + IntegerAdder(width=width).latency
+                for end, copy in zip(ends, copies, strict=True) if getattr(copy, name)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_final_packet_with_a_wrong_bit_never_ends(width):
+    """After the first wrong packet, nothing comes out of ``total``, and ``sent`` continues."""
+    generator = np.random.default_rng(1)
+    packet = random_packet(generator, width, 2, paired=True, final=True, rate=0)
+    following = [random_packet(generator, width, words, paired=paired, final=final)
+                 for words, paired, final in ((1, True, True), (3, False, True), (2, True, False), (1, True, True))]
+    before = random_packet(generator, width, 3, paired=True, final=True)
+    for number, copy in enumerate(flips(packet)):
+        assert copy.received_wrong
+        assert copy.added_wrong
+        stalls = None if number % 2 else ["geometric"] * len(PORTS)
+        trace = run([before, copy, *following], stalls, seed=number)
+        assert np.count_nonzero(taken(trace, "total", integers_layout(width))[1]["last"]) == 1
+    run([before, packet, *following])  # reset restores the output
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_only_one_check_fails(width):
+    """A fault of the adder corrects the sum of a wrong received integer."""
+    count = elements_in(1, width)
+    bit, flags = 3, np.zeros(count, np.uint8)
+    own = np.full(count, MARK << width // 2 | bit)
+    received = sealed(flagged(np.full(count, 1 << 9), flags), width)
+    received[0] ^= np.uint32(1 << bit)
+    faults = np.where(np.arange(count) == 0, 1 << bit, 0)
+    own[1:] = 0
+    corrected = Packet(width, flagged(own, flags), received, True, faults)
+    assert corrected.received_wrong
+    assert not corrected.added_wrong
+    run([corrected], kind=FaultyAdder)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_faults_of_the_adder(width):
+    """A wrong bit of a sum is reported by the node that has added, and by the next node as a wrong packet."""
+    generator = np.random.default_rng(5)
+    count = elements_in(3, width)
+    packets = []
+    for place, bit in itertools.product(range(count), range(width)):
+        limit = 2 ** (width - 2) - 1
+        own = random_integers(generator, count, limit)
+        own[own >> width // 2 == MARK] = 0
+        own[place] = MARK << width // 2 | bit
+        faults = np.zeros(count, np.int64)
+        faults[place] = 1 << bit
+        flags = np.zeros(count, np.uint8)
+        received = sealed(flagged(random_integers(generator, count, limit), flags), width)
+        packet = Packet(width, flagged(own, flags), received, False, faults)
+        final = dataclasses.replace(packet, final=True)
+        for each in (packet, final):
+            assert each.added_wrong
+            assert not each.received_wrong
+        run([final], kind=FaultyAdder)
+        own[place] = 0
+        packets += [packet, Packet(width, flagged(own, flags), received)]
+    trace = run(packets, kind=FaultyAdder)
+    ends = taken(trace, "kind", kind_layout())[0][::2]
+    assert np.flatnonzero(trace["added_wrong"]).tolist() == (ends + IntegerAdder(width=width).latency).tolist()
+    sent = taken(trace, "sent", word_layout())[1]["data"].reshape(len(packets), -1)
+    following = [Packet(width, packet.own, words) for packet, words in zip(packets, sent, strict=True)]
+    assert [packet.received_wrong for packet in following] == [True, False] * len(ends)
+    run(following)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rate_and_latency(width):
+    """A packet of n words takes n + 1 cycles, and its sums leave at the same rate."""
+    generator = np.random.default_rng(6)
+    latency = IntegerAdder(width=width).latency
+    sizes = [1, 2, 1, 9, LONGEST * width // 32, 3]
+    for final, paired in itertools.product((False, True), repeat=2):
+        trace = run([random_packet(generator, width, size, paired=paired, final=final) for size in sizes])
+        start = taken(trace, "a", integers_layout(width))[0][0]
+        ends = start + np.cumsum(np.array(sizes) + 1) - 1
+        assert taken(trace, "kind", kind_layout())[0].tolist() == ends.tolist()
+        slots = np.arange(start, ends[-1] + 1)
+        if paired:
+            assert taken(trace, "b", word_layout())[0].tolist() == slots.tolist()
+        if final:
+            # The cycle before the end brings no sum, and the last sum comes with the end.
+            words = np.setdiff1d(slots, ends - 1)
+            assert taken(trace, "total", integers_layout(width))[0].tolist() == (words + latency).tolist()
+        else:
+            assert taken(trace, "sent", word_layout())[0].tolist() == (slots + latency).tolist()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 40])
+def test_reset(width, cut):
+    """A reset in a packet discards everything, including parts of checksums."""
+    generator = np.random.default_rng(cut)
+    packets = [random_packet(generator, width, size, paired=True, final=final, rate=0.3)
+               for size, final in ((3, cut % 2 == 0), (1, cut % 2 == 1), (30, cut % 4 < 2))]
+    packets[0].received[0] ^= np.uint32(4)
+    unit = adder(width, IntegerAdder)
+    unit.reset()
+    unit.lockstep(sources={name: Feed(rows) for name, rows in beats(packets, generator).items()},
+                  sinks={"sent": cut % 3 != 0, "total": cut % 3 != 0}, cycles=cut)
+    run(random_packets(cut, width, 6), seed=cut)
