@@ -22,13 +22,14 @@ class Level(enum.StrEnum):
     """The number of nodes that the same microbatches are distributed among does not matter."""
 
 
-def levels_of_ring(gradients: str, *, cut: bool = True) -> list[Level]:
-    """Levels of sums on a ring in a gradient format; ``cut`` is whether they have :data:`ANY_CUT`.
+def levels_of_ring(gradients: str, *, cut: bool = True, grid: bool = False) -> list[Level]:
+    """Levels of sums on a ring, or in two steps on a ``grid``, in a gradient format; ``cut`` is whether they have
+    :data:`ANY_CUT`.
 
-    Sums of integers are rounded once, all other sums after each addition in ring order.
+    Sums of integers are rounded once on each ring, all other sums after each addition in ring order.
     """
     return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
-            *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else [])]
+            *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed and not grid else [])]
 
 
 def described_levels(levels: list[Level]) -> str:

@@ -121,7 +121,8 @@ class Launched(NamedTuple):
 def _ranks(script: Sequence[str], options: Options, address: Path,
            *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Start the processes of all ranks, which end no later than the block."""
-    keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
+    codec = GRADIENT_CODECS[options.gradients]
+    keeps = options.density is not None or not (codec.exact or codec.agreed)
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with socket.create_server(("127.0.0.1", 0)) as store:

@@ -32,7 +32,8 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
     without weights; the levels apply to the run's sums."""
-    levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE)
+    levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE,
+                            grid=spec.value("ring.topology") is not None)
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}
 
 
