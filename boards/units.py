@@ -127,17 +127,19 @@ def gradient_codec(*, codec, lanes):
 
 def integer_sum(*, width, lanes):
     """Units of a node that sums integers: for exponents, integers and their sums, and complete sums."""
-    from hdl.features.reproducible import exponents, prefix, rows
+    from hdl.features.reproducible import exponents, field_hash, prefix, rows
     from hdl.features.reproducible.integer_adder import IntegerAdder
+    from hdl.features.reproducible.layout import integers_layout
     from hdl.features.reproducible.quantizer import Quantizer
     from hdl.features.reproducible.rounder import Rounder
     slices = {"lanes": lanes, "slice_lanes": 32 // width}
     return Together(
         scan=exponents.ExponentScan(lanes=lanes), maximum=exponents.FieldMaximum(),
         cutter=prefix.PrefixCutter(), joiner=prefix.PrefixJoiner(), summed_fields=exponents.FieldReader(),
-        rounded_fields=exponents.FieldReader(), narrower=rows.RowNarrower(**slices),
-        widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width), adder=IntegerAdder(width=width),
-        rounder=Rounder(width=width))
+        rounded_fields=exponents.FieldReader(), field_hash=field_hash.FieldHash(depth=8),
+        own_hash=field_hash.FieldHash(depth=2), gate=field_hash.HashGate(shape=integers_layout(width)),
+        narrower=rows.RowNarrower(**slices), widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width),
+        adder=IntegerAdder(width=width), rounder=Rounder(width=width))
 
 
 def control_hub():

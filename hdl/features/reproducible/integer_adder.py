@@ -1,9 +1,10 @@
 """Adder of packets of integers, which checks the checksums of packets from the ring and updates them.
 
-The checksum of a packet is a word: the sum of its integers, plus twice the sum of their prefix sums, modulo 2**32.
-Integer i of n, from zero, thus has the weight 1 + 2 * (n - i). Weights are odd, so every wrong bit changes the
-checksum; so do two integers that are exchanged, unless their difference times their distance is a multiple of 2**31.
-An infinity or a NaN counts as its code. All integers of the last word count, including unused ones.
+The checksum of a packet is a word: the sum of its integers, plus twice the sum of their prefix sums, plus the hash of
+the exponents with which they were formed (:mod:`hdl.features.reproducible.field_hash`), modulo 2**32. Integer i of n,
+from zero, thus has the weight 1 + 2 * (n - i). Weights are odd, so every wrong bit changes the checksum; so do two
+integers that are exchanged, unless their difference times their distance is a multiple of 2**31. An infinity or a NaN
+counts as its code. All integers of the last word count, including unused ones.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.features.reproducible.field_hash import HASH
 from hdl.features.reproducible.layout import check_width, integers_layout, integers_of
 from hdl.streams.delay import DelayLine
 from hdl.streams.stream import SkidBuffer, word_layout
@@ -63,22 +65,27 @@ class IntegerAdder(wiring.Component):
 
     The checksum sent is that of the packet from the ring, plus that of this node's changes: its own integers, and for
     elements that are infinite or NaN the difference of the codes. Changes are computed from ``a`` and ``b``, by
-    adders of their own, so that a fault in an adder of integers makes packet and checksum disagree.
+    adders of their own, so that a fault in an adder of integers makes packet and checksum disagree. The first node of
+    a packet adds its hash to the checksum, and later nodes compare the hash with their own ones.
 
     Each packet is checked twice: as it was received, and after the addition. Both checks end in the same cycle. If
     only ``added_wrong`` pulses, this node has a fault. If ``received_wrong`` pulses, the fault is in an earlier node
-    or between them, and ``added_wrong`` usually pulses with it. Packets of ``sent`` do not wait for checks: a wrong
-    sum is sent with a checksum that does not match, and ``received_wrong`` pulses in the next node.
+    or between them, or this node's exponents are wrong, and ``added_wrong`` usually pulses with it. Packets of
+    ``sent`` do not wait for checks: a wrong sum is sent with a checksum that does not match, and ``received_wrong``
+    pulses in the next node. For this, a packet that was wrong when it was received gets the checksum 0. Otherwise,
+    the checksum would match for the next node if only the hash of this node is wrong.
 
     The last word of a final packet is offered only after both checks. If one of them fails, it is never offered, and
     ``total`` remains silent until reset, since further words would continue this packet. Nothing else stops.
 
     Words at ``a`` and ``b`` are taken together, one per cycle, and the checksum takes one more cycle, even without
-    ``b``. There are no other bubbles. Without stalls, a sum is offered :attr:`latency` cycles after its word was
-    taken. The last sum of a final packet and all pulses come :attr:`latency` cycles after the packet's last cycle. An
-    output that stalls stops the unit, but all sums of earlier packets have then been offered.
-    ``a.ready`` depends combinationally on ``kind`` and ``b.valid``, ``b.ready`` on ``kind`` and ``a.valid``, and
-    ``kind.ready`` on ``kind`` and ``b.valid``. Outputs depend only on registers.
+    ``b``, in which the hash is taken. There are no other bubbles. Without stalls, a sum is offered :attr:`latency`
+    cycles after its word was taken. The last sum of a final packet and all pulses come :attr:`latency` cycles after
+    the packet's last cycle. An output that stalls stops the unit, but all sums of earlier packets have then been
+    offered.
+    ``a.ready`` depends combinationally on ``kind`` and ``b.valid``, ``b.ready`` on ``kind``, ``a.valid`` and
+    ``hash.valid``, ``kind.ready`` on ``kind``, ``b.valid`` and ``hash.valid``, and ``hash.ready`` on ``kind`` and
+    ``b.valid``. Outputs depend only on registers.
 
     Parameters
     ----------
@@ -94,14 +101,16 @@ class IntegerAdder(wiring.Component):
     kind : In(stream of kind_layout())
         One per packet. It must be offered for the packet to begin, and is taken in the packet's last cycle, together
         with the checksum.
+    hash : In(stream of 32 bits)
+        Hash of the exponents of the node's own integers, one per packet. The packet's last cycle waits for it.
     sent : Out(stream of word_layout())
     total : Out(stream of integers_layout(width))
     checked : Out(1)
         Pulse: the checks of a packet have ended; one for each packet, in the same cycle as the other pulses.
     received_wrong : Out(1)
-        Pulse: a packet from the ring did not match its checksum.
+        Pulse: a packet from the ring and the hash did not match its checksum.
     added_wrong : Out(1)
-        Pulse: the sums of a packet did not match the received checksum and that of this node's changes.
+        Pulse: the sums of a packet and the hash did not match the received checksum and that of this node's changes.
     """
 
     def __init__(self, *, width):
@@ -111,8 +120,8 @@ class IntegerAdder(wiring.Component):
         integers = stream.Signature(integers_layout(width))
         super().__init__({
             "a": In(integers), "b": In(words), "kind": In(stream.Signature(kind_layout())),
-            "sent": Out(words), "total": Out(integers),
-            "checked": Out(1), "received_wrong": Out(1), "added_wrong": Out(1),
+            "hash": In(stream.Signature(HASH)), "sent": Out(words), "total": Out(integers), "checked": Out(1),
+            "received_wrong": Out(1), "added_wrong": Out(1),
         })
 
     @property
@@ -138,27 +147,32 @@ class IntegerAdder(wiring.Component):
         # The number of a stage is its distance from the inputs, in cycles.
         slots = self._slots(m, step, 4 + span)
         own, removed, received, marks = self._enter(m, step)  # stage 1
+        begun, offset = self._begin(m, step)  # stage 1
 
-        # Check of the packet from the ring.
+        # Check of the packet from the ring. If there is none, its checksum is the hash.
         check = self._checksum(m, step, "received", _elements(received), slots[1:])
-        check_word = _delayed(m, step, received.as_value(), span, "received_words")  # stage 1 + span
-        received_differs = _register(m, step, (check ^ check_word).any(), "received_unequal")
-        received_differs = _delayed(m, step, received_differs, 2, "received_differs")  # stage 4 + span
+        without = _register(m, step, (begun - offset)[:HASH], "without")  # stage 2
+        without = _delayed(m, step, without, span - 1, "without_hash")  # stage 1 + span
+        received_unequal = _register(m, step, (check ^ without).any(), "received_unequal")
+        received_unequal = _register(m, step, received_unequal, "spoiled")  # stage 3 + span
+        received_differs = _register(m, step, received_unequal, "received_differs")  # stage 4 + span
 
-        # Checksum of the sum: that of the packet from the ring plus that of the changes.
+        # Checksum of the sum: that of the packet from the ring plus that of the changes, without and with the hash.
         changes = [_register(m, step, self._change(own[lane], removed[lane], marks.special[lane]), f"change_{lane}")
                    for lane in range(self._lanes)]  # stage 2
         check = self._checksum(m, step, "changed", changes, slots[2:])
-        check_word = _register(m, step, check_word, "received_check")  # stage 2 + span
-        expected = _register(m, step, (check + check_word)[:32], "expected")  # stage 3 + span
+        without = _register(m, step, without, "received_check")  # stage 2 + span
+        expected = _register(m, step, (check + without)[:32], "expected")  # stage 3 + span
+        begun = _delayed(m, step, begun, span + 1, "begun_checks")  # stage 2 + span
+        seal = _register(m, step, (check + begun)[:32], "seal")  # stage 3 + span
 
         # Sums, and their check.
         sums, marks = self._sums(m, step, own, received, marks)  # stage 3
         check = self._checksum(m, step, "added", _elements(sums), slots[3:])
         added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # stage 4 + span
-        self._leave(m, step, slots[3 + span:], sums=_delayed(m, step, sums, span, "sums"), expected=expected,
-                    marks=_delayed(m, step, marks, span, "marks"), stored=output.i,
-                    differs=Cat(received_differs, added_differs))
+        self._leave(m, step, slots[3 + span:], sums=_delayed(m, step, sums, span, "sums"),
+                    seal=Mux(received_unequal, 0, seal), marks=_delayed(m, step, marks, span, "marks"),
+                    stored=output.i, differs=Cat(received_differs, added_differs))
         self._offer(m, output.o)
         return m
 
@@ -174,10 +188,11 @@ class IntegerAdder(wiring.Component):
         m.d.comb += [
             there.eq(self.kind.valid & (~paired | self.b.valid)),
             entry.integers.eq(there & self.a.valid & ~check),
-            entry.check.eq(there & check),
+            entry.check.eq(there & check & self.hash.valid),
             self.a.ready.eq(step & there & ~check),
-            self.b.ready.eq(step & self.kind.valid & paired & (self.a.valid | check)),
+            self.b.ready.eq(step & self.kind.valid & paired & Mux(check, self.hash.valid, self.a.valid)),
             self.kind.ready.eq(step & entry.check),
+            self.hash.ready.eq(step & there & check),
         ]
         with m.If(step & (entry.integers | entry.check)):
             m.d.sync += check.eq(entry.integers & self.a.payload.last)
@@ -215,6 +230,15 @@ class IntegerAdder(wiring.Component):
             with m.If(step & ~paired):
                 m.d.sync += received[lane].eq(0)
         return own, removed, received, marks
+
+    def _begin(self, m, step):
+        """Registers of the checksum to which that of this node's changes is added, and of the hash that it contains;
+        their values are those for the slot of a checksum.
+        """
+        begun = Signal(HASH, reset_less=True)
+        with m.If(step):
+            m.d.sync += begun.eq(Mux(self.kind.payload.paired, self.b.payload.data, self.hash.payload))
+        return begun, _register(m, step, self.hash.payload, "hash_1")
 
     def _change(self, own, removed, special):
         """Difference of integers or codes. The code of +infinity is 2**width - 1 more than that of NaN."""
@@ -274,7 +298,7 @@ class IntegerAdder(wiring.Component):
             m.d.sync += check.eq(0)
         return check
 
-    def _leave(self, m, step, slots, *, sums, expected, marks, stored, differs):
+    def _leave(self, m, step, slots, *, sums, seal, marks, stored, differs):
         """Hold each word in the last stage, and the last word of a final packet until both checks are done."""
         width, (slot, last_slot) = self._width, slots
         held = Signal(_output_layout(width), reset_less=True)
@@ -283,7 +307,7 @@ class IntegerAdder(wiring.Component):
         m.d.comb += load.eq(slot.integers | (~marks.final & slot.check))
         with m.If(step & load):
             m.d.sync += [
-                held.data.eq(Mux(slot.integers, sums, expected)),
+                held.data.eq(Mux(slot.integers, sums, seal)),
                 held.special.eq(marks.special),
                 held.last.eq(Mux(marks.final, marks.last, slot.check)),
                 held.final.eq(marks.final),

@@ -11,6 +11,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.features.reproducible.exponents import MAX_GROUPS, FieldReader
+from hdl.features.reproducible.field_hash import HASH, FieldHash, HashGate
 from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
 from hdl.features.reproducible.layout import codes_of, integers_layout, integers_of
 from hdl.features.reproducible.quantizer import Quantizer
@@ -83,6 +84,11 @@ def _place(record, setup):
     return {"segment": record.segment, "block": record.block}
 
 
+def _used_layout():
+    """Layout of what is kept of a complete sum until it is rounded: the hash of its exponents, and its place."""
+    return data.StructLayout({"hash": HASH, "place": _place_layout()})
+
+
 def _groups(record, setup):
     return groups_of(record.length)
 
@@ -136,6 +142,9 @@ class IntegerSum(Part):
     """Add local gradients to packets as integers, and round complete sums.
 
     All units work at the rate of the link: one word, of one or two integers, in a cycle.
+
+    Checksums of packets include a hash of the exponents (:mod:`hdl.features.reproducible.field_hash`), so they show
+    if nodes use different ones. The exponents with which a node rounds its own complete sums must have the same hash.
     """
 
     def __init__(self, *, config, description):
@@ -180,13 +189,29 @@ class IntegerSum(Part):
         connect_stream(m, self.fields_to, fields.route)
         connect_stream(m, self.agreed, fields.i)
         connect_stream(m, self.kind, adder.kind)
-        connect_stream(m, self._quantized(m, fields.o[FieldsTo.QUANTIZER]), adder.a)
+        # The quantizer and its reader hold the beats and fields of some packets, and the adder one packet.
+        m.submodules.field_hash = field_hash = FieldHash(depth=Quantizer.latency + 4)
+        connect_stream(m, fields.o[FieldsTo.QUANTIZER], field_hash.i)
+        connect_stream(m, field_hash.hash, adder.hash)
+        connect_stream(m, self._quantized(m, field_hash.o), adder.a)
         connect_stream(m, self.to_adder, to_add.i)
         connect_stream(m, to_add.o, adder.b)
         connect_stream(m, adder.sent, to_send.i)
         connect_stream(m, to_send.o, self.encoded)
         connect_stream(m, self.transit, self.forwarded)
-        rounded = self._rounded(m, self._complete(m, adder.total), fields)
+        # Complete sums in the adder: a packet takes at least two cycles.
+        m.submodules.used_hashes = used = Queue(shape=_used_layout(), depth=adder.latency)
+        # The last word of a complete sum is rounded only if its exponents have the same hash as in the adder.
+        m.submodules.gate = gate = HashGate(shape=integers_layout(width))
+        m.d.comb += [
+            used.i.valid.eq(taken(self.kind) & self.kind.payload.final),
+            used.i.payload.hash.eq(adder.hash.payload),
+            used.i.payload.place.eq(self.summed_place.payload),
+            gate.a.valid.eq(used.o.valid),
+            gate.a.payload.eq(used.o.payload.hash),
+            used.o.ready.eq(gate.a.ready),
+        ]
+        rounded = self._rounded(m, self._complete(m, adder.total, gate), fields, gate)
         with m.If(setup.fused):
             connect_stream(m, rounded, self.finished)
         with m.Else():
@@ -197,14 +222,16 @@ class IntegerSum(Part):
         m.d.comb += [
             pulses.encodes.eq(added & adder.a.payload.last),
             pulses.elements_encoded.eq(Mux(added, slices, 0)),
-            pulses.compressed_adds.eq(self.kind.valid & self.kind.ready & self.kind.payload.paired),
+            pulses.compressed_adds.eq(taken(self.kind) & self.kind.payload.paired),
             pulses.decodes.eq(taken(rounded) & rounded.payload.last),
             pulses.not_finite.eq(setup.sum & taken(rounded) & has_infinite(rounded.payload)),
-            pulses.wrong_sum.eq(adder.received_wrong | adder.added_wrong),
-            # The node in which the fault occurred: if a packet was wrong when it arrived, its sender.
-            pulses.wrong_sum_detail.eq(
-                Cat(places.o.payload, Mux(adder.received_wrong, setup.predecessor, setup.rank))),
-            self.summed_place.ready.eq(self.kind.valid & self.kind.ready),
+            pulses.wrong_sum.eq(adder.received_wrong | adder.added_wrong | gate.wrong),
+            # The node in which the fault occurred: if a packet was wrong when it arrived, its sender. If exponents of
+            # the two nodes differ, it may also be this node.
+            pulses.wrong_sum_detail.eq(Cat(
+                Mux(adder.received_wrong | adder.added_wrong, places.o.payload, used.o.payload.place),
+                Mux(adder.received_wrong, setup.predecessor, setup.rank))),
+            self.summed_place.ready.eq(taken(self.kind)),
             places.i.valid.eq(self.summed_place.ready),
             places.i.payload.eq(self.summed_place.payload),
             places.o.ready.eq(adder.checked),
@@ -230,8 +257,10 @@ class IntegerSum(Part):
         self._connect_read(m, reader, "gradients")
         return quantizer.o
 
-    def _complete(self, m, total):
-        """Send complete sums to the gather, and return all sums to round: the node's own ones and gathered ones."""
+    def _complete(self, m, total, gate):
+        """Send complete sums to the gather, and return all sums to round: the node's own ones, through the gate, and
+        gathered ones.
+        """
         config, width = self._config, self._width
         layout, words = integers_layout(width), config.segment * width // 32
         m.submodules.total_demux = totals = PacketDemux(outputs=len(TotalTo), shape=layout)
@@ -242,7 +271,8 @@ class IntegerSum(Part):
         connect_stream(m, self.total_to, totals.route)
         connect_stream(m, self.rounded_from, chosen.route)
         connect_stream(m, total, totals.i)
-        connect_stream(m, totals.o[TotalTo.ROUNDER], chosen.i[RoundedFrom.OWN])
+        connect_stream(m, totals.o[TotalTo.ROUNDER], gate.i)
+        connect_stream(m, gate.o, chosen.i[RoundedFrom.OWN])
         own = totals.o[TotalTo.KEPT]
         m.d.comb += [kept.i.valid.eq(own.valid), own.ready.eq(kept.i.ready), kept.i.payload.last.eq(own.payload.last),
                      kept.i.payload.data.eq(codes_of(own.payload, width))]
@@ -254,8 +284,8 @@ class IntegerSum(Part):
                      gathered.payload.eq(Cat(integers, flags, word.last))]
         return chosen.o
 
-    def _rounded(self, m, sums, fields):
-        """Round complete sums, and return rows."""
+    def _rounded(self, m, sums, fields, gate):
+        """Round complete sums, and return rows; the gate receives hashes of the exponents of the node's own ones."""
         config, slices = self._config, 32 // self._width
         words = -(-config.segment // (4 * GROUP))
         m.submodules.rounder = rounder = Rounder(width=self._width)
@@ -267,7 +297,14 @@ class IntegerSum(Part):
                                           ("gathered_fields", several, FieldsTo.GATHERED, RoundedFrom.GATHERED)):
             m.submodules[name] = queue = Queue(shape=word_layout(), depth=max(depth, 4), block=depth > 32)
             connect_stream(m, fields.o[sink], queue.i)
-            connect_stream(m, queue.o, chosen.i[source])
+            if source is RoundedFrom.OWN:
+                # Its reader holds the fields of two packets that have not been compared.
+                m.submodules.own_hash = own_hash = FieldHash(depth=2)
+                connect_stream(m, queue.o, own_hash.i)
+                connect_stream(m, own_hash.hash, gate.b)
+                connect_stream(m, own_hash.o, chosen.i[source])
+            else:
+                connect_stream(m, queue.o, chosen.i[source])
         connect_stream(m, self.rounded_fields_from, chosen.route)
         connect_stream(m, chosen.o, reader.i)
         connect_stream(m, self.rounded_groups, reader.groups)

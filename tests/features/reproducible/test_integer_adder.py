@@ -12,7 +12,7 @@ from amaranth.hdl import Const, Mux
 from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
 from hdl.features.reproducible.layout import integers_layout
 from hdl.streams.stream import word_layout
-from sim.golden.features.reproducible.packet import addend_of, codes_of, pack, packet_checksum, unpack
+from sim.golden.features.reproducible.packet import addend_of, codes_of, field_hash, pack, packet_checksum, unpack
 from sim.golden.features.reproducible.sums import Addend, partial_sums
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
@@ -24,7 +24,7 @@ WIDTHS = (16, 32)
 LONGEST = 512
 #: Flags of an element: finite, +infinity, -infinity, NaN.
 FLAGS = (0, 1, 2, 3)
-PORTS = ("a", "b", "kind", "sent", "total")
+PORTS = ("a", "b", "kind", "hash", "sent", "total")
 #: Upper half of an integer that the faulty adder adds incorrectly; the lower half is the number of the wrong bit.
 MARK = 0x2D
 
@@ -57,24 +57,29 @@ def flags_of(addend):
     return addend.positive + 2 * addend.negative
 
 
-def sealed(addend, width):
-    """Words of a packet on the ring: codes and their checksum."""
-    words = pack(codes_of(addend, width), width)
-    return np.append(words, np.uint32(packet_checksum(words, width)))
-
-
 def weighted(integers):
     """Sum of integers with the weights of a checksum."""
     return int((integers * (1 + 2 * np.arange(len(integers), 0, -1))).sum()) % 2 ** 32
 
 
+def sealed(addend, width, hashed):
+    """Words of a packet on the ring: codes and their checksum, which includes the hash of their exponents."""
+    codes = codes_of(addend, width)
+    return np.append(pack(codes, width), np.uint32((weighted(codes) + hashed) % 2 ** 32))
+
+
+def random_hash(generator):
+    return int(generator.choice([0, 2 ** 32 - 1, *generator.integers(0, 2 ** 32, 6)]))
+
+
 @dataclasses.dataclass
 class Packet:
-    """Own integers, and the words of the packet from the ring or None."""
+    """Own integers, the words of the packet from the ring or None, and the hash of the node's exponents."""
 
     width: int
     own: Addend
     received: np.ndarray | None = None
+    hash: int = 0
     final: bool = False
     faults: np.ndarray | int = 0  # wrong bits of sums
 
@@ -83,10 +88,12 @@ class Packet:
         return len(self.own.integers) * self.width // 32
 
     def _parts(self):
+        """Received addend, and its checksum without the hash."""
         count = len(self.own.integers)
         if self.received is None:
             return flagged(np.zeros(count, np.int64), np.zeros(count, np.uint8)), 0
-        return addend_of(unpack(self.received[:-1], count, self.width), self.width), int(self.received[-1])
+        received = addend_of(unpack(self.received[:-1], count, self.width), self.width)
+        return received, (int(self.received[-1]) - self.hash) % 2 ** 32
 
     @property
     def total(self):
@@ -98,11 +105,16 @@ class Packet:
 
     @property
     def check(self):
-        """Expected checksum of the sum: the received one and that of the changes."""
+        """Expected checksum of the sum without the hash: the received one and that of the changes."""
         received, check = self._parts()
         difference = codes_of(self.own + received, self.width) - codes_of(received, self.width)
         changes = np.where(flags_of(self.own + received), difference, self.own.integers)
         return (check + weighted(changes)) % 2 ** 32
+
+    @property
+    def sent_check(self):
+        """Checksum that is sent."""
+        return 0 if self.received_wrong else (self.check + self.hash) % 2 ** 32
 
     @property
     def received_wrong(self):
@@ -128,9 +140,10 @@ def random_integers(generator, count, limit):
 def random_packet(generator, width, words, *, paired, final, rate=0.1):
     count = elements_in(words, width)
     limit = 2 ** (width - 1) - 1  # a sum of several addends is smaller, so that it differs from the codes
+    hashed = random_hash(generator)
     if not paired:
         own = random_integers(generator, count, limit - (not final))
-        return Packet(width, flagged(own, random_flags(generator, count, rate)), None, final)
+        return Packet(width, flagged(own, random_flags(generator, count, rate)), None, hashed, final)
     received = random_integers(generator, count, limit - 1)
     total = random_integers(generator, count, limit - 1)
     own = np.clip(total - received, -limit, limit)
@@ -138,7 +151,7 @@ def random_packet(generator, width, words, *, paired, final, rate=0.1):
         received, own = np.full(count, limit // 2), np.full(count, limit // 3)
     received = flagged(received, random_flags(generator, count, rate))
     own = flagged(own, random_flags(generator, count, rate))
-    return Packet(width, own, sealed(received, width), final)
+    return Packet(width, own, sealed(received, width, hashed), hashed, final)
 
 
 def random_packets(seed, width, count=30):
@@ -161,12 +174,13 @@ def beats(packets, generator):
             "last": np.concatenate([np.arange(packet.words) == packet.words - 1 for packet in packets])}),
         "b": rows_of(word_layout(), {"data": received, "last": generator.integers(0, 2, len(received))}),
         "kind": rows_of(kind_layout(), {"paired": [packet.received is not None for packet in packets],
-                                        "final": [packet.final for packet in packets]})}
+                                        "final": [packet.final for packet in packets]}),
+        "hash": np.array([packet.hash for packet in packets], np.uint32)}
 
 
 def expected_sent(packets):
     """Words and their ``last`` of all packets that are sent."""
-    payloads = [np.append(pack(codes_of(packet.total, packet.width), packet.width), np.uint32(packet.check))
+    payloads = [np.append(pack(codes_of(packet.total, packet.width), packet.width), np.uint32(packet.sent_check))
                 for packet in packets if not packet.final]
     return (np.concatenate([np.zeros(0, np.uint32), *payloads]).tolist(),
             [place == len(payload) - 1 for payload in payloads for place in range(len(payload))])
@@ -207,7 +221,9 @@ def run(packets, kinds=None, *, seed=1, kind=IntegerAdder):
     assert payload["data"].tolist() == words, note
     assert payload["special"].reshape(-1, 32 // width).tolist() == flags, note
     assert payload["last"].tolist() == last, note
-    assert len(taken(trace, "kind", kind_layout())[0]) == len(packets), note
+    ends = taken(trace, "kind", kind_layout())[0]
+    assert len(ends) == len(packets), note
+    np.testing.assert_array_equal(np.flatnonzero(trace["hash__valid"] & trace["hash__ready"]), ends, note)
     for name in ("received_wrong", "added_wrong"):
         assert np.count_nonzero(trace[name]) == sum(getattr(packet, name) for packet in packets), f"{name}, {note}"
     for name in ("sent", "total"):  # an offer stays until it is taken
@@ -233,8 +249,9 @@ def test_special_elements(width, final):
                 flags = np.zeros(count, np.uint8)
                 flags[place] = flag
                 addends.append(flagged(sign * (1000 + np.arange(count)), flags))
-            packets += [Packet(width, addends[0], sealed(addends[1], width), final),
-                        Packet(width, addends[0], None, final)]
+            hashed = 2 ** 31 + place
+            packets += [Packet(width, addends[0], sealed(addends[1], width, hashed), hashed, final),
+                        Packet(width, addends[0], None, hashed, final)]
         assert not any(packet.received_wrong or packet.added_wrong for packet in packets)
         run(packets)
 
@@ -248,10 +265,11 @@ def test_extreme_integers(width):
         count = elements_in(size, width)
         nothing = np.zeros(count, np.uint8)
         for own, received in ((limit, 0), (0, limit), (limit // 2, limit - limit // 2), (limit, -limit), (-1, 1)):
-            packets.append(Packet(width, flagged(np.full(count, sign * own), nothing),
-                                  sealed(flagged(np.full(count, sign * received), nothing), width), final))
+            hashed = own % 2 ** 32
+            packets.append(Packet(width, flagged(np.full(count, sign * own), nothing), sealed(
+                flagged(np.full(count, sign * received), nothing), width, hashed), hashed, final))
         # The only addend of a sum may be equal to a code.
-        packets.append(Packet(width, flagged(np.full(count, sign * (limit + final)), nothing), None, final))
+        packets.append(Packet(width, flagged(np.full(count, sign * (limit + final)), nothing), None, 1, final))
     prefixes = [packet.total.integers.cumsum().sum() for packet in packets]
     assert min(prefixes) < -2 ** 32 < 2 ** 32 < max(prefixes)
     run(packets)
@@ -264,8 +282,8 @@ def test_random_packets(width, sink):
     number = STALLS.index(sink)
     for turn in range(4):
         seed = 100 * number + turn
-        others = [STALLS[(number + turn * step) % len(STALLS)] for step in range(1, 5)]
-        run(random_packets(seed, width), [*others[:3], sink, others[3]], seed=seed)
+        others = [STALLS[(number + turn * step) % len(STALLS)] for step in range(1, 6)]
+        run(random_packets(seed, width), [*others[:4], sink, others[4]], seed=seed)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -290,15 +308,17 @@ def test_ring(width):
     addends = generator.standard_normal((nodes, count), np.float32).view(np.uint32)
     special = generator.random((nodes, count)) < 0.02
     addends[special] = generator.choice([0x7F800000, 0xFF800000, 0x7FC00000], np.count_nonzero(special))
-    sums = partial_sums(addends, width=width).sums
+    parts = partial_sums(addends, width=width)
+    sums, fields = parts.sums, parts.fields[-1]
     received = None
     for node, addend in enumerate(addends):
         own = partial_sums(np.stack([addend, *np.delete(addends, node, axis=0)]), width=width).sums[0]
-        packet = Packet(width, own, received, final=node == nodes - 1)
+        packet = Packet(width, own, received, field_hash(fields), final=node == nodes - 1)
         trace = run([packet])
         if not packet.final:
             received = taken(trace, "sent", word_layout())[1]["data"]
-            np.testing.assert_array_equal(received, sealed(sums[node], width))
+            words = pack(codes_of(sums[node], width), width)
+            assert received.tolist() == [*words.tolist(), packet_checksum(words, fields, width)]
     total = taken(trace, "total", integers_layout(width))[1]
     expected = addend_of(codes_of(sums[-1], width), width)
     np.testing.assert_array_equal(unpack(total["data"], count, width), expected.integers)
@@ -329,7 +349,7 @@ def test_wrong_bits_of_received_packets(width):
         correct = dataclasses.replace(packet, final=True)
         both = [part for copy in copies for part in (copy, correct)]
         for sink in ("alternating", "geometric"):
-            run(both, ["none"] * 3 + [sink] * 2, seed=seed)
+            run(both, ["none"] * 4 + [sink] * 2, seed=seed)
         trace = run(both, seed=seed)
         # Pulses come at the end of their packets.
         ends = taken(trace, "kind", kind_layout())[0][::2]
@@ -362,11 +382,11 @@ def test_only_one_check_fails(width):
     count = elements_in(1, width)
     bit, flags = 3, np.zeros(count, np.uint8)
     own = np.full(count, MARK << width // 2 | bit)
-    received = sealed(flagged(np.full(count, 1 << 9), flags), width)
+    received = sealed(flagged(np.full(count, 1 << 9), flags), width, 7)
     received[0] ^= np.uint32(1 << bit)
     faults = np.where(np.arange(count) == 0, 1 << bit, 0)
     own[1:] = 0
-    corrected = Packet(width, flagged(own, flags), received, True, faults)
+    corrected = Packet(width, flagged(own, flags), received, 7, True, faults)
     assert corrected.received_wrong
     assert not corrected.added_wrong
     run([corrected], kind=FaultyAdder)
@@ -386,22 +406,50 @@ def test_faults_of_the_adder(width):
         faults = np.zeros(count, np.int64)
         faults[place] = 1 << bit
         flags = np.zeros(count, np.uint8)
-        received = sealed(flagged(random_integers(generator, count, limit), flags), width)
-        packet = Packet(width, flagged(own, flags), received, False, faults)
+        hashed = random_hash(generator)
+        received = sealed(flagged(random_integers(generator, count, limit), flags), width, hashed)
+        packet = Packet(width, flagged(own, flags), received, hashed, False, faults)
         final = dataclasses.replace(packet, final=True)
         for each in (packet, final):
             assert each.added_wrong
             assert not each.received_wrong
         run([final], kind=FaultyAdder)
         own[place] = 0
-        packets += [packet, Packet(width, flagged(own, flags), received)]
+        packets += [packet, Packet(width, flagged(own, flags), received, hashed)]
     trace = run(packets, kind=FaultyAdder)
     ends = taken(trace, "kind", kind_layout())[0][::2]
     assert np.flatnonzero(trace["added_wrong"]).tolist() == (ends + IntegerAdder(width=width).latency).tolist()
     sent = taken(trace, "sent", word_layout())[1]["data"].reshape(len(packets), -1)
-    following = [Packet(width, packet.own, words) for packet, words in zip(packets, sent, strict=True)]
+    following = [Packet(width, packet.own, words, packet.hash) for packet, words in zip(packets, sent, strict=True)]
     assert [packet.received_wrong for packet in following] == [True, False] * len(ends)
     run(following)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("place", range(4))
+def test_wrong_hash_of_a_node(width, place):
+    """A wrong bit in the hash of one of four nodes is reported by this node, unless it is the first, and by all later
+    nodes; the last node never ends its sum.
+    """
+    generator = np.random.default_rng(place)
+    nodes, words, hashed = 4, 3, random_hash(generator)
+    count, turns = elements_in(words, width), range(32)
+    nothing = np.zeros(count, np.uint8)
+    own = random_integers(generator, count, 2 ** (width - 4))
+    own[:place] = 0  # changes of zero do not matter
+    received = [None for _ in turns]
+    for node in range(nodes):
+        wrong = [hashed ^ (node == place) << bit for bit in turns]
+        packets = [Packet(width, flagged(own if node != 2 else 0 * own, nothing), words, each, node == nodes - 1)
+                   for words, each in zip(received, wrong, strict=True)]
+        assert [packet.received_wrong for packet in packets] == [node >= max(place, 1)] * len(turns)
+        if node < nodes - 1:
+            sent = taken(run(packets), "sent", word_layout())[1]["data"]
+            received = list(sent.reshape(len(turns), -1))
+        else:
+            for packet in packets:
+                trace = run([packet, dataclasses.replace(packet, hash=hashed)])
+                assert not taken(trace, "total", integers_layout(width))[1]["last"].any()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

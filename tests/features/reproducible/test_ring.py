@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig, Optimizer, Peer, RootReduce, Weights
+from host.driver.diagnosis import RingError
 from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from sim.golden import ring as golden
@@ -122,3 +123,31 @@ def test_cycles(name, nodes):
         ring.collectives.all_reduce(length)
         words, cycles = ([node[name] for node in ring.counters.read()] for name in ("WORDS_SENT", "COMMAND_CYCLES"))
     assert max(cycles) <= 1.13 * max(words), f"{max(cycles)} cycles, {max(words)} words"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_damage_never_hangs(name):
+    """After random damage, each weight is old or new, nothing wrong is applied, and the next commands work."""
+    config, nodes, length = CONFIGS[name], 3, 1000
+    generator = np.random.default_rng(11)
+    shape = {"segment": config.segment, "lanes": config.lanes}
+    with open_nodes(nodes, config=config) as (ring, simulation):
+        for number in range(6):
+            weights, gradients = random(generator, length), random(generator, (nodes, length))
+            ring.collectives.distribute(weights)
+            reference = Reference(ring, weights)
+            before = reference.weights
+            ring.settings.write(SETTINGS)
+            ring.memory.write_gradients(list(gradients))
+            traffic = reference.step(gradients, SETTINGS)
+            rank = int(generator.integers(nodes))
+            link = simulation.links[rank]
+            word = link.status().words_carried + int(generator.integers(0, traffic.words[rank]))
+            print(f"{number=}: link {rank}, word {word}")
+            link.corrupt(word=word, bit=int(generator.integers(0, 33)))
+            with pytest.raises(RingError):
+                ring.collectives.fused_update(length)
+            actual = ring.memory.read_weights(length).view(np.uint32)
+            assert ((actual == before) | (actual == reference.weights)).all(), number
+            ring.recover()
+            check_sums(ring, generator, nodes, length, shape=shape, case=f"after damage {number}")

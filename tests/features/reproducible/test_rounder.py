@@ -12,6 +12,7 @@ from sim.golden.features.reproducible.sums import GROUP, group_starts, round_sum
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit, pack
 from tests.hdl.compression import packets
+from tests.hdl.unit_bench import offers
 from tests.refusals import refused_values
 from tests.traces import moved
 
@@ -244,3 +245,5 @@ class TestStreams:
 
     test_refused = staticmethod(refused_values(
         Rounder, {}, "width", [8, 24, 64, None], "Integer width must be 16 or 32"))
+
+    test_offers = staticmethod(offers(lambda: Rounder(width=16), depth=2))

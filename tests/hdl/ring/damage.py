@@ -3,6 +3,7 @@
 from sim.golden.packet import ABORT, Header, checksum, verdict
 from tests.hdl.ring.packets import (
     EPOCH,
+    extra_of,
     framed,
     split,
 )
@@ -53,7 +54,8 @@ def judge(packets, rest, headers):
             break  # the packet waits for a record
         taken += len(words)
         if whole:
-            verdicts.append(verdict(words, records[0] if records else None, epoch=EPOCH))
+            due = records[0] if records else None
+            verdicts.append(verdict(words, due, epoch=EPOCH, extra=extra_of(due)))
             if verdicts[-1].code is not None:
                 break
             if not needless:

@@ -18,7 +18,19 @@ RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
 TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
-def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extended(Header):
+    """Header of an expected packet that has ``extra`` payload words in addition to its elements."""
+
+    extra: int = 0
+
+
+def extra_of(header):
+    """Number of payload words of a packet in addition to its elements."""
+    return header.extra if isinstance(header, Extended) else 0
+
+
+def random_header(generator, *, codecs=(RAW, ZERO_VALUE), extended=False, **fields):
     header = Header(
         codec=generator.choice(codecs), source=generator.randrange(256),
         destination=generator.randrange(256), epoch=EPOCH,
@@ -26,6 +38,9 @@ def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):
         block=generator.randrange(256), segment=generator.randrange(1 << 10),
         length=generator.choice([0, 1, 31, 32, 33, 64, generator.randrange(70)]),
     )
+    if extended:
+        extra = generator.choice([0, 1, 2, generator.randrange(8)])
+        header = Extended(**dataclasses.asdict(header), extra=extra)
     return dataclasses.replace(header, **fields)
 
 
@@ -37,7 +52,8 @@ def random_payload(generator, header):
         elements = [generator.choice(exponents) << 23 | generator.getrandbits(1) << 31 for _ in range(header.length)]
         return codec.encode(np.array(elements, np.uint32)).tolist()
     if header.codec != ZERO_VALUE:
-        return [generator.getrandbits(32) for _ in range(codec.max_words(header.length))]
+        words = codec.max_words(header.length) + extra_of(header)
+        return [generator.getrandbits(32) for _ in range(words)]
     words, density = [], generator.choice([0.0, 0.1, 0.5, 1.0])
     for first in range(0, header.length, 32):
         mask = sum((generator.random() < density) << n for n in range(min(32, header.length - first)))
@@ -65,9 +81,10 @@ def split(beats):
     return packets, words
 
 
-def record(header):
+def record(header, *, extended=False):
     """Return the record of the expected packet that matches a header."""
-    return {name: getattr(header, name) for name, _ in expected_layout()}
+    fields = {name: getattr(header, name) for name, _ in expected_layout()}
+    return {**fields, "extra": extra_of(header)} if extended else fields
 
 
 def header_bits(header):

@@ -15,14 +15,15 @@ class Receiving:
 
     Log entries, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
     ``("abort",)``. With ``prompt``, records do not stall, since the log of a packet without a complete header depends
-    on whether its record has arrived.
+    on whether its record has arrived. With ``extended``, records have a number of extra words.
     """
 
-    def __init__(self, dut, *, kind="none", seed=1, prompt=False):
+    def __init__(self, dut, *, kind="none", seed=1, prompt=False, extended=False):
         self.dut = dut
+        self._extended = extended
         self.input = Source(dut, "i", word_layout(), stalls=stalls(kind, seed=seed))
         pattern = stalls("none" if prompt else kind, seed=seed + 1)
-        self.expected = Source(dut, "expected", expected_layout(), stalls=pattern)
+        self.expected = Source(dut, "expected", expected_layout(extended=extended), stalls=pattern)
         self.sink = Sink(dut, "payload", word_layout(), stalls=stalls(kind, seed=seed + 2))
         self.log = []
         self.taken = 0
@@ -72,7 +73,8 @@ class Receiving:
     def offer_beats(self, beats, expected=()):
         self.tasks = [
             cocotb.start_soon(self.input.send(beats)),
-            cocotb.start_soon(self.expected.send([record(header) for header in expected])),
+            cocotb.start_soon(self.expected.send(
+                [record(header, extended=self._extended) for header in expected])),
         ]
 
     def withdraw(self):

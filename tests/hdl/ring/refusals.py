@@ -14,6 +14,7 @@ from tests.hdl.ring.packets import (
     RAW_HEADER,
     TABLE,
     ZERO_VALUE,
+    Extended,
     corrupted,
     resealed,
 )
@@ -114,6 +115,32 @@ TABLE_REFUSED = {
                Refusal.WRONG_LENGTH, 32 << 16 | 40),
 }
 
+# Three elements and two extra words, and a packet without elements that has extra words.
+EXTENDED_HEADER = Extended(**dataclasses.asdict(RAW_HEADER), extra=2)
+EXTENDED_PAYLOAD = (1, 2, 3, 4, 5)
+EXTENDED = packet(EXTENDED_HEADER, EXTENDED_PAYLOAD)
+ONLY_EXTRA = dataclasses.replace(EXTENDED_HEADER, length=0, extra=7)
+NO_WORDS = dataclasses.replace(EXTENDED_HEADER, length=0, extra=0)
+EXTENDED_REFUSED = {
+    **{f"{count}_words": (packet(EXTENDED_HEADER, range(count)), EXTENDED_HEADER, Refusal.WRONG_LENGTH,
+                          max(5 - count, 0) << 16 | 0xFFFF) for count in (0, 1, 2, 3, 4, 6, 8)},
+    **{f"{count}_words_without_elements": (packet(ONLY_EXTRA, range(count)), ONLY_EXTRA, Refusal.WRONG_LENGTH,
+                                           max(7 - count, 0) << 16 | 0xFFFF) for count in (0, 1, 6, 8)},
+    "unwanted_word": (packet(NO_WORDS, [0]), NO_WORDS, Refusal.WRONG_LENGTH, 0xFFFF),
+    "other_length": (packet(dataclasses.replace(EXTENDED_HEADER, length=5), EXTENDED_PAYLOAD), EXTENDED_HEADER,
+                     Refusal.WRONG_LENGTH, 5 << 16 | 3),
+    "crc_of_element": (corrupted(EXTENDED, 3, 0), EXTENDED_HEADER, Refusal.BAD_CRC, 77 << 16 | 77),
+    "crc_of_extra_word": (corrupted(EXTENDED, 7, 31), EXTENDED_HEADER, Refusal.BAD_CRC, 77 << 16 | 77),
+    "crc_of_trailer": (corrupted(EXTENDED, 8, 0), EXTENDED_HEADER, Refusal.BAD_CRC, 77 << 16 | 77),
+    "crc_without_elements": (corrupted(packet(ONLY_EXTRA, range(7)), 9, 1), ONLY_EXTRA, Refusal.BAD_CRC,
+                             77 << 16 | 77),
+    "crc_of_short": (corrupted(packet(EXTENDED_HEADER, range(4)), 5, 9), EXTENDED_HEADER, Refusal.BAD_CRC,
+                     1 << 16 | 0xFFFF),
+    "stomped": (packet(EXTENDED_HEADER, EXTENDED_PAYLOAD, stomp=True), EXTENDED_HEADER, Refusal.PEER_ABORT, 4 << 16),
+    "stomped_early": (packet(ONLY_EXTRA, range(2), stomp=True), ONLY_EXTRA, Refusal.PEER_ABORT, 4 << 16),
+}
+
 #: Table of faults, and header and payload of an accepted packet, for each codec.
 REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
-            "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD)}
+            "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD),
+            "extended": (EXTENDED_REFUSED, EXTENDED_HEADER, EXTENDED_PAYLOAD)}

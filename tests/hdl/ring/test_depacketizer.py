@@ -23,6 +23,7 @@ from tests.hdl.ring.packets import (
     RAW_HEADER,
     ZERO_VALUE,
     Trace,
+    extra_of,
     framed,
     random_packets,
     record,
@@ -36,21 +37,30 @@ from tests.hdl.ring.refusals import REFUSALS
 async def accepts_what_was_expected(dut):
     p = regression.parameters()
     await start(dut)
-    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    extended = p.get("extended", False)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], extended=extended)
     generator, codecs = random.Random(p["seed"]), p.get("codecs", [RAW, ZERO_VALUE])
-    packets = random_packets(generator, 60, codecs=codecs)
+    packets = random_packets(generator, 60, codecs=codecs, extended=extended)
     if p["stalls"] == "none":
-        for codec, length in itertools.product(dict.fromkeys(codecs), (128, 129, 255, 256, 512, 1023)):
-            packets += random_packets(generator, 1, codecs=[codec], length=length)
+        # A packet has at most 1023 payload words.
+        lengths = (128, 1016) if extended else (128, 129, 255, 256, 512, 1023)
+        for codec, length in itertools.product(dict.fromkeys(codecs), lengths):
+            packets += random_packets(generator, 1, codecs=[codec], extended=extended, length=length)
+    if extended:
+        for length, extra in itertools.product((0, 1, 2, 33), range(8)):
+            packets += random_packets(generator, 1, codecs=codecs, extended=True, length=length, extra=extra)
     await bench.passes(packets)
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
     """Payload leaves after the latency without bubbles; only the last word waits for the verdict."""
+    p = regression.parameters()
     await start(dut)
-    bench = Receiving(dut)
+    extended = p.get("extended", False)
+    bench = Receiving(dut, extended=extended)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
-    packets = random_packets(random.Random(1), 20) + [(Header(epoch=EPOCH), [])] * 5
+    packets = random_packets(random.Random(1), 20, codecs=p.get("codecs", [RAW, ZERO_VALUE]), extended=extended)
+    packets += [(Header(epoch=EPOCH), [])] * 5
     bench.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
     await bench.said("done", count=len(packets))
     await cycles(dut, 1)
@@ -74,7 +84,7 @@ async def refuses(dut):
     """Each fault in a table is reported; the last payload word is withheld; the next packet passes."""
     p = regression.parameters()
     await start(dut)
-    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], extended=p.get("extended", False))
     refused, *good = REFUSALS[p.get("name", "zero_value")]
     for name, (words, expected, code, detail) in refused.items():
         bench.forget()
@@ -241,12 +251,14 @@ async def survives_damage(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], prompt=True)
+    extended = p.get("extended", False)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], prompt=True, extended=extended)
     seen = set()
     for number in range(p["count"]):
         message = f"seed {p['seed']}, number {number}"
         good = random_packets(
-            generator, 3, length=generator.randrange(40), codecs=p.get("codecs", [RAW, ZERO_VALUE]))
+            generator, 3, length=generator.randrange(p.get("longest", 40)),
+            codecs=p.get("codecs", [RAW, ZERO_VALUE]), extended=extended)
         headers = [header for header, _ in good]
         beats, packets, rest = damage(generator, [beat for pair in good for beat in framed(packet(*pair))])
         due, taken = judge(packets, rest, headers)
@@ -328,8 +340,20 @@ def test_depacketizer_of_gradients(name):
                                "name": "mx9"})
 
 
+@pytest.mark.parametrize("kind", ["none", "geometric"])
+def test_depacketizer_of_extra_words(kind):
+    """Packets of any length with extra words, and packets with too few or too many words or wrong CRCs."""
+    names = ("raw", "mx9")
+    unit = Depacketizer(codecs=[CODECS[name] for name in names], extended=True)
+    cases = ["takes_a_word_per_cycle"] if kind == "none" else ["refuses", "survives_damage"]
+    regression.run(unit, module=__name__, name="depacketizer_of_extra_words",
+                   testcase=["accepts_what_was_expected", *cases],
+                   parameters={"stalls": kind, "seed": 700 + len(kind), "count": 60, "longest": 5, "extended": True,
+                               "codecs": [CODECS[name].code for name in names], "name": "extended"})
+
+
 @pytest.mark.parametrize("table", REFUSALS)
 def test_refusals_agree_with_model(table):
     for name, (words, expected, code, detail) in REFUSALS[table][0].items():
-        result = verdict(words, expected, epoch=EPOCH)
+        result = verdict(words, expected, epoch=EPOCH, extra=extra_of(expected))
         assert (result.code, result.detail, result.done, result.complete) == (code, detail, False, False), name

@@ -17,6 +17,7 @@ class PacketizerHolds(wiring.Component):
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))
+    extra: In(1)
     ready: In(1)
     may_start: In(1)
     give_up: In(1)
@@ -27,6 +28,7 @@ class PacketizerHolds(wiring.Component):
         connect_stream(m, self.header, unit.header)
         connect_stream(m, self.payload, unit.payload)
         m.d.comb += [
+            unit.extra.eq(self.extra),
             unit.o.ready.eq(self.ready),
             unit.may_start.eq(self.may_start),
             unit.give_up.eq(self.give_up),

@@ -14,7 +14,7 @@ from sim.golden.packet import ABORT, Header, checksum, packet
 from sim.payload import to_int
 from sim.streams import STALLS, stalls
 from sim.verilated.vectors import Unit
-from tests.hdl.ring.packets import framed, random_packets
+from tests.hdl.ring.packets import RAW, extra_of, framed, random_packets
 from tests.traces import compare
 
 ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
@@ -25,6 +25,7 @@ class Inputs:
     """Inputs of a cycle: header words and payload beat on offer (None if not offered), and flags."""
 
     header: list | None
+    extra: bool
     payload: dict | None
     ready: bool
     may_start: bool
@@ -33,7 +34,7 @@ class Inputs:
 
     def rows(self, noise):
         return {"header__valid": self.header is not None,
-                "header__payload": self.header or [noise() for _ in range(3)],
+                "header__payload": self.header or [noise() for _ in range(3)], "extra": self.extra,
                 "payload__valid": self.payload is not None,
                 "payload__payload": noise() if self.payload is None else to_int(word_layout(), self.payload),
                 "o__ready": self.ready, "may_start": self.may_start, "give_up": self.give_up, "clear": self.clear,
@@ -92,7 +93,7 @@ class Model:
             self.packets.append((self.sent, stomp))
             self.aborted, self.sent, self.ends = self.aborting, [], False
         elif len(self.sent) == 3:
-            self.ends = self.aborting or inputs.header[1] >> 22 == 0
+            self.ends = self.aborting or (inputs.header[1] >> 22 == 0 and not inputs.extra)
         elif len(self.sent) > 3:
             self.ends = bool(inputs.payload["last"])
 
@@ -107,21 +108,37 @@ def unit():
 @pytest.mark.parametrize("kind", STALLS)
 def test_packetizer(kind, cleared, given_up):
     """Complete packets, at most one stomped packet, and the ABORT packet are sent; a reset clears everything."""
+    check(kind, cleared, given_up, draw=lambda generator: random_packets(
+        generator, 6, length=generator.choice([0, 1, 5, generator.randrange(70)])))
+
+
+@pytest.mark.parametrize(("cleared", "given_up"), [(0, 0), (0.002, 0.005)])
+@pytest.mark.parametrize("kind", ["none", "geometric"])
+def test_packetizer_of_extra_words(kind, cleared, given_up):
+    """Packets also have words in addition to their elements, of which there may be none."""
+    check(kind, cleared, given_up, count=4_000, draw=lambda generator: random_packets(
+        generator, 6, codecs=[RAW], extended=True, length=generator.choice([0, 0, 1, 5])))
+
+
+def check(kind, cleared, given_up, *, draw, count=12_000):
+    """Compare the unit with the model while it sends the packets that ``draw`` returns again and again."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
     offers, packets, seen = [False, False], [], collections.Counter()
-    for _ in range(40_000 if kind == "freeze" else 12_000):
+    for _ in range(40_000 if kind == "freeze" else count):
         if not headers and not beats and not model.sent and not left:
-            packets = random_packets(generator, 6, length=generator.choice([0, 1, 5, generator.randrange(70)]))
-            headers = [header.words() for header, _ in packets]
+            packets = draw(generator)
+            headers = [(header.words(), extra_of(header) > 0) for header, _ in packets]
             beats = [beat for _, words in packets for beat in framed(words)]
             offers, model.packets = [False, False], []
         if not left and not model.aborted and generator.random() < given_up:
             left = -1  # give_up stays high until a few cycles after the ABORT packet
         offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
-        current = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,
+        # Without a header on offer, it makes no difference whether there are extra words.
+        header, extra = headers[0] if offers[0] else (None, len(expected) % 3 == 0)
+        current = Inputs(header=header, extra=extra, payload=beats[0] if offers[1] else None,
                          ready=next(ready), may_start=next(may_start), give_up=left != 0,
                          clear=generator.random() < cleared)
         out = model.outputs(current)

@@ -8,9 +8,10 @@ round r consists of these words:
    the first one in the lowest byte. In the scatter-reduce, they are the largest fields of the nodes so far; in the
    all-gather, the fields that all nodes have agreed on.
 2. *data* of segment r - 1 in the scatter-reduce and of segment r - 2 in the all-gather (:data:`AHEAD`), if there is
-   such a segment. In the scatter-reduce: codes of the sums so far and, unless there are none, their checksum
-   (:func:`packet_checksum`). In the all-gather of an ALL_REDUCE: codes of the complete sums, which each node rounds.
-   In the all-gather of a FUSED_UPDATE: the new weights. The all-gather of a REDUCE_SCATTER has no data.
+   such a segment. In the scatter-reduce: codes of the sums so far and, unless there are none, the checksum of them
+   and of their agreed fields (:func:`packet_checksum`). In the all-gather of an ALL_REDUCE: codes of the complete
+   sums, which each node rounds. In the all-gather of a FUSED_UPDATE: the new weights. The all-gather of a
+   REDUCE_SCATTER has no data.
 
 The ``segment`` of a packet is that of its data, r - 1 or r - 2, also if it has no data; a header contains a negative
 number modulo a power of two. ``length`` is the number of elements of the data.
@@ -32,8 +33,8 @@ from sim.golden.ring import canonical, segment_indices
 from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["AHEAD", "CHECKSUM_WORDS", "OPERATIONS", "WIDTHS", "SumPacket", "addend_of", "codes_of",
-           "collective_packets", "exponent_words", "order", "pack", "pack_fields", "packet_checksum", "unpack",
-           "unpack_fields"]
+           "collective_packets", "exponent_words", "field_hash", "order", "pack", "pack_fields", "packet_checksum",
+           "unpack", "unpack_fields"]
 
 Bits = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
@@ -49,6 +50,8 @@ CHECKSUM_WORDS = 1
 OPERATIONS = ("ALL_REDUCE", "REDUCE_SCATTER", "FUSED_UPDATE")
 
 _FIELDS = 4
+#: Hash of no fields, and number of bits by which a hash rotates for each word.
+_START, _ROTATION = 0x9E37_79B9, 5
 
 
 class SumPacket(NamedTuple):
@@ -105,15 +108,29 @@ def unpack(words: Words, count: int, width: int) -> Integers:
     return np.asarray(words, "<u4").view(f"<i{width // 8}")[:count].astype(np.int64)
 
 
-def packet_checksum(words: Words, width: int) -> int:
-    """Checksum of words of codes: the sum of the codes plus twice the sum of their prefix sums, modulo 2**32.
+def field_hash(fields: Integers) -> int:
+    """Hash of the exponent fields of a packet's groups.
+
+    Each word of fields is added modulo 2 to the hash of the words before it, rotated left by 5 bits. So each bit of
+    the fields changes the hash.
+    """
+    value = _START
+    for word in pack_fields(fields).tolist():
+        value = (value << _ROTATION | value >> 32 - _ROTATION) % 2 ** 32 ^ word
+    return value
+
+
+def packet_checksum(words: Words, fields: Integers, width: int) -> int:
+    """Checksum of words of codes and of their agreed exponent fields: the sum of the codes, plus twice the sum of
+    their prefix sums, plus the hash of the fields, modulo 2**32.
 
     Codes are signed integers, and those of infinities and NaNs count like all others. Code i of n, from zero, has the
     weight 1 + 2 * (n - i), where n includes unused codes of the last word. As weights are odd, each bit of the words
-    changes the checksum. The checksum of a sum is the sum of the checksums if no element is infinite or NaN.
+    changes the checksum. Without the hash, the checksum of a sum is the sum of the checksums if no element is
+    infinite or NaN.
     """
     total, prefixes = checksum(unpack(words, len(words) * 32 // width, width))
-    return (total + 2 * prefixes) % 2 ** 32
+    return (total + 2 * prefixes + field_hash(fields)) % 2 ** 32
 
 
 def exponent_words(count: int) -> int:
@@ -159,9 +176,10 @@ class _Rounds:
         prefix, segment = self._prefix(number, hop), number - AHEAD[SCATTER]
         if segment < 0:
             return 0, prefix
-        codes = codes_of(self.segments[segment].sums[hop], self.width)
+        sums = self.segments[segment]
+        codes = codes_of(sums.sums[hop], self.width)
         words = pack(codes, self.width)
-        check = [packet_checksum(words, self.width)] if len(words) else []
+        check = [packet_checksum(words, sums.fields[-1], self.width)] if len(words) else []
         return len(codes), np.concatenate([prefix, words, np.array(check, np.uint32)])
 
     def gather(self, number: int) -> tuple[int, Words]:

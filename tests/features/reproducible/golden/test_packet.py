@@ -16,6 +16,7 @@ from sim.golden.features.reproducible.packet import (
     codes_of,
     collective_packets,
     exponent_words,
+    field_hash,
     order,
     pack,
     pack_fields,
@@ -38,6 +39,8 @@ from sim.golden.root_reduce import GATHER, SCATTER
 from tests.present import needs
 from tests.refusals import refuses
 
+#: Hashes of packets with one field.
+HASH_1, HASH_127, HASH_128, HASH_130 = (0xC6EF_3733 ^ field for field in (1, 127, 128, 130))
 SGD = ring.settings(0, gradient_scale=1, learning_rate=0.5)
 
 
@@ -111,21 +114,45 @@ def weighted(codes):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_checksum(width):
-    """Each wrong bit changes the checksum, and so do two integers that are exchanged."""
+    """Each wrong bit changes the checksum, also one of a field, and so do two integers that are exchanged."""
     limit = 2 ** (width - 1)
     generator = np.random.default_rng(width)
-    assert packet_checksum(pack(np.array([5, -3]), width), width) == 5 * 5 - 3 * 3
+    fields = generator.integers(1, 255, 7)
+    added = field_hash(fields)
+    assert packet_checksum(pack(np.array([5, -3]), width), fields, width) == (5 * 5 - 3 * 3 + added) % 2 ** 32
     for count in (1, 2, 5, 512):
         codes = generator.choice([-limit, 1 - limit, limit - 1, 0, 1, 1000], count)
         words = pack(codes, width)
-        check = packet_checksum(words, width)
-        assert check == weighted(np.pad(codes, (0, -count % (32 // width))))
+        check = packet_checksum(words, fields, width)
+        assert check == (weighted(np.pad(codes, (0, -count % (32 // width)))) + added) % 2 ** 32
         for index, bit in itertools.product(range(len(words)), range(32)):
             words[index] ^= np.uint32(1 << bit)
-            assert packet_checksum(words, width) != check
+            assert packet_checksum(words, fields, width) != check
             words[index] ^= np.uint32(1 << bit)
-    words = pack(np.array([4, 7, 7, 1]), width)
-    assert packet_checksum(words, width) != packet_checksum(pack(np.array([7, 4, 7, 1]), width), width)
+        for index, bit in itertools.product(range(len(fields)), range(8)):
+            fields[index] ^= 1 << bit
+            assert packet_checksum(words, fields, width) != check
+            fields[index] ^= 1 << bit
+    words, exchanged = (pack(np.array(codes), width) for codes in ([4, 7, 7, 1], [7, 4, 7, 1]))
+    assert packet_checksum(words, fields, width) != packet_checksum(exchanged, fields, width)
+
+
+def test_field_hash():
+    """By hand; a bit that is wrong in several words, and words that are exchanged or missing, change the hash."""
+    assert field_hash(np.zeros(0, np.int64)) == 0x9E37_79B9
+    assert field_hash(np.array([1])) == 0xC6EF_3733 ^ 1
+    assert field_hash(np.array([1, 2, 3, 254, 5])) == 0xDDE6_E678 ^ 0xC060_403F ^ 5
+    generator = np.random.default_rng(1)
+    for groups in range(1, 17):
+        fields = generator.integers(1, 255, groups)
+        words = pack_fields(fields)
+        value = field_hash(fields)
+        wrong = [words[:-1], np.append(words, np.uint32(0))]
+        for bit, places in itertools.product(range(32), range(1, 2 ** len(words))):
+            wrong.append(words ^ np.uint32(1 << bit) * (places >> np.arange(len(words)) & 1).astype(np.uint32))
+        wrong += [words[[*range(n), n + 1, n, *range(n + 2, len(words))]] for n in range(len(words) - 1)
+                  if words[n] != words[n + 1]]
+        assert all(field_hash(unpack_fields(each, 4 * len(each))) != value for each in wrong)
 
 
 # --- packets
@@ -139,10 +166,11 @@ def test_by_hand_16():
     """By hand: two nodes, one group, integers of 15 bits below 2**2, in multiples of 2**-12."""
     gradients = ring.bits([[1.0, -0.5, np.inf, -0.0], [2.0, 0.25, 1.0, 0.0]])
     first, second = collective_packets(gradients, width=16, operation="ALL_REDUCE")
-    # Sums of the first node: 4096, -2048, infinity, 0. In the checksum, their weights are 9, 7, 5 and 3.
+    # Sums of the first node: 4096, -2048, infinity, 0. In the checksum, their weights are 9, 7, 5 and 3. The hash of
+    # the agreed field is added to it.
     assert listed(first) == [
         ("SR", -1, 0, 0, [127]), ("AG", -2, 1, 0, []),
-        ("SR", 0, 0, 4, [0xF800_1000, 0x0000_7FFF, 9 * 4096 - 7 * 2048 + 5 * 32767]),
+        ("SR", 0, 0, 4, [0xF800_1000, 0x0000_7FFF, 9 * 4096 - 7 * 2048 + 5 * 32767 + HASH_128]),
         ("AG", -1, 1, 0, []), ("AG", 0, 1, 0, [])]
     # The other node's are 8192, 1024, 4096, 0.
     assert listed(second) == [
@@ -159,10 +187,11 @@ def test_by_hand_32():
     zeros = [0] * 30
     assert listed(first) == [
         ("SR", -1, 0, 0, [127]), ("AG", -2, 1, 0, [1]),
-        ("SR", 0, 0, 32, [1, 0x3000_0000, 0xE000_0000, *zeros, (65 * 0x3000_0000 - 63 * 0x2000_0000) % 2 ** 32]),
-        ("AG", -1, 1, 0, []), ("SR", 1, 0, 32, [0] * 33), ("AG", 0, 1, 0, []), ("AG", 1, 1, 0, [])]
+        ("SR", 0, 0, 32, [1, 0x3000_0000, 0xE000_0000, *zeros,
+                          (65 * 0x3000_0000 - 63 * 0x2000_0000 + HASH_127) % 2 ** 32]),
+        ("AG", -1, 1, 0, []), ("SR", 1, 0, 32, [0] * 32 + [HASH_130]), ("AG", 0, 1, 0, []), ("AG", 1, 1, 0, [])]
     assert listed(second) == [
-        ("SR", -1, 1, 0, [1]), ("AG", -2, 0, 0, [127]), ("SR", 0, 1, 32, [0] * 33),
+        ("SR", -1, 1, 0, [1]), ("AG", -2, 0, 0, [127]), ("SR", 0, 1, 32, [0] * 32 + [HASH_1]),
         ("AG", -1, 0, 0, [130]), ("SR", 1, 1, 0, []), ("AG", 0, 0, 0, []), ("AG", 1, 0, 0, [])]
 
 
@@ -213,10 +242,10 @@ class Node:
         own = np.where(positive & negative, -limit, np.where(positive, limit - 1, np.where(negative, 1 - limit, own)))
         if words is None:
             codes = changes = own
-            check = 0
+            check = field_hash(fields)
         else:
             received, check = unpack(words[:-1], count, self.width), int(words[-1])
-            assert check == packet_checksum(words[:-1], self.width)
+            assert check == packet_checksum(words[:-1], fields, self.width)
             special, infinite = received <= 1 - limit, received == limit - 1
             special |= infinite
             both = special & (positive | negative)

@@ -1,0 +1,125 @@
+"""Hashes of packets of exponent fields, which show that two units use the same exponents.
+
+The hash of a packet begins as :data:`START`. For each word, it is rotated left by :data:`ROTATION` bits, and the word
+is added modulo 2. So each flipped bit changes it, and so do flipped bits at the same place of several words, and two
+different words that are exchanged, unless each bit of them differs.
+"""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import Queue, connect_stream, word_layout
+
+__all__ = ["HASH", "ROTATION", "START", "FieldHash", "HashGate"]
+
+#: Number of bits of a hash.
+HASH = 32
+#: Hash of no words.
+START = 0x9E37_79B9
+#: Number of bits by which a hash rotates for each word; odd, so that words of a packet have different rotations.
+ROTATION = 5
+
+
+class FieldHash(wiring.Component):
+    """Form the hash of each packet of fields that passes.
+
+    Latency is 0 cycles from ``i`` to ``o``, and :attr:`latency` cycle from the last word of a packet to its hash.
+    Words wait while the queue of hashes is full. ``i.ready`` depends combinationally on ``o.ready``, and
+    ``o.valid`` on ``i.valid``; ``hash`` is a register.
+
+    Parameters
+    ----------
+    depth : int
+        Number of hashes that can wait; at least 2.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    o : Out(stream of word_layout())
+    hash : Out(stream of 32 bits)
+        One for each packet.
+    """
+
+    latency = 1
+
+    def __init__(self, *, depth):
+        if not isinstance(depth, int) or depth < 2:
+            raise ValueError(f"Number of hashes must be an integer of at least 2, not {depth!r}")
+        self._depth = depth
+        words = stream.Signature(word_layout())
+        super().__init__({"i": In(words), "o": Out(words), "hash": Out(stream.Signature(HASH))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.hashes = hashes = Queue(shape=HASH, depth=self._depth)
+        connect_stream(m, hashes.o, self.hash)
+        word = self.i.payload
+        so_far = Signal(HASH, init=START)
+        following = Signal(HASH)
+        taken = Signal()
+        m.d.comb += [
+            self.o.payload.eq(word),
+            self.o.valid.eq(self.i.valid & hashes.i.ready),
+            self.i.ready.eq(self.o.ready & hashes.i.ready),
+            taken.eq(self.o.valid & self.o.ready),
+            following.eq(so_far.rotate_left(ROTATION) ^ word.data),
+            hashes.i.valid.eq(taken & word.last),
+            hashes.i.payload.eq(following),
+        ]
+        with m.If(taken):
+            m.d.sync += so_far.eq(Mux(word.last, START, following))
+        return m
+
+
+class HashGate(wiring.Component):
+    """Hold the last word of each packet until two hashes are equal. If they differ, it is never offered, and neither
+    are words after it.
+
+    Latency is 0 cycles; the hashes are taken one cycle after both are offered, and the last word may pass one cycle
+    later. ``i.ready`` depends combinationally on ``o.ready`` and ``i.payload.last``; ``o.valid`` on ``i``. The other
+    outputs depend only on registers.
+
+    Parameters
+    ----------
+    shape : Layout
+        Payload of the packets, with a field ``last``.
+
+    Members
+    -------
+    i : In(stream of shape)
+    o : Out(stream of shape)
+    a, b : In(stream of 32 bits)
+        Hashes, one of each for each packet. They are taken together, the next ones after the packet.
+    wrong : Out(1)
+        Pulse: the hashes that are taken in this cycle differ.
+    """
+
+    def __init__(self, *, shape):
+        hashes = stream.Signature(HASH)
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape)),
+                          "a": In(hashes), "b": In(hashes), "wrong": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        compared = Signal()  # the hashes are taken
+        judged = Signal()
+        differs = Signal()
+        passes = Signal()
+        m.d.comb += [
+            self.a.ready.eq(compared),
+            self.b.ready.eq(compared),
+            self.wrong.eq(compared & differs),
+            passes.eq(~self.i.payload.last | (judged & ~differs)),
+            self.o.payload.eq(self.i.payload),
+            self.o.valid.eq(self.i.valid & passes),
+            self.i.ready.eq(self.o.ready & passes),
+        ]
+        m.d.sync += compared.eq(self.a.valid & self.b.valid & ~compared & ~judged)
+        with m.If(~compared & ~judged):
+            m.d.sync += differs.eq(self.a.payload != self.b.payload)
+        with m.If(compared):
+            m.d.sync += judged.eq(1)
+        with m.If(self.o.valid & self.o.ready & self.i.payload.last):
+            m.d.sync += judged.eq(0)
+        return m

@@ -1,0 +1,128 @@
+# amaranth: UnusedElaboratable=no
+"""Hashes of packets of exponent fields: hdl/features/reproducible/field_hash.py."""
+
+import numpy as np
+import pytest
+
+from hdl.features.reproducible.exponents import MAX_GROUPS
+from hdl.features.reproducible.field_hash import FieldHash, HashGate
+from hdl.streams.stream import word_layout
+from sim.golden.features.reproducible.packet import field_hash, pack_fields
+from sim.streams import stall_array
+from sim.verilated.vectors import Feed
+from tests.hdl.compression import packets
+from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
+from tests.refusals import refused_values
+
+
+def cycles_for(beats):
+    """Number of cycles that is sufficient for any stall patterns."""
+    return 60 * sum(map(len, beats.values())) + 1500
+
+
+# --- FieldHash
+
+def hashes_of(fields):
+    return np.array([field_hash(packet) for packet in fields], np.uint32)
+
+
+def _drive_hash(generator, depth, fields=None):
+    if fields is None:
+        fields = [generator.integers(1, 255, groups)
+                  for groups in (MAX_GROUPS, 1, 4, 5, 1, 1, *generator.integers(1, MAX_GROUPS + 1, 50))]
+    beats = {"i": packets.words(map(pack_fields, fields))}
+    return Drive(beats, fields, cycles=cycles_for(beats))
+
+
+def _model_hash(_, fields, willing, ready):
+    return Want({}, {"o": packets.words(map(pack_fields, fields)), "hash": hashes_of(fields)})
+
+
+HASH = UnitBench(lambda depth: FieldHash(depth=depth), _model_hash, _drive_hash)
+test_depth = refused_values(FieldHash, {}, "depth", [1, 0, "2", None],
+                            "Number of hashes must be an integer of at least 2")
+test_hash = HASH.lockstep([(2,), (8,)])
+test_hash_resets = HASH.resets([(2,), (8,)], (1, 2, 3, 17))
+
+
+def test_each_bit_changes_the_hash():
+    """Packets of each length, and the same with one bit of a field inverted."""
+    generator = np.random.default_rng(0)
+    for groups in range(1, MAX_GROUPS + 1):
+        fields = generator.integers(1, 255, groups)
+        wrong = [fields ^ (np.arange(groups) == group) << bit for group in range(groups) for bit in range(8)]
+        run = HASH.check((2,), drive=_drive_hash(generator, 2, [fields, *wrong]))
+        hashed = run.trace["hash__payload"][run.moves("hash")]
+        assert (hashed[1:] != hashed[0]).all()
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+def test_latency_and_capacity(depth):
+    """A hash comes one cycle after the packet's last word, which passes at once; words wait for room for a hash."""
+    run = HASH.check((depth,))
+    count = len(run.drive.beats["i"])
+    assert run.moves("i").tolist() == run.moves().tolist() == list(range(count))
+    last = run.trace["o__payload"][run.moves()] >> 32
+    assert run.moves("hash").tolist() == (np.flatnonzero(last) + FieldHash.latency).tolist()
+
+    unit = HASH.unit(depth)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(packets.words([np.array([1], np.uint32)] * 20))},
+                          sinks={"o": True, "hash": False}, cycles=40)
+    assert np.count_nonzero(trace["o__valid"]) == depth
+
+
+# --- HashGate
+
+def _drive_gate(generator, wrong=None):
+    """Packets with equal hashes, up to that with the index ``wrong``, whose hashes differ in one bit."""
+    words = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
+             for count in (1, 1, 2, 9, 1, *generator.integers(1, 20, 30))]
+    first = generator.integers(0, 1 << 32, len(words), dtype=np.uint32)
+    second = first.copy()
+    if wrong is not None:
+        second[wrong] ^= np.uint32(1 << int(generator.integers(32)))
+    beats = {"i": packets.words(words), "a": first, "b": second}
+    return Drive(beats, (words, wrong), cycles=cycles_for(beats))
+
+
+def _model_gate(_, drawn, willing, ready):
+    words, wrong = drawn
+    if wrong is None:
+        return Want({"wrong": np.zeros(len(ready["o"]), np.uint8)}, {"o": packets.words(words)})
+    return Want({}, {"o": packets.words(words[:wrong + 1])[:-1]})
+
+
+GATE = UnitBench(lambda: HashGate(shape=word_layout()), _model_gate, _drive_gate)
+test_gate = GATE.lockstep()
+test_gate_resets = GATE.resets([()], (1, 2, 3, 17))
+
+
+@pytest.mark.parametrize("kinds", ["none", "alternating", "geometric"])
+@pytest.mark.parametrize("wrong", [0, 1, 3, 20])
+def test_hashes_differ(wrong, kinds):
+    """The packet's last word and all later ones are kept back, and there is one pulse, when the hashes are taken."""
+    for seed in range(32):
+        run = GATE.check(drive=_drive_gate(np.random.default_rng(seed), wrong), kinds=kinds, seed=seed)
+        assert np.flatnonzero(run.trace["wrong"]).tolist() == [run.moves("a")[-1]] == [run.moves("b")[-1]]
+        assert len(run.moves("a")) == len(run.moves("b")) == wrong + 1
+
+
+def test_gate_takes_hashes_in_any_order():
+    """Hashes may come long before or after the packet's words; the last word passes two cycles after both."""
+    unit = GATE.unit()
+    for late in ("a", "b", "i"):
+        unit.reset()
+        willing = {name: np.arange(60) >= (20 if name == late else 0) for name in ("a", "b", "i")}
+        rows = {"a": np.array([7], np.uint32), "b": np.array([7], np.uint32),
+                "i": packets.words([np.arange(3, dtype=np.uint32)])}
+        trace = unit.lockstep(sources={name: Feed(rows[name], willing[name]) for name in rows},
+                              sinks={"o": stall_array("none", 60, seed=1)})
+        moves = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
+        assert moves.tolist() == ([20, 21, 22] if late == "i" else [0, 1, 22])
+
+
+@pytest.mark.parametrize("make", [lambda: FieldHash(depth=2), lambda: HashGate(shape=word_layout())])
+def test_offers(make):
+    """Every offered word stays until it is accepted."""
+    offers(make, depth=4)()
