@@ -190,9 +190,9 @@ class NodeConfig(Coupled):
     weights : Weights
     gradients : str
         Codec for gradients and their sums: a key of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
-        ``zero_value`` and ``raw`` are added in coded form. With any other codec they are decoded, added and encoded
-        again at every hop, and the node has one more memory, of ``memories.gradient`` elements, for the resulting
-        error, which is added to the next gradients.
+        ``zero_value`` and ``raw`` are added in coded form, and in ``sum32`` and ``sum16`` as integers. With any other
+        codec they are decoded, added and encoded again at every hop, and the node has one more memory, of
+        ``memories.gradient`` elements, for the resulting error, which is added to the next gradients.
     masking : bool
         Whether the node has the operation MASK: docs/masking/masking.md.
     sparsify : bool

@@ -166,7 +166,7 @@ class Formats(Section):
         f"Codec of new weights; their owners keep fp32 master weights: {', '.join(WEIGHT_CODECS)}."),
         shown_default="raw")
     gradients: str | None = option(None, "--gradients", choices=GRADIENT_CODECS, label="Gradient codec", help=(
-        f"Codec of gradients and their sums; its error is added to the next gradients: "
+        f"Codec of gradients and their sums; its error is added to the next gradients, unless integers are summed: "
         f"{', '.join(GRADIENT_CODECS)}."),
         shown_default="zero_value")
     density: float | None = option(None, "--density", help=(
