@@ -201,7 +201,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
     EventStatus.BUSY: "packets are still under way at its ports, so that they cannot be switched; wait for all "
-                      "commands of all nodes, or put the ring in order",
+                      "commands of all nodes, or recover the ring",
     EventStatus.BAD_UNIT: "it waits for a node that is none of the others of the ring, for a queue that there is "
                           "not, or on a node without control words (0x{event.detail:06x}: rank in the lowest "
                           "byte, then the queue, and the nodes of the ring)",

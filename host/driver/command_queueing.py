@@ -119,7 +119,7 @@ class CommandQueueing:
         """Fail all pending commands before the ring is recovered."""
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
-            pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
+            pending.abandon(RingError(f"{name} failed: the ring was recovered before it had ended", cause=None,
                                       events=pending.every))
         self._queued.clear()
 

@@ -80,7 +80,7 @@ class ConnectedNodes:
         only the privileged host can recover the ring.
         """
         if not self.devices.privileged:
-            raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
+            raise RingError("The ring must be recovered by the privileged host: Ring(host.devices(tenant))"
                             ".recover()", cause=None, events=[])
         self.commands.abandon()
         self.settings.forget()

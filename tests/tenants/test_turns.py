@@ -62,7 +62,7 @@ def test_tenants_train_in_turn():
                 job.weights, job.state = update.weights, update.state[0]
                 assert (job.ring.memory.read_weights(LENGTH).view(np.uint32) == job.weights).all(), (turn, number)
                 assert (job.ring.memory.read_state(LENGTH).view(np.uint32) == job.state).all(), (turn, number)
-        with pytest.raises(RingError, match="must be brought in order by the privileged host"):
+        with pytest.raises(RingError, match="must be recovered by the privileged host"):
             jobs[2].ring.recover()
         acting = Ring(host.devices(2))
         acting.recover()

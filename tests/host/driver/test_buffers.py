@@ -260,6 +260,6 @@ def test_a_failure_among_queued_commands():
         assert (ring.memory.read_gradients(64) == 4).all()
         pending = ring.collectives.submit(Operation.ALL_REDUCE, 64)
         ring.recover()
-        with pytest.raises(RingError, match=r"^all-reduce failed: the ring was brought in order before it had"):
+        with pytest.raises(RingError, match=r"^all-reduce failed: the ring was recovered before it had"):
             pending.result()
         ring.collectives.all_reduce(64)

@@ -328,7 +328,7 @@ def test_recovery(kind, ring):
     """Recovery clears settings but not memories, and commands run again; tenants cannot recover a ring."""
     expected = mean(ring)
     if kind == "driver":
-        with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):
+        with pytest.raises(RingError, match=r"^The ring must be recovered by the privileged host"):
             ring.recover()
         return
     ring.recover()

@@ -172,7 +172,7 @@ def test_messages(options, error, message, opening):
 
 @pytest.mark.parametrize("options", [
     {"nodes": np.int64(2)}, {"length": np.prod((8, 8))}, {"length": np.array([32, 32])}, {"length": (np.int32(64),)},
-    {"check": np.True_}, {"part": np.uint16(32)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
+    {"check": np.True_}, {"part": np.uint16(64)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
     {"optimizer": [gradring.SGD(np.float32(0.5))]}])
 def test_numpy(options, opening):
     """Numpy integers, numbers and booleans are accepted and converted to Python types."""

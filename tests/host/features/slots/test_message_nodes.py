@@ -154,7 +154,7 @@ def test_faults():
                 assert EventStatus.BAD_CRC in [event.status for event in caught.value.events]
             else:
                 ring.recover()
-                with pytest.raises(RingError, match="brought in order"):
+                with pytest.raises(RingError, match="was recovered before"):
                     pending.result()
             right()
         before = hub.repeated

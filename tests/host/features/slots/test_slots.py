@@ -122,7 +122,7 @@ def test_faults():
             else:
                 await_packet(simulation, link)
                 ring.recover()
-                with pytest.raises(RingError, match="brought in order"):
+                with pytest.raises(RingError, match="was recovered before"):
                     pending.result()
             ring.memory.write_gradients(list(gradients))
             ring.collectives.all_reduce(1024)

@@ -110,13 +110,13 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 def test_grace(run, signalled, monkeypatch, tmp_path):
     """A set that exceeds the grace period is aborted."""
     monkeypatch.setattr(files, "GRACE", 0.01)
-    monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
+    monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(600))
     signalled(signal.SIGINT, at=1, within=True)
     begun = time.monotonic()
     code, out, err = run("train", "--schedule", "streaming", "--steps", 1, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (130, "")
     assert out.endswith("interrupted; there is no checkpoint yet, so that the next run begins at its first step\n")
-    assert time.monotonic() < begun + 50
+    assert time.monotonic() < begun + 500  # the build of the ring may take minutes
 
 
 @pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
