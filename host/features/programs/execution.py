@@ -319,6 +319,8 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
     if node.codebook_words:
         raise ValueError(f"Weights must go through a codec without a codebook in passes that overlap, not "
                          f"{node.weights.codec}")
+    if node.adds_integers:
+        raise ValueError(f"Gradients must not be summed as integers in passes that overlap, as in {node.gradients}")
     if config.compute == NODE and not config.check:
         raise ValueError("Run of nodes that compute must be checked where passes overlap, since the golden model "
                          "keeps the older weights")

@@ -161,7 +161,7 @@ def test_what_is_true_at_each_pass(tmp_path):
 
 @pytest.mark.parametrize(("case", "text"), [
     ("buffers", "asks for the buffers of a module after 0 steps, 3 forward passes and 1 backward pass, and rank 0 "
-                "for a sum of 3 elements after 0 steps, 2 forward passes and 2 backward passes"),
+                "for a sum of 33 elements after 0 steps, 2 forward passes and 2 backward passes"),
     ("late", "asks for a step of job 0 after 2 steps, 3 forward passes and 3 backward passes, and rank 0 after "
              "2 steps, 2 forward passes and 2 backward passes"),
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
