@@ -1,8 +1,8 @@
 """Exponents of the groups, on which the nodes agree while earlier segments are summed.
 
-Every packet begins with the exponents of a segment that comes two later (:mod:`hdl.features.reproducible.order`). In
-the scatter-reduce these are maxima of the nodes so far. The last node of a block forms the maximum of all nodes, and
-the gather distributes it.
+Packets begin with the exponents of a later segment (:mod:`hdl.features.reproducible.order`). In the scatter-reduce
+these are maxima of the nodes so far. The last node of a block forms the maximum of all nodes, and the gather
+distributes it.
 """
 
 import enum
@@ -25,6 +25,7 @@ from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["AgreedFrom", "CutTo", "Exponents", "JoinedFrom", "MaximumTo", "describe"]
+
 
 class MaximumTo(enum.IntEnum):
     """Destination of the maxima of exponents, this node's included."""
@@ -151,7 +152,7 @@ class Exponents(Part):
     def elaborate(self, platform):
         m = Module()
         config, lanes = self._config, self._config.lanes
-        words = -(-config.segment // (4 * GROUP))  # of exponents in a packet
+        words = field_words(config.segment)  # of exponents in a packet
         m.submodules.reader = reader = RowReader(
             rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
             strided=True, guarded=config.has("tenants"))

@@ -10,6 +10,7 @@ from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import GRADIENT_CODECS
 from hdl.features.reproducible.exponents import MAX_GROUPS, FieldReader
 from hdl.features.reproducible.field_hash import HASH, FieldHash, HashGate
 from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
@@ -20,12 +21,12 @@ from hdl.features.reproducible.rows import RowNarrower, RowWidener
 from hdl.features.reproducible.sequences import (
     ROUNDED,
     SUMS,
+    field_words,
     groups_of,
     is_gathered_sum,
     is_partial_sum,
     mask,
 )
-from hdl.group import GROUP
 from hdl.ring.parts.conditions import is_gather, is_sum
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
 from hdl.row_transfer import RowReader
@@ -85,12 +86,16 @@ def _place(record, setup):
 
 
 def _used_layout():
-    """Layout of what is kept of a complete sum until it is rounded: the hash of its exponents, and its place."""
+    """Layout of the hash of a complete sum's exponents and of the sum's place, which are stored until rounding."""
     return data.StructLayout({"hash": HASH, "place": _place_layout()})
 
 
 def _groups(record, setup):
     return groups_of(record.length)
+
+
+def _rounded_from(record, setup):
+    return is_gather(record)  # OWN or GATHERED
 
 
 def _is_last(record, setup):
@@ -117,9 +122,8 @@ def describe(config):
             Instruction("total_to", SUMS, len(TotalTo), _total_to, when=_is_last),
             # Number of groups of each packet of sums that are rounded, and the source of sums and exponents.
             Instruction("rounded_groups", ROUNDED, groups, _groups),
-            Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), lambda record, setup: is_gather(record)),
-            Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)),
-                        lambda record, setup: is_gather(record)),
+            Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
+            Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
         ),
         reads={"gradients": 1},
         inputs=(Input("to_adder", Channel.INGRESS, packets=is_partial_sum),
@@ -148,8 +152,6 @@ class IntegerSum(Part):
     """
 
     def __init__(self, *, config, description):
-        from hdl.compression.registry import GRADIENT_CODECS
-
         self._width = GRADIENT_CODECS[config.gradients].width
         words = stream.Signature(word_layout())
         rows = stream.Signature(beat_layout(config.lanes))
@@ -287,7 +289,7 @@ class IntegerSum(Part):
     def _rounded(self, m, sums, fields, gate):
         """Round complete sums, and return rows; the gate receives hashes of the exponents of the node's own ones."""
         config, slices = self._config, 32 // self._width
-        words = -(-config.segment // (4 * GROUP))
+        words = field_words(config.segment)
         m.submodules.rounder = rounder = Rounder(width=self._width)
         m.submodules.rounded_fields = reader = FieldReader()
         m.submodules.rounded_fields_mux = chosen = PacketMux(inputs=len(RoundedFrom))
