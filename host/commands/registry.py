@@ -16,13 +16,13 @@ COMMANDS = {
                       "Quantise a trained perceptron by every scheme, and measure it on the nodes.",
                       features=("quantization",)),
     "info": Entry("host.commands.info", "info_command",
-                  "Show the configuration of a node, its registers, and the versions of tools."),
+                  "Show a node's configuration, its registers, and tool versions."),
     "wave": Entry("host.commands.wave", "wave_command",
                   "Write a waveform of one fused update."),
     "packets": Entry("host.commands.packets", "packets_command",
-                     "Show the packets in a waveform of gradring wave, and write them as a waveform of their own."),
+                     "Show the packets in a waveform written by gradring wave, and write them to a separate waveform."),
     "examples": Entry("host.commands.examples", "examples_command",
-                      "Copy the examples to a folder of your own, where they can be run and changed."),
+                      "Copy the examples to a folder, to run and change them."),
     # Arguments after the script are passed to the script.
     "launch": Entry("host.commands.launch", "launch_command",
                     "Run a PyTorch script, one process for each node, with its sums over a simulated "

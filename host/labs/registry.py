@@ -47,7 +47,7 @@ LABS = {
                      "Measure passes with weights that lack the latest updates.",
                      features=("compute", "compute_stub", "programs")),
     "slow-link": Entry("host.labs.slow_link.lab", "slow_link_lab",
-                       "Measure and model fused updates on a ring with a slow link, by partition."),
+                       "Measure and model fused updates on a ring with a slow link for each partitioning."),
     "interleaved": Entry("host.labs.interleaved.lab", "interleaved_lab",
                          "Measure fused updates in the interleaved order, and model them in slots.",
                          features=("slots",)),

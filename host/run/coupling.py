@@ -8,7 +8,7 @@ from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
 from host.training.record import HOST, NODE
 
-__all__ = ["Coupling"]
+__all__ = ["Coupling", "Except"]
 
 #: For each option that may be unset: the options from which its value is derived.
 _SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
@@ -25,6 +25,13 @@ def _words(values: tuple[Any, ...]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Except:
+    """All values of an option, or none, apart from these."""
+
+    values: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Coupling:
     """Condition for the use of an option."""
 
@@ -33,7 +40,7 @@ class Coupling:
     #: Option or options that must be set for ``option`` to be allowed; one of several is enough.
     other: str | tuple[str, ...]
     #: Values of ``other`` that allow the option; None allows any value, and () requires ``other`` to be unset.
-    allowed: tuple[Any, ...] | None
+    allowed: tuple[Any, ...] | Except | None
     #: Reason why the option is not allowed when ``other`` has a different value.
     reason: str
     value: Any = None
@@ -47,6 +54,8 @@ class Coupling:
             return all(_is_absent(other) for other in other_values)
         if self.allowed == ():
             return not _is_absent(other_values[0])
+        if isinstance(self.allowed, Except):
+            return other_values[0] in self.allowed.values
         return other_values[0] not in self.allowed
 
     @property
@@ -62,6 +71,8 @@ class Coupling:
     def condition(self) -> str:
         """Describe the runs that may use the option."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
+        if isinstance(self.allowed, Except):
+            return f"a run without {flag(self._others[0])} {_words(self.allowed.values)}"
         if not self.allowed:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)

@@ -10,7 +10,7 @@ from typing import Any
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS
 from host.run import sections
-from host.run.coupling import Coupling
+from host.run.coupling import Coupling, Except
 from host.run.defaults import with_defaults
 from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 from host.run.spec import RunSpec
@@ -27,7 +27,7 @@ _V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, Trans
 _DIGITS, _TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 _MOMENTUM, _NESTEROV = OptimizerName.MOMENTUM, OptimizerName.NESTEROV
 _DROPPING = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
-_ROUNDED = (*(name for name, codec in GRADIENT_CODECS.items() if not codec.agreed), None)
+_NOT_INTEGERS = Except(tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed))
 _NO_ROOM = "a board's nodes have no room to stage gradients"
 _FIXED = "a program and its buffers are of one ring"
 _BUILT = "a board's nodes are as they were built"
@@ -94,7 +94,7 @@ COUPLINGS = (
     Coupling("compute.on", "ring.topology", (), _FIXED, value=NODE),
     Coupling("ring.slow_link", "ring.topology", (), "rates are measured in one ring"),
     Coupling("ring.links", "ring.topology", (), "slots are of one ring", value=sections.SLOTS),
-    Coupling("ring.topology", "formats.gradients", _ROUNDED, "integers are summed on one ring"),
+    Coupling("ring.topology", "formats.gradients", _NOT_INTEGERS, "integers are summed on one ring"),
     # Links.
     Coupling("faults.seed", "faults.rate", None, "there are no faults to draw"),
     Coupling("ring.slow_link", "faults.rate", (), "words that are repeated are no measure of a link"),
@@ -102,7 +102,7 @@ COUPLINGS = (
     Coupling("ring.slow_link", "formats.weights", (RAW,), "the root passes weights on as it has them"),
     Coupling("ring.slow_link", "formats.gradients", (ZERO_VALUE,), "sums are added as they are coded"),
     Coupling("ring.links", "ring.slow_link", (), "slots are equally long", value=sections.SLOTS),
-    Coupling("ring.links", "formats.gradients", _ROUNDED, "nodes with slots interleave segments",
+    Coupling("ring.links", "formats.gradients", _NOT_INTEGERS, "nodes with slots interleave segments",
              value=sections.SLOTS),
     Coupling("ring.links", "compute.activations", (), "moves have a queue of their own, and control words are of two",
              value=sections.SLOTS),

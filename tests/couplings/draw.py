@@ -30,7 +30,7 @@ from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
 # Features that the values below only name; the other features are imported above.
-needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
+needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "reproducible", "table")
 
 #: Section types for a configuration's ``features``, keyed by name.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
@@ -55,7 +55,7 @@ NODE: dict[str, tuple[Any, ...]] = {
                  Memories(gradient=1 << 20), Memories(weight=1 << 24), Memories(gradient=1 << 24, planes=0),
                  Memories(state=1 << 24)),
     "weights": (Weights(), Weights(master=True), Weights(codec="mx9"), Weights(codec="table32")),
-    "gradients": ("zero_value", "raw", "mx9"), "masking": (True, False), "sparsify": (True, False),
+    "gradients": ("zero_value", "raw", "mx9", "sum32", "sum16"), "masking": (True, False), "sparsify": (True, False),
     "link": (*_CREDITS, Slots(), Slots(ingress=2), Slots(messages=True), JobSlots(), JobSlots(ingress=2)),
     "role": (Peer(), Peer(interleaved=True), RootReduce(), Worker(), Worker(broadcast_formats=True)),
     "compute": (None, *(Compute(rows=rows, operands=operands) for rows, operands in itertools.product(

@@ -52,6 +52,9 @@ EXAMPLES = [
     ({"stub": _QUORUM, "link": JobSlots(), "programs": _PROGRAMS}, {"link": Slots()}),
     ({"stub": _QUORUM, "gradients": "mx9", **_CONTROL}, {"gradients": "raw"}),
     ({"stub": _QUORUM, "topology": SingleRing(max_nodes=17), **_CONTROL}, {"topology": Grid()}),
+    ({"gradients": "sum32", "role": Peer(interleaved=True)}, {"role": Peer()}),
+    ({"gradients": "sum16", "lanes": 1}, {"lanes": 2}),
+    ({"gradients": "sum32", "weights": Weights(codec="table32")}, {"weights": Weights()}),
     ({"memories": Memories(gradient=1 << 20)}, {"segment": 512}),
     ({"topology": SingleRing(max_nodes=17), **_CONTROL}, {"programs": None}),
 ]
@@ -98,11 +101,11 @@ def test_no_other_pair_is_refused(capsys):
     """Only the section pairs in the table have values that cannot be combined."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == set(pairs())
-    assert len(refused_pairs) <= 17
+    assert len(refused_pairs) <= 19
     assert len(COUPLINGS) - len(pairs()) == 2
     main(circuits=0)
     out = capsys.readouterr().out
-    assert re.search(r"^\d+ pairs of values in 17 pairs of sections: Tenants and link, ", out, re.MULTILINE)
+    assert re.search(r"^\d+ pairs of values in 19 pairs of sections: Tenants and link, ", out, re.MULTILINE)
     assert "couplings.py" not in out
 
 

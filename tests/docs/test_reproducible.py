@@ -45,12 +45,15 @@ def payload(name):
 
 
 def test_formats():
-    """The page has the lines that the command prints, with the golden model's words."""
+    """The page has the table that the command prints, with the golden model's words."""
     needs("mx", "reproducible")
     rows = re.findall(r"^\| `(\w+)` \| [\d,]+ \| [\d.]+ \| ([\d,]+) \| [\d.]+ \|$", PAGE, re.MULTILINE)
     costs = [(name, Cost(*payload(name), int(cycles.replace(",", "")))) for name, cycles in rows]
     assert [name for name, _ in costs] == list(sum_formats.FORMATS)
-    assert "\n".join(sum_formats.table(costs)) in PAGE
+    table = sum_formats.table(costs)
+    lines = [table.headings, *([f"`{name}`", *figures] for name, *figures in table.cells)]
+    heading, *rows = (f"| {' | '.join(cells)} |\n" for cells in lines)
+    assert f"{heading}|---|---:|---:|---:|---:|\n{''.join(rows)}" in PAGE
 
 
 def test_comparison():

@@ -5,7 +5,7 @@ Each row is one all-reduce of 16,384 Gaussian gradients on a simulated ring of 4
 configuration, apart from the format of gradients.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.ring.header import OVERHEAD_WORDS
+from host.columns import Column, Table, show
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.transports.session import open_session
@@ -49,24 +50,23 @@ def measure(ring: Ring, length: int = LENGTH) -> Cost:
     return Cost(words, payload, cycles)
 
 
-def table(costs: Iterable[tuple[str, Cost]]) -> Iterator[str]:
-    """Lines of the table, in Markdown, of the cost of each format; the first one must be raw."""
-    yield "| gradients | words | payload, relative to raw | cycles | cycles / words |"
-    yield "|---|---:|---:|---:|---:|"
-    raw = 0
-    for name, cost in costs:
-        raw = raw or cost.payload
-        yield (f"| `{name}` | {cost.words:,} | {cost.payload / raw:.4f} | {cost.cycles:,} | "
-               f"{cost.cycles / cost.words:.3f} |")
+def table(costs: Sequence[tuple[str, Cost]]) -> Table:
+    """Table of the cost of each format, by name; the first one must be raw."""
+    raw = costs[0][1].payload
+    rows = [{"gradients": name, **cost._asdict(), "relative": cost.payload / raw, "ratio": cost.cycles / cost.words}
+            for name, cost in costs]
+    return Table("", (Column("gradients"), Column("words", ","),
+                      Column("relative", ".4f", title="payload, relative to raw"), Column("cycles", ","),
+                      Column("ratio", ".3f", title="cycles / words")), rows)
 
 
-def _costs() -> Iterator[tuple[str, Cost]]:
-    """Cost of each format, measured when it is requested."""
+def _costs() -> list[tuple[str, Cost]]:
+    costs = []
     for name in FORMATS:
         with open_session(NodeConfig(gradients=name), nodes=NODES) as session:
-            yield name, measure(session.ring)
+            costs.append((name, measure(session.ring)))
+    return costs
 
 
 if __name__ == "__main__":
-    for line in table(_costs()):
-        print(line, flush=True)
+    show(table(_costs()))

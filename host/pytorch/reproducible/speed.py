@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sim import json_files
+
 __all__ = ["measure", "rows"]
 
 ELEMENTS, RANKS, REPETITIONS = 10_000_000, (2, 4), 5
@@ -73,7 +75,7 @@ def _measure(elements: int, ranks: int) -> dict[str, float]:
                 process.kill()
     if any(process.returncode for process in processes):
         raise RuntimeError("Ranks that measure reproducible sums failed: see the messages above")
-    times: dict[str, list[float]] = json.loads(said[0])
+    times: dict[str, list[float]] = json_files.parse_product(said[0])
     return {kind: statistics.median(each) for kind, each in times.items()}
 
 
