@@ -19,7 +19,7 @@ def packets_command(
                     ] = toolchain.BUILD / "wave" / "ring.fst",
     first: Annotated[int, typer.Option(help="Elements of each packet that are shown.")] = 4,
 ) -> None:
-    """Show the packets in a waveform written by gradring wave, and write them to a separate waveform."""
+    """Show the packets in a waveform written by gradring wave, and write them to another waveform."""
     if first < 0:
         raise ValueError(f"Elements to show must be 0 or more, not {first:,}")
     console = make_console()

@@ -20,7 +20,7 @@ COMMANDS = {
     "wave": Entry("host.commands.wave", "wave_command",
                   "Write a waveform of one fused update."),
     "packets": Entry("host.commands.packets", "packets_command",
-                     "Show the packets in a waveform written by gradring wave, and write them to a separate waveform."),
+                     "Show the packets in a waveform written by gradring wave, and write them to another waveform."),
     "examples": Entry("host.commands.examples", "examples_command",
                       "Copy the examples to a folder, to run and change them."),
     # Arguments after the script are passed to the script.
