@@ -109,6 +109,8 @@ FEATURES: dict[str, Entry] = {
         "nvfp4": Codes(ring=19, operands=7, blocks=True)}),
     "reproducible": Entry(module="hdl.features.reproducible.feature", formats={
         "sum32": Codes(ring=20, weights=False), "sum16": Codes(ring=22, weights=False)}),
+    "microbatches": Entry(module="hdl.features.microbatches.feature", uses=("reproducible",), sections={
+        "features": ("Microbatches",)}),
     "int16": Entry(module="hdl.features.int16.feature", sections={
         "memories": ("Int16Memories",), "configuration": ("Int16Config",)}),
 }

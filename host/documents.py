@@ -19,7 +19,7 @@ from typing import Any
 from hdl.config import NodeConfig
 from hdl.config.couplings import all_couplings
 from hdl.config.forms import name_of
-from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
+from hdl.control.registers import ALL_REGISTERS, Access, Field, Kind, Register
 from hdl.registry import section, section_names
 from hdl.section import Part, Parts
 from host.make.commands import option_table
@@ -53,7 +53,7 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
 `TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_POSITION` on in nodes with
-[slots](ring/slots.md) alone.
+[slots](ring/slots.md) alone, and the last two in nodes with [microbatches](reproducible.md#any-number-of-nodes) alone.
 
 """
 
@@ -65,10 +65,6 @@ def _paragraph(text: str, *, item: bool = False) -> list[str]:
     """Format a paragraph or a list item as lines."""
     return textwrap.wrap(text, WIDTH, initial_indent="- " if item else "", subsequent_indent="  " if item else "",
                          break_long_words=False, break_on_hyphens=False)
-
-
-#: Registers, in the order of the documents.
-_ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
 def _item(entry: Register) -> list[str]:
@@ -83,8 +79,8 @@ def _item(entry: Register) -> list[str]:
 
 def register_map() -> str:
     """Text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
-    lines = [line for entry in _ENTRIES for line in _item(entry)]
-    for entry in (entry for entry in _ENTRIES if entry.kind is Kind.BITFIELD):
+    lines = [line for entry in ALL_REGISTERS for line in _item(entry)]
+    for entry in (entry for entry in ALL_REGISTERS if entry.kind is Kind.BITFIELD):
         lines += ["", f"## {entry.name}", "", "| Bits | Field | Meaning |", "|---|---|---|"]
         for field in entry.fields:
             bits = f"{field.bit}" if field.width == 1 else f"{field.bit + field.width - 1}:{field.bit}"
@@ -120,7 +116,7 @@ def system_rdl() -> str:
     """Text of docs/registers.rdl."""
     lines = ["addrmap gradring_node {", '    name = "gradring node";',
              '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
-    for entry in _ENTRIES:
+    for entry in ALL_REGISTERS:
         doc = entry.doc + " A number of binary32." * (entry.kind is Kind.FLOAT32)
         fields = entry.fields or (Field(name="value", bit=0, width=entry.width, doc=""),)
         lines += ["    reg {", f"        name = {_rdl_text(entry.name)};", f"        desc = {_rdl_text(doc)};",

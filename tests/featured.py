@@ -22,5 +22,6 @@ FEATURED = {
     "table": ({"weights": {"codec": "table32"}}, "encoder"),
     "codebook": ({"weights": {"codec": "centroid16"}}, "search"),
     "reproducible": ({"gradients": "sum32"}, "quantizer"),
+    "microbatches": ({"gradients": "sum32", "features": [{"kind": "microbatches"}]}, "group_jobs"),
     "nvfp4": ({"gradients": "nvfp4"}, "scale"),
 }

@@ -95,8 +95,8 @@ class RegisterFile(wiring.Component):
     ``bus``, the table defines the ports: an output for each setting, and an input for each status.
 
     Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read as zero, and ignore
-    writes. The table is followed by :data:`~hdl.control.registers.TENANT_REGISTERS` in a node with tenants, and then
-    by :data:`~hdl.control.registers.SLOT_REGISTERS` in a node with slots.
+    writes. The table is followed by the registers of tenants, slots and microbatches, up to the last one that the
+    node has (:func:`~hdl.control.registers.registers_of`).
 
     Parameters
     ----------

@@ -13,9 +13,9 @@ from amaranth.lib import data
 
 from hdl.feature import features_of
 
-__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "RULE", "SLOT_REGISTERS", "STALLS",
-           "TENANT_REGISTERS", "Access", "Field", "Kind", "Register", "checked_layout", "fields_of", "lacking",
-           "register", "registers_of", "settings_of", "statuses_of"]
+__all__ = ["ALL_REGISTERS", "COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "RULE",
+           "SLOT_REGISTERS", "STALLS", "TENANT_REGISTERS", "Access", "Field", "Kind", "Register", "checked_layout",
+           "fields_of", "lacking", "register", "registers_of", "settings_of", "statuses_of"]
 
 IDENTIFIER = 0x67720002
 """Value of register ID: "gr" in ASCII, the first letter in the highest byte; then the version of the register map."""
@@ -402,15 +402,34 @@ SLOT_REGISTERS = _table(
     first=len(REGISTERS) + len(TENANT_REGISTERS), feature="slots")
 """Registers after :data:`REGISTERS` in nodes with slots, which have no tenants: docs/ring/slots.md."""
 
+MICROBATCH_REGISTERS = _table(
+    _setting(
+        "MICROBATCHES", "Gradients that a sum of integers adds; a command keeps what is set when it starts.",
+        kind=Kind.BITFIELD,
+        fields=(
+            Field(name="count", bit=0, width=8, doc="Gradients of this node; 0 stands for 1."),
+            Field(name="total", bit=16, width=9, doc="Gradients of all nodes, up to 256; 0 for the number of nodes."),
+        ),
+    ),
+    _setting("MICROBATCH_STRIDE", "Elements from a gradient of the node to the next one, a multiple of 32.",
+             width=24),
+    first=len(REGISTERS) + len(TENANT_REGISTERS) + len(SLOT_REGISTERS), feature="microbatches")
+"""Registers after :data:`SLOT_REGISTERS` in nodes that sum several gradients each: docs/reproducible.md."""
+
 PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
               "DELAY_LINK")
 """Registers outside :data:`TENANT_REGISTERS` that no tenant may write."""
 
-_BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)}
+ALL_REGISTERS = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS, *MICROBATCH_REGISTERS)
+"""Registers of all nodes."""
+
+_BY_NAME = {entry.name: entry for entry in ALL_REGISTERS}
 
 
 def registers_of(config):
     """Registers of a node of this configuration."""
+    if config.has("microbatches"):
+        return ALL_REGISTERS
     if config.link.slots:
         return (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
     return (*REGISTERS, *TENANT_REGISTERS) if config.has("tenants") else REGISTERS

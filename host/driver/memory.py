@@ -171,10 +171,16 @@ class Allocation:
     packed_state: bool = False  # whether state is stored as bfloat16
     errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are stored
     root_reduce: bool = False  # whether a single node owns all groups, which makes its block the whole vector
+    microbatches: int | None = None  # gradients of all nodes, nearly equal numbers on each; one on each by default
 
     def block(self, nodes: int) -> int:
         """Number of elements of the largest block."""
         return largest_block(self.length, 1 if self.root_reduce else nodes)
+
+    def gradient_words(self, nodes: int) -> int:
+        """Number of words that gradients occupy on the node with the most of them."""
+        count = 1 if self.microbatches is None else -(-self.microbatches // nodes)
+        return (count - 1) * aligned(self.length) + self.length
 
     def state_words(self, config: Configuration, *, nodes: int) -> int:
         """Number of words that state or master weights (never packed) occupy on a node."""
@@ -190,6 +196,10 @@ class Allocation:
         if self.length > room:
             raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not "
                              f"{self.length:,}: take a smaller model, or nodes with larger memories")
+        words = self.gradient_words(nodes)
+        if words > config.memories.gradient:
+            raise ValueError(f"Gradients of microbatches must take at most the {config.memories.gradient:,} elements "
+                             f"of a node's memory, not {words:,}: take fewer microbatches or more nodes")
         if self.planes > config.memories.planes:
             raise ValueError(f"Optimizer must need at most the {config.memories.planes} state planes of a node, not "
                              f"{self.planes}")
@@ -218,7 +228,7 @@ class Allocation:
         """
         self.check(config, nodes=nodes)
         state = self.state_words(config, nodes=nodes)
-        wanted = {"gradients": ("gradients", self.length), "weights": ("weights", self.length)}
+        wanted = {"gradients": ("gradients", self.gradient_words(nodes)), "weights": ("weights", self.length)}
         if state:
             wanted["state"] = ("state", state)
         if self.errors:
@@ -252,11 +262,15 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     for allocation in allocations:
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
+        gradients = allocation.gradient_words(nodes)
+        if max(gradients, end) > WORDS and gradients > length:
+            raise ValueError(f"Gradients of microbatches must take at most the {WORDS:,} words of the largest memory "
+                             f"of a node, not {gradients:,}: take fewer microbatches or more nodes")
         if max(length, end) > WORDS:
             most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
             raise ValueError(f"Vector must have at most {most:,} elements, which{what} the largest memory of a node "
                              f"holds, not {length:,}: take a smaller model")
-        needed = {"gradient": length, "weight": end, "state": allocation.state_words(node, nodes=nodes)}
+        needed = {"gradient": gradients, "weight": end, "state": allocation.state_words(node, nodes=nodes)}
         wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
     if planes is None:
         planes = max(allocation.planes for allocation in allocations)

@@ -12,7 +12,7 @@ __all__ = ["RingCounters", "RingSettings"]
 
 
 class RingSettings:
-    """Setting registers, which have the same values on all nodes."""
+    """Setting registers, most of which have the same values on all nodes."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
@@ -39,6 +39,11 @@ class RingSettings:
         self._known = {}  # values are unknown during a write and after a failed one
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
+
+    def write_each(self, name: str, values: Sequence[int]) -> None:
+        """Write a register that has another value on each node, given in order of rank."""
+        results_of([device.submit_write_register(name, value)
+                    for device, value in zip(self._devices, values, strict=True)])
 
     def optimizer_field(self, name: str) -> int:
         """Last written value of a field of the OPTIMIZER register, or 0 if unknown."""

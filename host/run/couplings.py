@@ -27,7 +27,8 @@ _V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, Trans
 _DIGITS, _TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 _MOMENTUM, _NESTEROV = OptimizerName.MOMENTUM, OptimizerName.NESTEROV
 _DROPPING = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
-_NOT_INTEGERS = Except(tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed))
+_INTEGERS = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed)
+_NOT_INTEGERS = Except(_INTEGERS)
 _NO_ROOM = "a board's nodes have no room to stage gradients"
 _FIXED = "a program and its buffers are of one ring"
 _BUILT = "a board's nodes are as they were built"
@@ -71,6 +72,11 @@ COUPLINGS = (
                (*_boards(lambda node: node.memories.planes > 1), None),
                "at most one word of state per weight", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
+    # Microbatches.
+    Coupling("workload.microbatches", "formats.gradients", (*_INTEGERS, None), "other sums depend on their order"),
+    Coupling("workload.microbatches", "compute.on", (), "nodes that compute have one gradient"),
+    Coupling("workload.microbatches", "schedule.overlap", (), "a pass has one gradient of each node"),
+    Coupling("workload.microbatches", "backend.board", (), _BUILT),
     Coupling("formats.density", "formats.gradients", _DROPPING, "zeros do not make other packets shorter"),
     Coupling("formats.density", "backend.board", (*_boards(lambda node: node.sparsify), None),
              "other boards do not keep what they do not send"),

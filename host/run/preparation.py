@@ -19,7 +19,7 @@ from host.run import slow_link
 from host.run.sections import SLOTS, Moments, Update
 from host.run.spec import RunSpec
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.training.record import NODE, FarMemory, TrainingConfig
+from host.training.record import FarMemory, TrainingConfig
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LONGEST_REPLAYED, TransportName
@@ -138,7 +138,8 @@ def _config(spec: RunSpec) -> TrainingConfig:
         ("hidden", None if spec.model.hidden is None else widths(spec.model.hidden))) if value is not None}
     return TrainingConfig(
         **options, max_steps=workload.steps, interval=workload.interval, batch=spec.known("workload.batch"),
-        seed=workload.seed, density=spec.formats.density, compute=compute.on, far=_far_memory(spec),
+        seed=workload.seed, density=spec.formats.density,
+        microbatches=workload.microbatches, compute=compute.on, far=_far_memory(spec),
         check=spec.output.check is not False and spec.backend.transport is not TransportName.GOLDEN,
         optimizer=create(spec.known("optimizer.rule"), learning_rate=optimizer.learning_rate, **momentum,
                          weight_decay=optimizer.weight_decay, clip=optimizer.clip),
@@ -216,6 +217,6 @@ def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[Tr
                   planes=spec.backend.state_planes)
     if spec.ring.slow_link is not None:
         node = slow_link.with_option(node, task.parameters.size, planes=config.optimizer.planes)
-    for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:
+    for name in config.features:
         node = feature(name).training_node(node, task, config, nodes=nodes)
     return node

@@ -65,6 +65,9 @@ class Workload(Section):
     batch: int | None = option(None, "--batch", help=(
         "Largest number of examples in a step; with quorum updates, examples of each worker."),
         shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates 16")
+    microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=256, label="Microbatches", help=(
+        "Microbatches of a step, each with a gradient of its own: sums of integers then do not depend on the number "
+        "of nodes."), shown_default="one for each node; layer streaming chooses by the cycles of the first step")
     interval: int | None = option(None, "--interval", help=(
         "Steps between measurements of the model."), shown_default=f"digits an epoch, text {TEXT_INTERVAL}")
 

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from host.training.record import TrainingConfig
 
-__all__ = ["Batch", "BatchSource", "Batches", "QuorumBatches", "SetBatches", "Shares"]
+__all__ = ["Batch", "BatchSource", "Batches", "QuorumBatches", "SetBatches", "Shares", "counts_of", "waves_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,3 +164,16 @@ class QuorumBatches(BatchSource):
                                    for worker in range(len(self._shares.sizes))])
         self.number += 1
         return Batch(epoch=1, examples=examples, due=False)
+
+
+def counts_of(microbatches: int, nodes: int) -> list[int]:
+    """Number of microbatches of each node, in order of rank: nearly equal, and larger ones first."""
+    return [len(part) for part in np.array_split(np.arange(microbatches), nodes)]
+
+
+def waves_of(counts: Sequence[int]) -> Iterator[list[int]]:
+    """Microbatches that nodes have at the same time: the first of each node, then the second of each node, and so on.
+    """
+    first = np.cumsum([0, *counts[:-1]])
+    for turn in range(max(counts)):
+        yield [int(begin) + turn for begin, count in zip(first, counts, strict=True) if turn < count]

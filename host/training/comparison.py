@@ -167,19 +167,20 @@ class Masks:
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in own] for own in jobs]
-        outcome = self._local.mask(jobs, alternative=alternative, behind=self._first_free)
+        idle: list[list[MaskJob]] = [[]] * (len(self._reference.errors) - len(jobs))  # nodes without jobs
+        outcome = self._local.mask([*jobs, *idle], alternative=alternative, behind=self._first_free)
         self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for own in jobs for job in own)
         self.words += sum(-(-job.matrices.size // 32) for own in jobs for job in own if job.mask.external)
         if self._check:
-            for rank, (own, results) in enumerate(zip(jobs, outcome.results, strict=True)):
+            for rank, (own, results) in enumerate(zip(jobs, outcome.results, strict=False)):
                 replaced = sum(self._compare(rank, number, job, result, alternative)
                                for number, (job, result) in enumerate(zip(own, results, strict=True)))
                 if outcome.replaced[rank] != replaced:
                     raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
                                           f"elements, and must have replaced {replaced}")
-        return outcome.results
+        return outcome.results[:len(jobs)]
 
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
         """Compare the result of a job and return the number of elements replaced by the mask."""

@@ -105,7 +105,10 @@ class Execution:
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """Create the execution: from the programs feature if nodes compute, have programs or use a schedule."""
+    """Create the execution: from the programs feature if nodes compute, have programs or use a schedule, and from the
+    microbatches feature if nodes have several gradients."""
+    if config.microbatches is not None:
+        return feature("microbatches").execution(ring, workload, config)
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

@@ -76,6 +76,9 @@ class TrainingConfig:
     #: Fraction of the elements that nodes send, largest first, averaged over the hops of scatter-reduce. By
     #: default they send all nonzero elements.
     density: float | None = None
+    #: Number of microbatches of a batch, each with a gradient of its own, so that sums of integers do not depend on
+    #: the number of nodes; by default, each node has one gradient.
+    microbatches: int | None = None
     #: Seed for the initial weights and the order of the examples.
     seed: int = 0
     #: Number of steps between codebooks from the master weights, for weight codecs with a codebook. 12 steps are an
@@ -102,7 +105,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, value in (("Epochs", self.epochs), ("Batch", self.batch), ("Refresh", self.refresh),
-                            ("Steps", self.max_steps), ("Interval", self.interval)):
+                            ("Steps", self.max_steps), ("Interval", self.interval),
+                            ("Microbatches", self.microbatches)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
             if value is not None and value > COUNT:
@@ -145,10 +149,17 @@ class TrainingConfig:
         """Whether passes of the schedule overlap."""
         return self.overlap is not None and feature("programs").overlaps(self.overlap)
 
+    @property
+    def features(self) -> list[str]:
+        """Names of the features that nodes need for the run."""
+        return [name for name, needed in (
+            ("compute", self.compute == NODE), ("programs", self.overlap is not None),
+            ("microbatches", self.microbatches is not None)) if needed]
+
     def allocation(self, length: int) -> Allocation:
         """Memory allocation that the nodes need for ``length`` parameters."""
         return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
-                          errors=self.density is not None)
+                          errors=self.density is not None, microbatches=self.microbatches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

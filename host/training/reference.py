@@ -79,6 +79,8 @@ class Reference:
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
+        #: Number of gradients of each node in a sum of integers; None if it is one.
+        self.counts: Sequence[int] | None = None
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
         #: Residual of the gradient codec on each node, or None for a lossless codec.
         self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
@@ -189,7 +191,7 @@ class Reference:
             update = root_reduce.fused_update(*vectors, root, **shape)
         else:
             update = self._golden.fused_update(*vectors, weight_codec=self._codec, residuals=residuals,
-                                               block_offset=block_offset,
+                                               block_offset=block_offset, counts=self.counts,
                                                gradient_codec=self._gradient_codec, **shape)
         return update
 

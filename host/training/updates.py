@@ -28,12 +28,13 @@ from host.driver.protocols import TrainingRing
 from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
 from host.feature import feature, features_of
+from host.models.layers import Array
 from host.training import comparison
-from host.training.batches import Batch
+from host.training.batches import Batch, counts_of, waves_of
 from host.training.executions import Execution, execution_of
 from host.training.executor import Executor
 from host.training.number_format import elements_of
-from host.training.record import NODE, DivergenceError, Step, Training, TrainingConfig
+from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.reference import Codebooks, Reference, reference_of
 from host.training.sparsifier import Sparsifier, check_zeros
 from host.training.stages import RingStages
@@ -105,6 +106,8 @@ class UpdateExecutor(Executor[Step]):
         self._reference: Reference = reference_of(
             ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
             self._codebooks.centroids)
+        if config.microbatches is not None:
+            self._reference.counts = counts_of(config.microbatches, ring.nodes)
         self._masks = comparison.Masks(ring.local, self._reference, config)
         self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._total)
 
@@ -181,13 +184,13 @@ class UpdateExecutor(Executor[Step]):
         """Execute a step; return its figures, its loss sum, and the number of losses in the sum."""
         ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         masks.number = number
-        shares = np.array_split(batch.examples, ring.nodes)
+        shares = np.array_split(batch.examples, self._gradients)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
         codebook_words = self._codebooks.refresh(number, reference)
         count = self._workload.count(batch.examples)
         losses, gradients = [], []
         if not self._blind:
-            sums, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
+            sums, differences = zip(*self._differentiate(shares), strict=True)
             losses, gradients = list(sums), comparison.gradients_of(number, self._form, differences)
         settings = self._settings(number, count)
         ring.settings.write(settings)
@@ -218,6 +221,19 @@ class UpdateExecutor(Executor[Step]):
             sparsify_cycles=self._sparsify.cycles, threshold=self._sparsify.threshold,
             mask_cycles=None if masks.cycles is None else masks.cycles - (cycles or 0),
             elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
+
+    @property
+    def _gradients(self) -> int:
+        """Number of gradients of a step, each of one share of the batch."""
+        return self._ring.nodes if self._config.microbatches is None else self._config.microbatches
+
+    def _differentiate(self, shares: Sequence[npt.NDArray[np.intp]]) -> list[tuple[float, Array]]:
+        """Compute the loss and the gradient of each share. Nodes with several shares mask one after another."""
+        results: dict[int, tuple[float, Array]] = {}
+        for wave in waves_of([1] * len(shares) if self._reference.counts is None else self._reference.counts):
+            results |= zip(wave, self._workload.differentiate([shares[index] for index in wave], self._masks),
+                           strict=True)
+        return [results[index] for index in range(len(shares))]
 
     def _settings(self, number: int, count: int) -> Settings | FixedSettings:
         """Return the optimizer settings of a step with ``count`` losses."""
@@ -365,8 +381,8 @@ class UpdateExecutor(Executor[Step]):
         memory serves next, which differs on new nodes."""
         ring = self._ring
         ring.settings.write_registers(settings)
-        gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
-        shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), ring.nodes)
+        gradients = [self._form.weights(self._workload.parameters)] * self._gradients
+        shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), self._gradients)
         self._prepare()
         self._give(shares, gradients)
         if self._config.density is not None:
@@ -427,5 +443,5 @@ def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *
                              "send")
         check_zeros(node.gradients)
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
-    for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:
+    for name in config.features:
         feature(name).check_run(node, workload, config, nodes=nodes)

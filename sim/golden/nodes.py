@@ -85,6 +85,8 @@ class Nodes:
         self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
         self._segment, self._lanes = segment, lanes
+        #: Number of gradients of each node in a sum of integers, and their distance in elements.
+        self.addends, self.addend_stride = [1] * nodes, 0
         self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
         decoded = ring.distribute(weights, nodes, weight_codec=weight_codec, segment=segment)
         self.weights = np.tile(decoded, (nodes, 1))
@@ -190,21 +192,32 @@ class Nodes:
     def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
         """Sum gradients at all nodes or at their owners."""
         rows, elements = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
-        gradients, own = self.gradients[rows, elements], _owned(fields, len(ranks))
-        shape = {"segment": self._segment, "lanes": self._lanes}
+        own = _owned(fields, len(ranks))
+        shape: dict[str, Any] = {"segment": self._segment, "lanes": self._lanes}
         if fields["root_reduce"]:
-            total, traffic = root_reduce.all_reduce(gradients, fields["root"], **shape)
+            total, traffic = root_reduce.all_reduce(self.gradients[rows, elements], fields["root"], **shape)
             self.gradients[rows, elements] = total
             return Collected(tuple(ranks), traffic.words, traffic, total, own)
         add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
         residuals = self.residuals[rows, elements]
-        result, traffic = add(gradients, gradient_codec=self._gradient_codec, residuals=residuals,
-                              block_offset=fields["block_offset"], **shape)
+        result, traffic = add(self._addends(ranks, elements), gradient_codec=self._gradient_codec,
+                              residuals=residuals, block_offset=fields["block_offset"], counts=self._counts(ranks),
+                              **shape)
         self.gradients[rows, elements], self.residuals[rows, elements] = result, residuals
         total = np.empty(len(elements), dtype=np.uint32)
         for number, index in enumerate(own):
             total[index] = result[index] if result.ndim == 1 else result[number, index]
         return Collected(tuple(ranks), traffic.words, traffic, total, own)
+
+    def _counts(self, ranks: Sequence[int]) -> list[int] | None:
+        """Number of gradients of each node, or None if it is one."""
+        counts = [self.addends[rank] for rank in ranks]
+        return counts if max(counts) > 1 else None
+
+    def _addends(self, ranks: Sequence[int], elements: npt.NDArray[np.int64]) -> Bits:
+        """Gradients of all nodes, in order of rank: one row for each."""
+        return np.stack([self.gradients[rank, elements + number * self.addend_stride]
+                         for rank in ranks for number in range(self.addends[rank])])
 
     def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
         """Count an update of a region, or record the version used by a command."""
@@ -241,9 +254,9 @@ class Nodes:
         else:
             residuals = self.residuals[rows, places]
             update = ring.fused_update(
-                self.gradients[rows, places], master, state, settings, weight_codec=self._weight_codec,
+                self._addends(ranks, places), master, state, settings, weight_codec=self._weight_codec,
                 gradient_codec=self._gradient_codec, residuals=residuals, block_offset=fields[0]["block_offset"],
-                **shape)
+                counts=self._counts(ranks), **shape)
             self.residuals[rows, places] = residuals
         self.weights[rows, weights] = update.weights
         for rank, index, base in zip(ranks, own, bases, strict=True):

@@ -28,6 +28,7 @@ one node sends nothing, but rounds its gradients like any sum.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -255,15 +256,17 @@ class _Schedule:
         steps.payload[hop, rank] = payload
         steps.cost[hop, rank] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
 
-    def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *,
-               keep: bool = False) -> tuple[Bits, _Steps]:
+    def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *, keep: bool = False,
+               counts: Sequence[int] | None = None) -> tuple[Bits, _Steps]:
         """Sum the gradients in N segment steps; the result of the last step stays at the owner.
 
         Unless sums are added in coded form or are agreed, ``residuals`` are replaced, and with ``keep`` the last step
         also passes through the codec.
         """
         if is_agreed(codec):
-            return self._reduce_agreed(gradients, codec)
+            return self._reduce_agreed(gradients, codec, [1] * self.nodes if counts is None else counts)
+        if counts is not None:
+            raise ValueError("Each rank must have one gradient, unless the codec adds integers")
         if not codec.sums_coded:
             return self._reduce(gradients, codec, residuals, keep)
         nodes = self.nodes
@@ -310,15 +313,20 @@ class _Schedule:
             total[index] = partial
         return total, steps
 
-    def _reduce_agreed(self, gradients: Bits, codec: AgreedCodec) -> tuple[Bits, _Steps]:
+    def _reduce_agreed(self, gradients: Bits, codec: AgreedCodec, counts: Sequence[int]) -> tuple[Bits, _Steps]:
+        if sum(counts) != len(gradients) or min(counts) < 1:
+            raise ValueError(f"Ranks must have one or more of the {len(gradients)} gradients each, not {counts!r}")
         total = np.empty(gradients.shape[1], dtype=np.uint32)
+        rows = np.split(np.arange(len(gradients)), np.cumsum(counts)[:-1])
         steps = self.empty(self.nodes)
         coded = self.words(codec) + codec.checksum_words * (self.sizes > 0)
         for block, index in enumerate(self.blocks):
             ranks = (block + np.arange(self.nodes)) % self.nodes
-            nonzero, total[index] = codec.sums(canonical(gradients[np.ix_(ranks, index)]))
+            order = np.concatenate([rows[rank] for rank in ranks])
+            nonzero, total[index] = codec.sums(canonical(gradients[np.ix_(order, index)]))
+            last = np.cumsum([counts[rank] for rank in ranks.tolist()]) - 1  # last addend of each rank
             for hop, rank in enumerate(ranks.tolist()):
-                self.fill(steps, hop, rank, block, nonzero[hop], 0, coded[block])
+                self.fill(steps, hop, rank, block, nonzero[last[hop]], 0, coded[block])
         return total, steps
 
     def agreed(self, scatter: _Steps, gather: _Steps, codec: AgreedCodec, *,
@@ -378,13 +386,16 @@ def _bound(*phases: _Steps) -> int:
 
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-               segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
+               segment: int = 256, lanes: int = 4, block_offset: int = 0,
+               counts: Sequence[int] | None = None) -> tuple[Bits, Traffic]:
     """Sum at every rank after an all-gather, which is compressed or uses a codec, and its traffic.
 
-    With a lossy codec, ``residuals`` has one row per rank and is updated in place.
+    With a lossy codec, ``residuals`` has one row per rank and is updated in place. ``counts`` is the number of rows
+    of ``gradients`` of each rank, which are one by default; only codecs that add integers allow several.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
-    total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
+    nodes = len(gradients if counts is None else counts)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True, counts=counts)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
     scatter = steps[:-1]
     if is_agreed(gradient_codec):
@@ -396,16 +407,18 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-                   segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
+                   segment: int = 256, lanes: int = 4, block_offset: int = 0,
+                   counts: Sequence[int] | None = None) -> tuple[Bits, Traffic]:
     """Gradient memory of every rank afterwards: its own block contains the sum; the rest is unchanged.
 
     The sum equals the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus the
     owner's gradient, and is not itself encoded. It differs from an all-reduce unless the codec is exact or agreed.
+    For ``counts`` see :func:`all_reduce`; the sum replaces the first gradient of a rank.
     """
-    nodes = len(gradients)
+    nodes = len(gradients if counts is None else counts)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
-    total, steps = schedule.reduce(gradients, gradient_codec, residuals)
-    result = gradients.copy()
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals, counts=counts)
+    result = gradients[np.cumsum([0, *counts[:-1]])] if counts is not None else gradients.copy()
     for block, index in enumerate(schedule.blocks):
         result[(block - 1) % nodes, index] = total[index]
     scatter, gather = steps[:-1], schedule.empty(0)
@@ -417,7 +430,7 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
-                 lanes: int = 4, block_offset: int = 0) -> Update:
+                 lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, which are sent
     raw or encoded.
 
@@ -427,10 +440,11 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     With a weight codec, ``weights`` are master weights: the optimizer updates them, and all ranks, including the
     owner, receive the decoded weights. ``weights`` and each plane of ``state`` cover the whole vector, although a
     rank stores only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored,
-    but new weights are computed from the unrounded state.
+    but new weights are computed from the unrounded state. For ``counts`` see :func:`all_reduce`.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
-    total, steps = schedule.reduce(gradients, gradient_codec, residuals)
+    nodes = len(gradients if counts is None else counts)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals, counts=counts)
     master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
         new_state[:settings.planes] = [moments.unpack(moments.pack(plane), len(plane))

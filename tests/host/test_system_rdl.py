@@ -6,12 +6,11 @@ import sys
 import pytest
 import systemrdl
 
-from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access
+from hdl.control.registers import ALL_REGISTERS, Access
 from host import documents
 from host.make.targets import find_target
 
 PATH = documents.ROOT / "docs" / "registers.rdl"
-ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +22,8 @@ def node():
 
 def test_registers(node):
     registers = {register.inst_name: register for register in node.registers()}
-    assert list(registers) == [entry.name for entry in ENTRIES]
-    for entry in ENTRIES:
+    assert list(registers) == [entry.name for entry in ALL_REGISTERS]
+    for entry in ALL_REGISTERS:
         register = registers[entry.name]
         assert register.absolute_address == 4 * entry.address
         assert register.size == 4
@@ -32,7 +31,7 @@ def test_registers(node):
 
 
 def test_fields(node):
-    for entry, register in zip(ENTRIES, node.registers(), strict=True):
+    for entry, register in zip(ALL_REGISTERS, node.registers(), strict=True):
         expected = [(field.name, field.bit, field.width) for field in entry.fields] or [("value", 0, entry.width)]
         assert [(field.inst_name, field.low, field.width) for field in register.fields()] == expected
         value = 0
@@ -65,8 +64,8 @@ def made(tmp_path_factory):
 def test_header(made):
     """A C compiler confirms that each register and field of the header is where the table says."""
     checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
-              for entry in ENTRIES]
-    for entry in ENTRIES:
+              for entry in ALL_REGISTERS]
+    for entry in ALL_REGISTERS:
         for name, bit, width in ([(field.name, field.bit, field.width) for field in entry.fields]
                                  or [("value", 0, entry.width)]):
             prefix = f"GRADRING_NODE__{entry.name}__{name.upper()}"
@@ -83,5 +82,5 @@ def test_pages(made):
     """The HTML pages list every register."""
     assert (made / "html" / "index.html").is_file()
     data = "".join(path.read_text() for path in (made / "html").rglob("*.js*"))
-    for entry in ENTRIES:
+    for entry in ALL_REGISTERS:
         assert entry.name in data

@@ -151,12 +151,8 @@ class Exponents(Part):
 
     def elaborate(self, platform):
         m = Module()
-        config, lanes = self._config, self._config.lanes
+        config = self._config
         words = field_words(config.segment)  # of exponents in a packet
-        m.submodules.reader = reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
-            strided=True, guarded=config.has("tenants"))
-        m.submodules.scan = scan = ExponentScan(lanes=lanes)
         m.submodules.scanned = scanned = Queue(shape=word_layout(), depth=4 * words)
         m.submodules.maximum = maximum = FieldMaximum()
         m.submodules.maximum_demux = maxima = PacketDemux(outputs=len(MaximumTo))
@@ -172,15 +168,15 @@ class Exponents(Part):
             m.submodules[f"{name}_queue"] = queues[name] = Queue(
                 shape=word_layout(), depth=max(depth, 4), block=depth > 32)
 
-        for name, sink in (("scan_job", reader.job), ("compared", maximum.paired), ("maximum_to", maxima.route),
-                           ("cut", cutter.cut), ("cut_to", cut.route), ("join", joiner.join),
-                           ("joined_from", joined.route), ("agreed_from", agreed.route)):
+        for name, sink in (("compared", maximum.paired), ("maximum_to", maxima.route), ("cut", cutter.cut),
+                           ("cut_to", cut.route), ("join", joiner.join), ("joined_from", joined.route),
+                           ("agreed_from", agreed.route)):
             connect_stream(m, getattr(self, name), sink)
         for source, sink in (
                 (self.arrived, cutter.i), (cutter.rest, self.passed), (cutter.prefix, cut.i),
                 (cut.o[CutTo.MAXIMUM], queues["compared"].i), (cut.o[CutTo.FORWARD], queues["forward"].i),
                 (cut.o[CutTo.AGREED], queues["gathered"].i),
-                (reader.o, scan.i), (scan.o, scanned.i), (scanned.o, maximum.a), (queues["compared"].o, maximum.b),
+                (self._scan(m), scanned.i), (scanned.o, maximum.a), (queues["compared"].o, maximum.b),
                 (maximum.o, maxima.i), (maxima.o[MaximumTo.SENT], queues["maxima"].i),
                 (maxima.o[MaximumTo.OWN], queues["own"].i), (maxima.o[MaximumTo.AGREED], queues["own_agreed"].i),
                 (queues["maxima"].o, joined.i[JoinedFrom.MAXIMUM]), (queues["own"].o, joined.i[JoinedFrom.OWN]),
@@ -189,5 +185,16 @@ class Exponents(Part):
                 (queues["own_agreed"].o, agreed.i[AgreedFrom.OWN]),
                 (queues["gathered"].o, agreed.i[AgreedFrom.GATHERED]), (agreed.o, self.agreed)):
             connect_stream(m, source, sink)
-        self._connect_read(m, reader, "gradients")
         return m
+
+    def _scan(self, m):
+        """Read the local gradients and return their exponents."""
+        config, lanes = self._config, self._config.lanes
+        m.submodules.reader = reader = RowReader(
+            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
+            strided=True, guarded=config.has("tenants"))
+        m.submodules.scan = scan = ExponentScan(lanes=lanes)
+        connect_stream(m, self.scan_job, reader.job)
+        connect_stream(m, reader.o, scan.i)
+        self._connect_read(m, reader, "gradients")
+        return scan.o

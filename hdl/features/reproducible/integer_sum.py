@@ -6,7 +6,7 @@ it writes them back, and in an all-reduce it sends them as integers, which every
 
 import enum
 
-from amaranth.hdl import Cat, Module, Mux
+from amaranth.hdl import C, Cat, Module, Mux
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
@@ -195,7 +195,8 @@ class IntegerSum(Part):
         m.submodules.field_hash = field_hash = FieldHash(depth=Quantizer.latency + 4)
         connect_stream(m, fields.o[FieldsTo.QUANTIZER], field_hash.i)
         connect_stream(m, field_hash.hash, adder.hash)
-        connect_stream(m, self._quantized(m, field_hash.o), adder.a)
+        own, own_wrong = self._quantized(m, field_hash.o)
+        connect_stream(m, own, adder.a)
         connect_stream(m, self.to_adder, to_add.i)
         connect_stream(m, to_add.o, adder.b)
         connect_stream(m, adder.sent, to_send.i)
@@ -227,11 +228,12 @@ class IntegerSum(Part):
             pulses.compressed_adds.eq(taken(self.kind) & self.kind.payload.paired),
             pulses.decodes.eq(taken(rounded) & rounded.payload.last),
             pulses.not_finite.eq(setup.sum & taken(rounded) & has_infinite(rounded.payload)),
-            pulses.wrong_sum.eq(adder.received_wrong | adder.added_wrong | gate.wrong),
+            pulses.wrong_sum.eq(adder.received_wrong | adder.added_wrong | gate.wrong | own_wrong),
             # The node in which the fault occurred: if a packet was wrong when it arrived, its sender. If exponents of
             # the two nodes differ, it may also be this node.
             pulses.wrong_sum_detail.eq(Cat(
-                Mux(adder.received_wrong | adder.added_wrong, places.o.payload, used.o.payload.place),
+                Mux(adder.received_wrong | adder.added_wrong, places.o.payload,
+                    Mux(own_wrong, self.summed_place.payload, used.o.payload.place)),
                 Mux(adder.received_wrong, setup.predecessor, setup.rank))),
             self.summed_place.ready.eq(taken(self.kind)),
             places.i.valid.eq(self.summed_place.ready),
@@ -241,7 +243,7 @@ class IntegerSum(Part):
         return m
 
     def _quantized(self, m, agreed):
-        """Read the local gradients and return their integers."""
+        """Read the local gradients; return their integers, and whether a check of them has failed in this cycle."""
         config, lanes = self._config, self._config.lanes
         m.submodules.reader = reader = RowReader(
             rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
@@ -257,7 +259,7 @@ class IntegerSum(Part):
         connect_stream(m, fields.o, quantizer.fields)
         m.d.comb += [quantizer.spare.eq(self.setup.spare), self.pulses.local_nan.eq(reader.nan)]
         self._connect_read(m, reader, "gradients")
-        return quantizer.o
+        return quantizer.o, C(0, 1)
 
     def _complete(self, m, total, gate):
         """Send complete sums to the gather, and return all sums to round: the node's own ones, through the gate, and

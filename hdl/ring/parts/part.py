@@ -149,8 +149,11 @@ def fetch_setup(config):
 
 def sum_setup(config):
     """Fields of a command's setup for parts that add integers: ``spare``, the number of bits that sums have more than
-    their addends, which is the base-2 logarithm of the number of nodes, rounded up; and ranks."""
-    return {"spare": range(9), "rank": 8, "predecessor": 8} if config.adds_integers else {}
+    their addends, which is the base-2 logarithm of the number of addends, rounded up; ranks; and the number of the
+    node's own addends, if there can be several, with their distance in rows."""
+    several = {"addends": 8, "distance": range(config.memories.gradient // config.lanes)}
+    return {"spare": range(9), "rank": 8, "predecessor": 8,
+            **(several if config.has("microbatches") else {})} if config.adds_integers else {}
 
 
 def part_setup_layout(config):

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from host.options import COUNT, option
+from host.options import COUNT, check_range, option
 from host.run.schedule import WITH_MOMENTUM, Schedule
 from sim.golden.codecs import RAW
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from host.schema import Schema
 
 __all__ = ["Streaming"]
+
+#: Largest number of microbatches of a step.
+_MICROBATCHES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,13 +28,12 @@ class Streaming(Schedule):
     has_latency: ClassVar[bool] = False
     workload: ClassVar[Mapping[str, Any]] = {"workload.steps": 6}
     learning_rate: ClassVar[float] = 0.05
-    applicable: ClassVar[tuple[str, ...]] = (*WITH_MOMENTUM, "workload.steps", "output.checkpoint", "output.resume")
+    applicable: ClassVar[tuple[str, ...]] = (
+        *WITH_MOMENTUM, "workload.steps", "workload.microbatches", "output.checkpoint", "output.resume")
     panel: ClassVar[str] = "Schedule: streaming"
 
     microbatch: int | None = option(None, "--microbatch", help="Examples of a microbatch.", minimum=1, maximum=COUNT,
                                     shown_default="as many as fit")
-    microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=64, help=(
-        "Microbatches of a step."), shown_default="chosen by the cycles of the first step")
     plateau: bool = option(False, "--plateau", help="Add a layer wherever the loss does not fall any more.")
     format: str | None = option(None, "--format", help=(
         "Format of broadcast weights: raw, mx4, mx6 or mx9, of all layers or of each, with commas."),
@@ -59,6 +61,8 @@ class Streaming(Schedule):
     def check(self, spec: "RunSpec") -> None:
         from host.features.streaming import steps
 
+        if spec.workload.microbatches is not None:
+            check_range("Microbatches", spec.workload.microbatches, 1, _MICROBATCHES)
         steps.check(spec)
 
     def train(self, spec: "RunSpec") -> Any:

@@ -73,11 +73,11 @@ class _StreamingRun:
         self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
         self.plan = make_streaming_plan(
-            self.widths, worker=self.configs.memories, count=schedule.microbatches or 1,
+            self.widths, worker=self.configs.memories, count=self.spec.workload.microbatches or 1,
             microbatch=schedule.microbatch, most=len(self.data.train_y) // self.workers)
         formats = tuple((schedule.format or "raw").split(","))
         self.structure = Structure(self.widths, formats * (len(self.widths) - 1) if len(formats) == 1 else formats,
-                                   schedule.microbatches or 1, self.rate, self.plan.microbatch,
+                                   self.spec.workload.microbatches or 1, self.rate, self.plan.microbatch,
                                    self.configs.memories)
         check_structure(self.structure, self.configs.worker, self.configs.server, planes=self.optimizer.planes)
 
@@ -85,8 +85,8 @@ class _StreamingRun:
         """Check that all results can be written; return whether there is a checkpoint to resume from."""
         # Exactly these options affect the bits of a run.
         own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
-        names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
-                 *(f"schedule.{name}" for name in own)]
+        names = ["workload.seed", "workload.microbatches", "model.hidden", "ring.nodes", "optimizer.learning_rate",
+                 "optimizer.momentum", *(f"schedule.{name}" for name in own)]
         self.checkpointer = StreamingCheckpointer(self.folder / NAME, {name: self.spec.value(name) for name in names},
                                   steps=self.spec.output.checkpoint)
         console.print(self.plan.line, soft_wrap=True)
@@ -114,7 +114,7 @@ class _StreamingRun:
                 latest = run.reports[-1]
                 self.rows.append(_row(run, latest.number, simulation.cycle - before, speed=self.speed, far=self.pace))
                 progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
-                if latest.number == 0 and schedule.microbatches is None:
+                if latest.number == 0 and spec.workload.microbatches is None:
                     run.propose(0, Kind.MICROBATCHES, self.rows[0]["chosen"])
                 self.checkpointer.keep(ring, trainer, self.rows)
                 self.result = self._report(run)

@@ -63,6 +63,9 @@ class GoldenPart:
         """Return the operations that a node executes on its own."""
         return {}
 
+    def begun(self, ranks: Sequence[int]) -> None:
+        """Called before nodes execute a collective."""
+
     def written(self, rank: int, space: str, base: int, count: int) -> None:
         """Called after the host or a far memory move has written elements of a node's memory."""
 
@@ -195,6 +198,8 @@ class GoldenNodes(Nodes):
         else:
             if first.operation is Operation.LATCH:
                 self.latch_registers(ranks[0])
+            for part in self._parts:
+                part.begun(ranks)
             gradients = self._read(ranks, first, commands)
             if first.operation in self._on_ring and first.length:
                 cycles = self.cycles.collective(first, gradients)

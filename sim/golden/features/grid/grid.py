@@ -11,6 +11,7 @@ block of its row, where consecutive groups are C groups apart; and ALL_GATHER al
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     Along rows, new weights pass through the codec once more, which leaves them unchanged.
     """
     rows, columns, length = gradients.shape
-    options = {"segment": segment, "lanes": lanes}
+    options: dict[str, Any] = {"segment": segment, "lanes": lanes}
     summed = gradients.copy()
     words, packets = (np.zeros((rows, columns), dtype=np.int64) for _ in range(2))
     left = np.zeros_like(gradients) if residuals is None else residuals

@@ -1,0 +1,34 @@
+"""Extension of the collective engine for several addends on each node."""
+
+from amaranth.hdl import Mux
+from amaranth.lib.wiring import In
+
+from hdl.control.source import Setting, SettingField
+from hdl.features.microbatches.layout import ADDENDS, MOST_ADDENDS
+from hdl.ring.extension import CollectiveExtension
+
+__all__ = ["MicrobatchesExtension"]
+
+_STRIDE_BITS = 24
+
+
+class MicrobatchesExtension(CollectiveExtension):
+    """Take the number of addends of the node and of all nodes, and the distance of the addends, from registers."""
+
+    inputs = {"addends": SettingField("MICROBATCHES", "count"), "total": SettingField("MICROBATCHES", "total"),
+              "stride": Setting("microbatch_stride")}
+
+    def members(self):
+        return {"addends": In(ADDENDS), "total": In(range(MOST_ADDENDS + 1)), "stride": In(_STRIDE_BITS)}
+
+    def take(self, m, units, command):
+        engine, setup = units.engine, units.setup
+        m.d.sync += [
+            setup.addends.eq(Mux(engine.addends == 0, 1, engine.addends)),
+            setup.distance.eq(engine.stride >> (self._config.lanes.bit_length() - 1)),
+        ]
+        with m.If(engine.total != 0):
+            spare = 0
+            for bits in range((MOST_ADDENDS - 1).bit_length()):
+                spare = Mux(engine.total > 1 << bits, bits + 1, spare)
+            m.d.sync += setup.spare.eq(spare)

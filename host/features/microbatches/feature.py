@@ -1,0 +1,44 @@
+"""Nodes that sum the gradients of several microbatches each: docs/reproducible.md."""
+
+from typing import TYPE_CHECKING, Any
+
+from hdl.registry import section
+from host.feature import Feature
+
+if TYPE_CHECKING:
+    from hdl.config import Configuration
+    from host.driver.protocols import TrainingRing
+    from host.features.microbatches.execution import MicrobatchExecution
+    from host.features.microbatches.golden import GoldenMicrobatches
+    from host.training.record import TrainingConfig
+    from host.training.workloads import Workload
+    from host.transports.golden.nodes import GoldenNodes
+
+__all__ = ["FEATURE", "MicrobatchesFeature"]
+
+
+class MicrobatchesFeature(Feature):
+    """Sums that do not depend on the number of nodes."""
+
+    def golden(self, nodes: "GoldenNodes") -> "GoldenMicrobatches":
+        from host.features.microbatches.golden import GoldenMicrobatches
+
+        return GoldenMicrobatches(nodes)
+
+    def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
+                      nodes: int) -> Any:
+        return node.replace(features=(*node.features, section("Microbatches")()))
+
+    def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
+        from host.features.microbatches.limits import check_microbatches
+
+        check_microbatches(workload, config, nodes=nodes)
+
+    def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> (
+            "MicrobatchExecution"):
+        from host.features.microbatches.execution import MicrobatchExecution
+
+        return MicrobatchExecution(ring, int(workload.parameters.size))
+
+
+FEATURE = MicrobatchesFeature()
