@@ -53,7 +53,8 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
 `TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_POSITION` on in nodes with
-[slots](ring/slots.md) alone, and the last two in nodes with [microbatches](reproducible.md#any-number-of-nodes) alone.
+[slots](ring/slots.md) alone, and the last two in nodes with
+[microbatches](reproducible.md#any-number-of-nodes) alone.
 
 """
 

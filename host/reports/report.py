@@ -83,13 +83,18 @@ class _Run:
     def density_per_hop(self) -> list[float]:
         """Mean density at each hop, over all steps with a ring large enough to have it."""
         densities = [step.density for step in self.training.steps]
-        means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
+        means = np.nanmean(hops(densities), axis=0) if self._changes else np.mean(densities, axis=0)
         return list(means.tolist())
+
+    @property
+    def _changes(self) -> bool:
+        """Whether the rings changed, also between a checkpoint and the run that continued from it."""
+        return bool(self.training.changes) or len({step.nodes for step in self.training.steps}) > 1
 
     @property
     def density(self) -> float | None:
         """Mean density over all hops and steps, or None without hops."""
-        means = ([np.mean(step.density) for step in self.training.steps if step.density] if self.training.changes
+        means = ([np.mean(step.density) for step in self.training.steps if step.density] if self._changes
                  else self.density_per_hop)
         return float(np.mean(means)) if means else None
 

@@ -29,9 +29,18 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
          *(name for schedule in SCHEDULES.values() for name in schedule.files()))
 
 
+#: Options, and sections of a node, that do not affect the bits of a run with microbatches.
+_ELASTIC, _ELASTIC_SECTIONS = ("nodes",), ("memories", "topology")
+
+
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """Return all data that affects the exact results and the report of a run."""
-    return {**options, "configuration": as_dict(node), **{
+    """Return all data that affects the exact results and, unless a run has microbatches, the cycles and words of its
+    report. Runs with microbatches can continue on another number of nodes."""
+    configuration = as_dict(node)
+    if configs[0].microbatches is not None:
+        options = {name: value for name, value in options.items() if name not in _ELASTIC}
+        configuration = {name: value for name, value in configuration.items() if name not in _ELASTIC_SECTIONS}
+    return {**options, "configuration": configuration, **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}
         for name, config in zip(("training", "comparison"), configs, strict=False)}}

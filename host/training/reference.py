@@ -97,8 +97,11 @@ class Reference:
                 "residuals": None if self.residuals is None else self.residuals.copy()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Continue from copies made by :meth:`arrays`."""
-        self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
+        """Continue from copies made by :meth:`arrays`. If those are of another number of nodes, errors are zero, as
+        always in runs with microbatches."""
+        self.weights, self.master = (arrays[name].copy() for name in ("weights", "master"))
+        errors = arrays["errors"]
+        self.errors = errors.copy() if len(errors) == self._ring.nodes else np.zeros_like(self.errors)
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 

@@ -1,0 +1,116 @@
+"""The command `gradring train --microbatches`: weights do not depend on the number of nodes."""
+
+import shutil
+
+import pytest
+
+from host.features.microbatches.limits import check_microbatches
+from host.training import checkpoint
+from host.training.batches import counts_of, waves_of
+from host.training.record import TrainingConfig
+from tests.host.results import results
+from tests.refusals import refuses
+
+RUN = ("train", "--transport", "golden", "--gradients", "sum32", "--microbatches", 8, "--batch", 64)
+#: Figures of a report that depend on the number of nodes.
+COUNTED = ("run", "nodes", "words_sent", "words_dense", "scatter_words", "weight_elements", "weight_words", "density",
+           "bound", "scatter_bound", "seconds", "stages")
+
+
+def rest_of(report):
+    """Figures of a report and of its steps that do not depend on the number of nodes."""
+    steps = [{name: value for name, value in step.items() if name not in COUNTED} for step in report["per_step"]]
+    names = ("losses", "measures", "accuracy", "weights_sha256", "levels", "bit_exact", "parameters")
+    return {"steps": steps} | {name: report[name] for name in names if name in report}
+
+
+@pytest.mark.parametrize("gradients", ["sum32", "sum16"])
+def test_numbers_of_nodes(succeed, tmp_path, gradients):
+    """Runs on 1, 3, 4 and 8 nodes have the same weights and the same figures but for words; without microbatches,
+    weights depend on the number of nodes."""
+    runs = []
+    for nodes in (1, 3, 4, 8):
+        succeed(*RUN, "--gradients", gradients, "--hidden", "none", "--steps", 5, "--nodes", nodes,
+                "--output", tmp_path)
+        report, trained = results(tmp_path)
+        assert report["levels"][-1] == "any number of nodes"
+        runs.append((rest_of(report), trained))
+    assert all(run == runs[0] for run in runs)
+    others = set()
+    for nodes in (2, 4):
+        succeed("train", "--transport", "golden", "--gradients", gradients, "--hidden", "none", "--steps", 5,
+                "--batch", 64, "--nodes", nodes, "--output", tmp_path)
+        report, _ = results(tmp_path)
+        assert "any number of nodes" not in report["levels"]
+        others.add(report["weights_sha256"])
+    assert len(others) == 2
+
+
+def test_text(succeed, tmp_path):
+    """A text model, whose matrices are masked on nodes, with unequal numbers of microbatches."""
+    runs = []
+    for nodes in (1, 3):
+        succeed("train", "--workload", "text", "--transport", "golden", "--gradients", "sum32", "--microbatches", 4,
+                "--batch", 16, "--steps", 1, "--nodes", nodes, "--output", tmp_path)
+        report, trained = results(tmp_path)
+        runs.append((rest_of(report), trained))
+    assert runs[0] == runs[1]
+
+
+def test_resume(succeed, tmp_path, monkeypatch):
+    """A run continues from its checkpoints on fewer and on more nodes, with the weights of an undisturbed run."""
+    whole, save = tmp_path / "whole", checkpoint.save
+    options = (*RUN, "--hidden", "none", "--steps", 6, "--checkpoint", 2)
+
+    def keep(path, identity, content):
+        save(path, identity, content)
+        shutil.copy(path, tmp_path / str(content["state"]["batches"]["number"]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", keep)
+        succeed(*options, "--nodes", 4, "--output", whole)
+    report, trained = results(whole)
+    for done, nodes in ((2, 1), (4, 7)):
+        folder = tmp_path / f"on-{nodes}"
+        folder.mkdir()
+        shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
+        succeed(*options, "--nodes", nodes, "--resume", "--output", folder)
+        resumed, again = results(folder)
+        assert [step["nodes"] for step in resumed["per_step"]] == [4] * done + [nodes] * (6 - done)
+        assert again == trained
+        assert rest_of(resumed)["weights_sha256"] == report["weights_sha256"]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--nodes", 9), "Microbatches must be between the number of nodes, 9, and 256, not 8"),
+    (("--batch", 7, "--nodes", 2),
+     "Microbatches must be at most the 6 examples of a batch, not 8: take a larger --batch"),
+    (("--microbatches", 300), "Microbatches must be between 1 and 256, not 300"),
+    (("--gradients", "raw"), "Option --microbatches is for --gradients sum32 or sum16, or a run without --gradients, "
+     "not raw (other sums depend on their order): leave it out"),
+    (("--overlap", "layers"), "Option --microbatches is for a run without --overlap"),
+    (("--compute", "node"), "Option --microbatches is for a run without --compute node"),
+])
+def test_refused(run, tmp_path, options, message):
+    code, out, err = run(*RUN, "--steps", 2, *options, "--output", tmp_path / "none")
+    assert (code, out) == (1, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_too_many_for_the_nodes():
+    config = TrainingConfig(microbatches=4, batch=8)
+
+    class Examples:
+        examples = 100
+
+    check_microbatches(Examples, config, nodes=4)
+    refuses("Microbatches must be between the number of nodes, 5, and 256, not 4", check_microbatches, Examples, config,
+            nodes=5)
+
+
+def test_shares():
+    """Microbatches of each node, and those that are computed at the same time."""
+    assert counts_of(8, 3) == [3, 3, 2]
+    assert list(waves_of([3, 3, 2])) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert list(waves_of([1, 1])) == [[0, 1]]
