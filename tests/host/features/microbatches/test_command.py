@@ -105,8 +105,8 @@ def test_too_many_for_the_nodes():
         examples = 100
 
     check_microbatches(Examples, config, nodes=4)
-    refuses("Microbatches must be between the number of nodes, 5, and 256, not 4", check_microbatches, Examples, config,
-            nodes=5)
+    refuses("Microbatches must be between the number of nodes, 5, and 256, not 4", check_microbatches, Examples,
+            config, nodes=5)
 
 
 def test_shares():
