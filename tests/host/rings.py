@@ -105,6 +105,13 @@ def narrow():
             link=section("Replay")(ingress=2), stub=section("ComputeStub")())
 
 
+def sums():
+    """Sums of integers in rows of four elements, packets of up to two words of exponents, and two ports."""
+    return NodeConfig(segment=256, topology=section("Grid")(),
+                      memories=Memories(gradient=4096, weight=4096, state=4096, planes=1), gradients="sum32",
+                      masking=False, sparsify=False)
+
+
 def server():
     """Server for layer streaming in a ring of the maximum size, with weights and state in far memory. It has two
     program banks and an optimizer as wide as a row."""
@@ -125,6 +132,7 @@ CONFIGS = Rings({
     "centroid": (("grid", "codebook", "codebook_layers", "bf16", "far", "compute_stub"), centroid),
     "wide": (("mx", "quorum", "settable_version", "tenants"), wide),
     "narrow": (("grid", "bf16", "mx", "replay", "compute_stub"), narrow),
+    "sums": (("grid", "reproducible"), sums),
     "server": (("streaming",), server),
     "int16": (("int16",), lambda: BOARDS["icebreaker"].node),
 })
