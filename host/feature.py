@@ -149,8 +149,8 @@ class Feature:
         """Parse a topology into rows and columns."""
         raise NotImplementedError
 
-    def reconfiguration(self, ring: "RingSection") -> Any:
-        """Reconfiguration plan for a run's rings."""
+    def reconfiguration(self, ring: "RingSection", gradients: str) -> Any:
+        """Reconfiguration plan for a run's rings, with a format of gradients."""
         raise NotImplementedError
 
 

@@ -22,15 +22,15 @@ class Level(enum.StrEnum):
     """The number of nodes that the same microbatches are distributed among does not matter."""
 
 
-def levels_of_ring(gradients: str, *, cut: bool = True, grid: bool = False,
-                   microbatches: bool = False) -> list[Level]:
-    """Levels of sums on a ring, or in two steps on a ``grid``, in a gradient format; ``cut`` is whether they have
-    :data:`ANY_CUT`, and ``microbatches`` whether each microbatch has a gradient of its own.
+def levels_of_ring(gradients: str, *, cut: bool = True, microbatches: bool = False) -> list[Level]:
+    """Levels of sums on a ring or grid, in a gradient format; ``cut`` is whether they have :data:`ANY_CUT`, and
+    ``microbatches`` whether each microbatch has a gradient of its own.
 
-    Sums of integers are rounded once on each ring, all other sums after each addition in ring order.
+    Sums of integers are rounded once, since a grid forms them in one ring; all other sums are rounded after each
+    addition, in the order of rings.
     """
     return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
-            *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed and not grid else []),
+            *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else []),
             *([Level.ANY_COUNT] if microbatches else [])]
 
 

@@ -100,7 +100,8 @@ COUPLINGS = (
     Coupling("compute.on", "ring.topology", (), _FIXED, value=NODE),
     Coupling("ring.slow_link", "ring.topology", (), "rates are measured in one ring"),
     Coupling("ring.links", "ring.topology", (), "slots are of one ring", value=sections.SLOTS),
-    Coupling("ring.topology", "formats.gradients", _NOT_INTEGERS, "integers are summed on one ring"),
+    Coupling("ring.shape", "formats.gradients", _NOT_INTEGERS, "integers are summed on one ring",
+             value=sections.GRID),
     # Links.
     Coupling("faults.seed", "faults.rate", None, "there are no faults to draw"),
     Coupling("ring.slow_link", "faults.rate", (), "words that are repeated are no measure of a link"),

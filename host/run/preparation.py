@@ -69,7 +69,7 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     schedule = spec.known_schedule
     reconfiguration: ReconfigurationPlan | None = None
     if spec.ring.topology is not None:
-        reconfiguration = feature("grid").reconfiguration(spec.ring)
+        reconfiguration = feature("grid").reconfiguration(spec.ring, spec.known("formats.gradients"))
     node = _node(spec, board, is_grid=reconfiguration is not None)
     slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)
     if slow is not None:

@@ -33,7 +33,6 @@ def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[An
     """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
     without weights; the levels apply to the run's sums."""
     levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE,
-                            grid=spec.value("ring.topology") is not None,
                             microbatches=spec.value("workload.microbatches") is not None)
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}
 

@@ -104,7 +104,8 @@ class Ring(Section):
     enable: str | None = option(None, "--enable", metavar="PART@STEP,...", help="Parts that come back, likewise.")
     shape: str | None = option(None, "--shape", choices=(GRID, FLAT), metavar=f"{GRID}|{FLAT}", help=(
         "Rings of the grid: grid for sums in rows and columns, flat for one ring."),
-        shown_default="grid where the enabled nodes are whole rows and columns, else flat")
+        shown_default="grid where the enabled nodes are whole rows and columns, else flat; flat where integers are "
+                      "summed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

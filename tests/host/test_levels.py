@@ -18,4 +18,3 @@ def test_sums_of_integers():
     needs("reproducible", what="A format of integers")
     assert levels_of_ring("sum32") == ["run to run", "any processor", "any cut", "any order and topology"]
     assert levels_of_ring("sum16", cut=False)[-1] == Level.ANY_ORDER
-    assert levels_of_ring("sum32", grid=True) == levels_of_ring("raw")

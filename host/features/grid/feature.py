@@ -51,10 +51,10 @@ class GridFeature(Feature):
 
         return grid_size(topology)
 
-    def reconfiguration(self, ring: "RingSection") -> "ReconfigurationPlan":
+    def reconfiguration(self, ring: "RingSection", gradients: str) -> "ReconfigurationPlan":
         from host.features.grid.reconfiguration import reconfiguration_plan
 
-        return reconfiguration_plan(ring)
+        return reconfiguration_plan(ring, gradients)
 
 
 FEATURE = GridFeature()

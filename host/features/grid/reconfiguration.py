@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from hdl.compression.registry import GRADIENT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles
 from host.features.grid.grid import Part, Plan, Shape, Topology, TopologyError
 from host.features.grid.owners import carry_over, hand_over
-from host.features.grid.switching import GridNodes, check_weights
+from host.features.grid.switching import GridNodes, check_formats
 from host.run.sections import Ring
 from host.training.checkpoint import ADVICE, CheckpointError
 from host.training.record import Change, DivergenceError, TrainingConfig
@@ -83,10 +84,12 @@ class ReconfigurationPlan:
 
     Requests for the same step are applied together; an impossible request raises ``TopologyError``. ``shape`` is
     ``FLAT``, or ``GRID`` for two-dimensional sums. The default is ``GRID`` if the enabled nodes form complete rows
-    and columns, at least two of each, with all links enabled; otherwise it is ``FLAT``.
+    and columns, at least two of each, with all links enabled; otherwise it is ``FLAT``. It is always ``FLAT`` if the
+    format of ``gradients`` adds integers, which are rounded only once.
     """
 
-    def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
+    def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None, *,
+                 gradients: str = ZERO_VALUE):
         if shape is not None and shape not in SHAPES:
             possible = " or ".join(option.value for option in SHAPES)
             raise ValueError(f"Shape must be {possible} for nodes that train one model, not {shape.value}: rings of "
@@ -100,7 +103,7 @@ class ReconfigurationPlan:
             when = f"After step {step}" if step else "Before step 1"
             try:
                 grid = _changed(grid, wanted)
-                plan, why_flat = _plan(grid, shape)
+                plan, why_flat = _plan(grid, shape, gradients)
             except ValueError as error:
                 if not wanted:
                     raise
@@ -128,7 +131,7 @@ class ReconfigurationPlan:
         """Raise ``ValueError`` unless the nodes of every stage support the run."""
         self.check(config.steps(task.examples))
         for stage in self.stages:
-            check_weights(stage.plan, node)
+            check_formats(stage.plan, node)
         for nodes in sorted({len(stage.plan.active) for stage in self.stages}):
             check_run(node, task, config, nodes=nodes)
 
@@ -155,8 +158,9 @@ class ReconfigurationPlan:
         return [f"{request}@{request.step}" for request in self.requests]
 
 
-def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
-    """Create a run's plan from its options; raises ``ValueError`` if a request is malformed or impossible."""
+def reconfiguration_plan(ring: Ring, gradients: str) -> ReconfigurationPlan:
+    """Create a run's plan from its options and its format of gradients; raises ``ValueError`` if a request is
+    malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:
@@ -165,7 +169,8 @@ def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
     requests = [Request.parse(text.strip(), enable=enables)
                 for option, enables in ((ring.disable, False), (ring.enable, True)) if option
                 for text in option.split(",")]
-    return ReconfigurationPlan(rows, columns, requests, None if ring.shape is None else Shape(ring.shape))
+    return ReconfigurationPlan(rows, columns, requests, None if ring.shape is None else Shape(ring.shape),
+                               gradients=gradients)
 
 
 def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
@@ -181,13 +186,15 @@ def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
     return grid
 
 
-def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
+def _plan(grid: Topology, shape: Shape | None, gradients: str) -> tuple[Plan, str | None]:
     """Plan the rings of the enabled nodes; also return the reason if the default has to be a flat ring."""
     if shape is not None:
         return grid.plan(shape), None
     rows, columns = ({divmod(node, grid.columns)[axis] for node in grid.enabled_nodes} for axis in (0, 1))
     if min(len(rows), len(columns)) < 2:
         return grid.plan(Shape.FLAT), None
+    if GRADIENT_CODECS[gradients].agreed:
+        return grid.plan(Shape.FLAT), f"{gradients} sums integers in one ring"
     try:
         return grid.plan(Shape.GRID), None
     except TopologyError as error:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from host.transports.golden.nodes import GoldenNodes
 
 __all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links",
-           "check_weights", "link_name", "operand"]
+           "check_formats", "link_name", "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
@@ -59,9 +59,15 @@ def operand(setting: NodeSetting) -> int:
     return int(value)
 
 
-def check_weights(plan: Plan, config: NodeConfig) -> None:
-    """Raise ``ValueError`` if new weights change when they are encoded twice, once per dimension."""
-    if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
+def check_formats(plan: Plan, config: NodeConfig) -> None:
+    """Raise ``ValueError`` for two-dimensional sums if new weights change when they are encoded twice, once per
+    dimension, or if sums of gradients are rounded only once."""
+    if plan.shape is not Shape.GRID:
+        return
+    if config.adds_integers:
+        raise ValueError(f"Gradients of rings in two dimensions must be in a format that is rounded in every ring, "
+                         f"not {config.gradients}: take --shape {Shape.FLAT.value}")
+    if not WEIGHT_CODECS[config.weights.codec].repeatable:
         raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
                          f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
 
@@ -249,7 +255,7 @@ class GridRings(ConnectedNodes):
         if len(devices) != len(plan.active):
             raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
         for device in devices:
-            check_weights(plan, device.config)
+            check_formats(plan, device.config)
         super().__init__(devices, timeout=timeout)
         self.plan = plan  # the rings that the nodes form
         self.partition = GridPartition(self.devices, plan)

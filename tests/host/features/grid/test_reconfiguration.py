@@ -8,14 +8,15 @@ from hdl.config import NodeConfig, Weights
 from hdl.features.grid.feature import Grid
 from host.features.grid.grid import Part, Shape, Topology, TopologyError
 from host.features.grid.reconfiguration import ReconfigurationPlan, Request, grid_size
-from host.features.grid.switching import check_weights
+from host.features.grid.switching import check_formats
+from tests.present import needs
 from tests.refusals import refuses
 
 
-def reconfiguration_plan(text, rows=2, columns=4, shape=None):
+def reconfiguration_plan(text, rows=2, columns=4, shape=None, **options):
     """Create a plan from requests such as ``-card1@40 +card1@80``."""
     return ReconfigurationPlan(rows, columns, [
-        Request.parse(word[1:], enable=word[0] == "+") for word in text.split()], shape)
+        Request.parse(word[1:], enable=word[0] == "+") for word in text.split()], shape, **options)
 
 
 def test_stages():
@@ -117,6 +118,21 @@ def test_weights_that_change_when_they_are_coded_twice():
     grid = reconfiguration_plan("").stages[0].plan
     assert grid.shape is Shape.GRID
     refuses("Weights of rings in two dimensions must be in a format that changes no number twice, not nvfp4: take "
-            "--shape flat", check_weights, grid, node)
-    check_weights(reconfiguration_plan("", shape=Shape.FLAT).stages[0].plan, node)
-    check_weights(grid, NodeConfig(topology=Grid(), weights=Weights(codec="mx9")))
+            "--shape flat", check_formats, grid, node)
+    check_formats(reconfiguration_plan("", shape=Shape.FLAT).stages[0].plan, node)
+    check_formats(grid, NodeConfig(topology=Grid(), weights=Weights(codec="mx9")))
+
+
+def test_sums_of_integers():
+    """Integers are summed in one flat ring, whatever parts are enabled, and never in two dimensions."""
+    needs("reproducible")
+    reconfiguration = reconfiguration_plan("-card1@2 +card1@4 -node5@7 -link0:0@9", gradients="sum16")
+    why = " (sum16 sums integers in one ring)"
+    assert list(map(str, reconfiguration.stages)) == [
+        f"8 nodes, flat{why}", "4 nodes, flat", f"8 nodes, flat{why}", f"7 nodes, flat{why}", f"7 nodes, flat{why}"]
+    assert str(reconfiguration_plan("", shape=Shape.FLAT, gradients="sum16").stages[0]) == "8 nodes, flat"
+    node = NodeConfig(topology=Grid(), gradients="sum16")
+    for plan in (reconfiguration.stages[0].plan, Topology(2, 4).plan(Shape.HORIZONTAL)):
+        check_formats(plan, node)
+    refuses("Gradients of rings in two dimensions must be in a format that is rounded in every ring, not sum16: take "
+            "--shape flat", check_formats, reconfiguration_plan("", shape=Shape.GRID).stages[0].plan, node)
