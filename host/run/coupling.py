@@ -72,6 +72,8 @@ class Coupling:
         """Describe the runs that may use the option."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
         if isinstance(self.allowed, Except):
+            if not self.allowed.values:  # all excluded values belong to features removed from this copy
+                return "any run"
             return f"a run without {flag(self._others[0])} {_words(self.allowed.values)}"
         if not self.allowed:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"

@@ -3,6 +3,7 @@
 import pytest
 
 from host.run import couplings
+from host.run.coupling import Coupling, Except
 from host.run.couplings import COUPLINGS
 from host.run.defaults import with_defaults
 from host.run.sections import SCHEDULES, flag
@@ -39,6 +40,14 @@ def test_each(coupling):
     message = coupling.message(refused[0], with_defaults(refused[0]))
     assert message.startswith(f"Option {coupling.left} is for {coupling.condition}")
     assert f"({coupling.reason})" in message
+
+
+def test_values_of_missing_features():
+    """A coupling that excludes only values of missing features admits every run."""
+    coupling = Coupling("ring.topology", "formats.gradients", Except(()), "no value is excluded")
+    assert coupling.condition == "any run"
+    spec = RunSpec().replace({"ring.topology": "2x4"})
+    assert not coupling.violated(spec, with_defaults(spec))
 
 
 def test_number():
