@@ -112,6 +112,13 @@ def sums():
                       masking=False, sparsify=False)
 
 
+def microbatches():
+    """Several gradients on each node, summed as integers in short segments, and two ports."""
+    return NodeConfig(segment=64, topology=section("Grid")(),
+                      memories=Memories(gradient=8192, weight=2048, state=2048, planes=1), gradients="sum32",
+                      masking=False, sparsify=False, features=(section("Microbatches")(),))
+
+
 def server():
     """Server for layer streaming in a ring of the maximum size, with weights and state in far memory. It has two
     program banks and an optimizer as wide as a row."""
@@ -133,6 +140,7 @@ CONFIGS = Rings({
     "wide": (("mx", "quorum", "settable_version", "tenants"), wide),
     "narrow": (("grid", "bf16", "mx", "replay", "compute_stub"), narrow),
     "sums": (("grid", "reproducible"), sums),
+    "microbatches": (("grid", "microbatches"), microbatches),
     "server": (("streaming",), server),
     "int16": (("int16",), lambda: BOARDS["icebreaker"].node),
 })

@@ -27,7 +27,8 @@ class MicrobatchesFeature(Feature):
 
     def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
                       nodes: int) -> Any:
-        return node.replace(features=(*node.features, section("Microbatches")()))
+        return node if node.has("microbatches") else node.replace(
+            features=(*node.features, section("Microbatches")()))
 
     def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.microbatches.limits import check_microbatches

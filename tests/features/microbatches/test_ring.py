@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from hdl.config import Memories, NodeConfig
+from hdl.config import NodeConfig
 from hdl.features.microbatches.feature import Microbatches
 from hdl.features.tenants.feature import Tenants
 from host.driver.memory import aligned
 from host.driver.optimizer_settings import Rule, Settings
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
-from tests.host.rings import open_nodes, random
+from tests.host.rings import CONFIGS, open_nodes, random
 
-CONFIG = NodeConfig(segment=64, memories=Memories(gradient=8192, weight=2048, state=2048, planes=0),
-                    gradients="sum32", masking=False, sparsify=False, features=(Microbatches(),))
+CONFIG = CONFIGS["microbatches"]
 NODES = 3
 SHAPE = {"segment": CONFIG.segment, "lanes": CONFIG.lanes}
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.125, learning_rate=0.25)

@@ -8,6 +8,7 @@ from host.features.microbatches.limits import check_microbatches
 from host.training import checkpoint
 from host.training.batches import counts_of, waves_of
 from host.training.record import TrainingConfig
+from tests.host.features.microbatches import elastic
 from tests.host.results import results
 from tests.refusals import refuses
 
@@ -79,6 +80,30 @@ def test_resume(succeed, tmp_path, monkeypatch):
         assert [step["nodes"] for step in resumed["per_step"]] == [4] * done + [nodes] * (6 - done)
         assert again == trained
         assert rest_of(resumed)["weights_sha256"] == report["weights_sha256"]
+
+
+def test_random_plans(tmp_path):
+    """Runs from which cards, nodes and links leave, and to which they return, end with the weights of one node."""
+    expected = elastic.train("digits", tmp_path, **{"ring.nodes": 1})
+    for options in elastic.plans(3, 2, 8):
+        report = elastic.train("digits", tmp_path, **options)
+        assert len({step["nodes"] for step in report["per_step"]}) > 1, options
+        assert rest_of(report) == rest_of(expected), options
+
+
+def test_gateware(succeed, nodes_of, tmp_path):
+    """Verilated nodes, of which some leave and return, have the weights of one golden node, and the golden model's
+    after each step."""
+    nodes_of("microbatches")
+    options = ("train", "--gradients", "sum32", "--microbatches", 8, "--hidden", "none", "--batch", 64, "--steps", 5)
+    succeed(*options, "--transport", "golden", "--nodes", 1, "--output", tmp_path)
+    _, expected = results(tmp_path)
+    succeed(*options, "--topology", "2x4", "--disable", "card1@1,node2@3", "--enable", "card1@2", "--threads", 1,
+            "--output", tmp_path)
+    report, trained = results(tmp_path)
+    assert report["bit_exact"] is True
+    assert [step["nodes"] for step in report["per_step"]] == [8, 4, 8, 7, 7]
+    assert trained == expected
 
 
 @pytest.mark.parametrize(("options", "message"), [
