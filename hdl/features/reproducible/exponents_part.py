@@ -20,7 +20,6 @@ from hdl.memory import job_layout
 from hdl.ring.parts.conditions import has_elements, is_gather, is_scatter
 from hdl.ring.parts.part import Channel, Instruction, Output, Part, PartDescription
 from hdl.ring.sequences import EGRESS, INGRESS
-from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
@@ -189,11 +188,8 @@ class Exponents(Part):
 
     def _scan(self, m):
         """Read the local gradients and return their exponents."""
-        config, lanes = self._config, self._config.lanes
-        m.submodules.reader = reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
-            strided=True, guarded=config.has("tenants"))
-        m.submodules.scan = scan = ExponentScan(lanes=lanes)
+        m.submodules.reader = reader = self._gradient_reader()
+        m.submodules.scan = scan = ExponentScan(lanes=self._config.lanes)
         connect_stream(m, self.scan_job, reader.job)
         connect_stream(m, reader.o, scan.i)
         self._connect_read(m, reader, "gradients")

@@ -29,7 +29,6 @@ from hdl.features.reproducible.sequences import (
 )
 from hdl.ring.parts.conditions import is_gather, is_sum
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
-from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, beat_layout, connect_stream, word_layout
 
@@ -244,10 +243,8 @@ class IntegerSum(Part):
 
     def _quantized(self, m, agreed):
         """Read the local gradients; return their integers, and whether a check of them has failed in this cycle."""
-        config, lanes = self._config, self._config.lanes
-        m.submodules.reader = reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
-            strided=True, guarded=config.has("tenants"))
+        lanes = self._config.lanes
+        m.submodules.reader = reader = self._gradient_reader()
         m.submodules.narrower = narrower = RowNarrower(lanes=lanes, slice_lanes=32 // self._width)
         m.submodules.quantizer = quantizer = Quantizer(width=self._width)
         m.submodules.fields = fields = FieldReader()

@@ -12,7 +12,6 @@ from hdl.ring.parts.conditions import is_final, is_gather, is_scatter, is_sum
 from hdl.ring.parts.pace import reader_options
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
 from hdl.ring.sequences import ENCODE, INGRESS
-from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
 
@@ -162,8 +161,7 @@ class CompressedSum(Part):
         lanes, segment = config.lanes, config.segment
         readers, encoders = [], []
         for index, name in enumerate(("sending", "adding")):
-            reader = RowReader(rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
-                               strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
+            reader = self._gradient_reader(**reader_options(config, "gradients"))
             encoder = Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder

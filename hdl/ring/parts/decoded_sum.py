@@ -15,7 +15,6 @@ from hdl.compression.words import WordDecoder
 from hdl.ring.parts.conditions import is_final, is_gather, is_reduce_scatter, is_scatter, is_sum
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
 from hdl.ring.sequences import INGRESS, Path, Sequence
-from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, beat_layout, connect_stream, word_layout
 
@@ -212,9 +211,7 @@ class DecodedSum(Part):
         config, setup, codec = self._config, self.setup, self._codec
         lanes, segment = config.lanes, config.segment
         beats, words = beat_layout(lanes), codec.max_words(segment)
-        m.submodules.reader = reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True, strided=True,
-            guarded=config.has("tenants"))
+        m.submodules.reader = reader = self._gradient_reader()
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)

@@ -85,6 +85,7 @@ from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import pitches
 from hdl.ring.parts.conditions import always, has_elements, is_gather
 from hdl.ring.sequences import Sequence
+from hdl.row_transfer import RowReader
 from hdl.throttle import RATE_BITS
 
 __all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "PartDescription", "RecordOrder",
@@ -436,6 +437,12 @@ class Part(wiring.Component):
                for name, port in instruction.ports(In).items()},
             **streams,
         })
+
+    def _gradient_reader(self, **options):
+        """Return a reader of the local gradients; ``options`` are other parameters of :class:`RowReader`."""
+        config, lanes = self._config, self._config.lanes
+        return RowReader(rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
+                         strided=True, guarded=config.has("tenants"), **options)
 
     def _connect_read(self, m, reader, memory, index=0):
         """Connect a reader to a memory port and, if it is strided, to the command's pitch."""

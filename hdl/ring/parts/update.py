@@ -129,10 +129,7 @@ class Update(Part):
 
     def _read_gradients(self, m):
         """Create the reader of the local gradients, and return its rows."""
-        config, lanes = self._config, self._config.lanes
-        m.submodules.gradient_reader = reader = RowReader(
-            rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
-            strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
+        m.submodules.gradient_reader = reader = self._gradient_reader(**reader_options(self._config, "gradients"))
         connect_stream(m, self.gradient_job, reader.job)
         self._connect_read(m, reader, "gradients")
         m.d.comb += self.pulses.local_nan.eq(reader.nan)
