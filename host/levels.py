@@ -27,7 +27,7 @@ def levels_of_ring(gradients: str, *, cut: bool = True, microbatches: bool = Fal
     ``microbatches`` whether each microbatch has a gradient of its own.
 
     Sums of integers are rounded once, since a grid forms them in one ring; all other sums are rounded after each
-    addition, in the order of rings.
+    addition, in the order of rings. An int16 node has no sums over nodes, and saturates after each addition.
     """
     return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
             *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else []),

@@ -14,6 +14,7 @@ from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.features.int16.engine import update_cycles
 from host.driver.command import Command
 from host.driver.masking import Mask, MaskJob, plan
+from host.driver.memory import Buffer, Buffers, aligned
 from host.driver.optimizer_settings import FixedSettings
 from host.run import steps
 from host.training import weight_files as weights
@@ -291,6 +292,45 @@ class TestGateware:
             np.testing.assert_array_equal(verilated.memory.read_errors(333)[0], expected.errors)
             errors = expected.errors
 
+    @pytest.mark.parametrize("cut", [32, 160, 1000, 2000])
+    def test_any_cut(self, verilated, cut):
+        """Weights do not depend on the cut of a vector into commands, even if they saturate."""
+        length, generator = 2000, np.random.default_rng(2000)
+        gradients, written = integers(generator, length), integers(generator, length)
+        index = np.arange(length)
+        index = index // cut * aligned(cut) + index % cut  # each part begins at a multiple of 32
+        parts = np.zeros((2, index[-1] + 1), np.int16)
+        parts[:, index] = gradients, written
+        verilated.memory.write_gradients(parts[:1])
+        verilated.memory.write_weights(parts[1])
+        verilated.settings.write(FixedSettings(gradient_scale=65536, learning_rate=65536))
+        for base in range(0, parts.shape[1], aligned(cut)):
+            size = min(cut, parts.shape[1] - base)
+            verilated.collectives.fused_update(Buffers(
+                gradients=Buffer("gradients", base, size), weights=Buffer("weights", base, size)))
+        expected = model.update(gradients, written, gradient_scale=65536, learning_rate=65536).weights
+        assert np.isin([-32768, 32767], expected).all()
+        result = verilated.memory.read_weights(parts.shape[1])[0]
+        np.testing.assert_array_equal(result[index], expected)
+
+    @pytest.mark.parametrize(("limit", "same"), [(4000, True), (32768, False)])
+    def test_order(self, verilated, limit, same):
+        """Several updates give the same weights in any order, unless weights saturate."""
+        generator = np.random.default_rng(6)
+        written, *gradients = generator.integers(-limit, limit, (5, 100)).astype(np.int16)
+        settings, results = {"gradient_scale": 65536, "learning_rate": 32768}, []
+        verilated.settings.write(FixedSettings(**settings))
+        for order in (*(np.roll(range(4), shift) for shift in range(4)), [2, 0, 3, 1], [1, 0, 3, 2]):
+            expected = written
+            verilated.memory.write_weights(written)
+            for number in order:
+                verilated.memory.write_gradients([gradients[number]])
+                verilated.collectives.fused_update(100)
+                expected = model.update(gradients[number], expected, **settings).weights
+            results.append(verilated.memory.read_weights(100)[0])
+            np.testing.assert_array_equal(results[-1], expected)
+        assert all((result == results[0]).all() for result in results) is same
+
     @pytest.mark.parametrize("count", [1, 12])
     def test_masks(self, verilated, count):
         jobs = random_jobs(np.random.default_rng(count), count)
@@ -378,6 +418,7 @@ class TestCommandLine:
         assert "link" not in out
         result = json.loads((tmp_path / "report.json").read_text())
         assert (result["bit_exact"], result["parameters"], result["transport"]) == (True, 4810, "verilated")
+        assert result["levels"] == ["run to run", "any processor", "any cut"]
 
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--optimizer", "momentum"], "Optimizer of int16 nodes must be sgd, not momentum"),

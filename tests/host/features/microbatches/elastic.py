@@ -85,7 +85,8 @@ def main(arguments=None):
                 same = report["weights_sha256"] == expected
                 different += not same
                 nodes = [step["nodes"] for step in report["per_step"]]
-                lines.append(f"{workload}, {options}: nodes {nodes}, {'the weights of one node' if same else 'OTHER'}")
+                lines.append(f"{workload}, {options}: nodes {nodes}, "
+                             f"{'the weights of one node' if same else 'OTHER weights'}")
     print("\n".join(lines))
     print(f"seed {chosen.seed}: {different} of {len(lines)} runs have other weights than one node")
     return int(different > 0)
