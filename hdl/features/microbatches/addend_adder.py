@@ -27,13 +27,15 @@ class AddendAdder(wiring.Component):
 
     The sum of all integers that enter must be equal to that of all integers that leave, modulo 2**32, so each wrong
     bit of a sum is found. The last word of a packet is offered only after this check. If it fails, the word is never
-    offered, and ``wrong`` is high until reset.
+    offered, and ``wrong`` is high from then on until reset.
 
-    Throughput is one word of an addend per cycle, with two cycles between packets. A group whose addends have fewer
-    than :attr:`turnaround` words takes as many cycles for each addend. A sum is offered :attr:`latency` cycles after
-    the word of its last addend, and the last sum of a packet two cycles later. ``i.ready`` depends combinationally on
-    ``groups.valid``, and ``groups.ready`` on ``i`` and ``groups``. Outputs depend only on registers, and
-    ``o.ready`` reaches ``i.ready`` combinationally.
+    Throughput is one word of an addend per cycle. A word is taken :attr:`turnaround` cycles after the word of the
+    previous addend that it is added to, or later, so a group of one word takes two cycles for each addend but the
+    last. With one addend, a packet of n words takes n + 1 cycles. A sum is offered :attr:`latency` cycles after the
+    word of its last addend, and the last sum of a packet one cycle later.
+
+    ``i.ready`` depends combinationally on ``groups.valid`` and ``o.ready``, and ``groups.ready`` also on ``i`` and
+    ``groups``. Other outputs depend only on registers.
 
     Parameters
     ----------

@@ -24,8 +24,8 @@ class AddendMaximum(wiring.Component):
     Members
     -------
     i : In(stream of word_layout())
-        Words with one field each, in the lowest byte: those of all addends of a group, then those of the next group.
-        Their ``last`` is ignored.
+        Words with one field each, in the lowest byte: a field for each addend of a group, then the next group.
+        ``last`` is ignored.
     addends : In(ADDENDS)
         Number of addends, at least 1. It must be stable while fields are in the unit.
     groups : In(stream of range(MAX_GROUPS + 1))

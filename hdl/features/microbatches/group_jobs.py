@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.features.microbatches.layout import ADDENDS
 from hdl.group import GROUP
 from hdl.memory import job_layout
+from hdl.streams.stream import check_lanes
 
 __all__ = ["GroupJobs"]
 
@@ -22,8 +23,10 @@ class GroupJobs(wiring.Component):
 
     Parameters
     ----------
-    rows, lanes : int
-        Number of rows and lanes of the memory.
+    rows : int
+        Number of rows of the memory.
+    lanes : int
+        Number of lanes of the memory: 1, 2, 4 or 8.
     elements : int
         Maximum number of elements in a packet.
 
@@ -44,6 +47,7 @@ class GroupJobs(wiring.Component):
     latency = 1
 
     def __init__(self, *, rows, lanes, elements):
+        check_lanes(lanes)
         self._lanes = lanes
         jobs = stream.Signature(job_layout(rows, elements))
         super().__init__({"i": In(jobs), "addends": In(ADDENDS), "distance": In(range(rows)),
