@@ -9,8 +9,10 @@ from hdl.features.reproducible.exponents import MAX_GROUPS
 from hdl.streams.stream import word_layout
 from sim.golden.features.reproducible.packet import pack_fields
 from sim.payload import pack
+from sim.verilated.vectors import Feed
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
+from tests.traces import moved
 
 #: Numbers of addends: small ones, and the largest ones.
 COUNTS = (*range(1, 9), 16, 17, 254, 255)
@@ -96,6 +98,20 @@ def test_maximum_of_each_size(groups):
     for turn, addends in enumerate((3, 1, 2)):
         fields = [draw(generator, addends, groups) for _ in range(2)]
         MAXIMUM.check(drive=drive_fields(generator, fields), reset=not turn)
+
+
+def test_maximum_waits_for_groups():
+    """Fields of one addend, which complete a word each, are not taken while the number of groups is not known."""
+    fields = [np.array([[field]], np.uint8) for field in range(1, 9)]
+    drive = drive_fields(np.random.default_rng(1), fields)
+    unit = MAXIMUM.unit()
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(drive.beats["i"]),
+                                   "groups": Feed(drive.beats["groups"], np.arange(2000) % 200 == 199)},
+                          sinks={"o": True}, inputs=drive.inputs)
+    when, rows = moved(trace)
+    assert when.tolist() == list(range(200, 1800, 200))
+    assert (rows & 0xFFFF_FFFF).tolist() == list(range(1, 9))
 
 
 # --- FieldRepeater
