@@ -44,10 +44,14 @@ class Coupling:
     #: Reason why the option is not allowed when ``other`` has a different value.
     reason: str
     value: Any = None
+    #: A further option and its value, without which the constraint does not apply.
+    context: tuple[str, Any] | None = None
 
     def violated(self, spec: RunSpec, full: RunSpec) -> bool:
         """Return whether a run violates the constraint; ``full`` is the run with defaults filled in."""
         if not spec.given(self.option) or self.value not in (None, spec.value(self.option)):
+            return False
+        if self.context is not None and _value(full, self.context[0]) != self.context[1]:
             return False
         other_values = [_value(full, path) for path in self._others]
         if self.allowed is None:
@@ -64,8 +68,9 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """Name of the option, with its value if the constraint applies to this value only."""
-        return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
+        """Name of the option, with its value and the further option if the constraint applies to these only."""
+        named = flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
+        return named if self.context is None else f"{named} with {flag(self.context[0])} {_plain(self.context[1])}"
 
     @property
     def condition(self) -> str:

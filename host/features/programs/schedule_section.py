@@ -36,12 +36,20 @@ class Program(Schedule):
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":
+        from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
         from host.features.programs.schedules import Kind
-        from host.run.coupling import Coupling
+        from host.run.coupling import Coupling, Except
         from host.run.sections import Moments
         from host.training.workloads import WorkloadName
+        from host.training.record import NODE
         from host.transports.session import TransportName
 
+        def traced(other: str, allowed: Any) -> Coupling:
+            return Coupling("output.chakra", other, allowed, "golden nodes have no cycles of such a run for a trace",
+                            context=("backend.transport", TransportName.GOLDEN))
+
+        integers = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed)
+        codebooks = tuple(name for name, codec in WEIGHT_CODECS.items() if codec.codebook_words)
         one_ring, digits = "a program and its buffers are of one ring", (WorkloadName.DIGITS,)
         measured = tuple(name for name in TransportName if name is not TransportName.GOLDEN)
         return (
@@ -55,6 +63,9 @@ class Program(Schedule):
             Coupling("ring.slow_link", "schedule.overlap", (), "a program has owners of its own"),
             Coupling("output.chakra", "schedule.overlap", None, "a trace is of a program"),
             Coupling("output.chakra", "workload.name", digits, "only its program has names of layers"),
+            traced("formats.gradients", Except(integers)),
+            traced("formats.weights", Except(codebooks)),
+            traced("compute.on", ()),
             Coupling("output.compare", "schedule.overlap", (), "its bits are those of a run without"),
             Coupling("formats.density", "schedule.overlap", (), "programs send everything"))
 

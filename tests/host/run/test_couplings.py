@@ -9,6 +9,7 @@ from host.run.defaults import with_defaults
 from host.run.sections import SCHEDULES, flag
 from host.run.spec import RunSpec
 from host.transports.session import TransportName
+from tests.present import needs
 from tests.run_pairs.drawing import CONTEXTS, FIELDS, tried
 
 SEED = 20
@@ -20,7 +21,8 @@ def tries(coupling):
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
         for second in (None, *(TransportName if other == "backend.transport" else FIELDS[other])):
-            values = {other: second} if second is not None else {}
+            values = {**dict([] if coupling.context is None else [coupling.context]),
+                      **({other: second} if second is not None else {})}
             for context in ({}, CONTEXTS.get(coupling.option, {})):
                 try:
                     yield RunSpec().replace({**context, **values, coupling.option: value})
@@ -52,8 +54,25 @@ def test_values_of_missing_features():
 
 def test_number():
     """The number of couplings is fixed here to make adding one a deliberate change."""
-    assert len(COUPLINGS) == 75
+    assert len(COUPLINGS) == 78
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"formats.gradients": "sum32"}, "a run without --gradients sum32 or sum16, not sum32"),
+    ({"formats.weights": "table32"}, "a run without --weights table32, centroid16 or centroid64, not table32"),
+    ({"compute.on": "node"}, "a run without --compute node")])
+def test_traces_of_golden_nodes(options, text):
+    """Execution traces of golden nodes are refused for runs without modelled cycles, and only for these."""
+    needs("reproducible", "table", "codebook", what="Formats without modelled cycles")
+    traced = {"output.chakra": "trace", "schedule.overlap": "layers"}
+    golden = {**traced, "backend.transport": TransportName.GOLDEN}
+    for allowed in ({**traced, **options}, {**golden, "formats.gradients": "mx9"}, {**golden, "formats.weights": "mx9"}):
+        couplings.check(RunSpec().replace(allowed))
+    with pytest.raises(ValueError, match="^Option") as caught:
+        couplings.check(RunSpec().replace({**golden, **options}))
+    assert str(caught.value) == (f"Option --chakra with --transport golden is for {text} (golden nodes have no cycles "
+                                 f"of such a run for a trace): leave it out")
 
 
 #: Options that schedules with their own training loop accept.

@@ -104,6 +104,13 @@ def test_measured_steps(tmp_path, strict):
     assert sizes[last] == (None if strict else 4 * 640)
 
 
+def test_steps_without_cycles(tmp_path):
+    """A schedule without a timeline has no trace."""
+    report = {"compute": "modelled", "schedules": [{"schedule": "strict", "timeline": None}]}
+    assert measured.write_traces(report, layers_of((30, 20, 10)), tmp_path / "run", nodes=1) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_installed(monkeypatch):
     monkeypatch.setattr(chakra.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"^Protocol Buffers must be installed for execution traces: pip install "):
