@@ -34,9 +34,12 @@ def check_gradients(name: str) -> None:
 
     Codecs of sums of integers are not included, since their packets also contain the exponents of other segments.
     """
-    if name not in GRADIENT_CODECS or is_agreed(GRADIENT_CODECS[name]):
+    if name not in GRADIENT_CODECS:
         names = [known for known, codec in GRADIENT_CODECS.items() if not is_agreed(codec)]
         raise ValueError(choice_error("Codec of gradients", names, name))
+    if is_agreed(GRADIENT_CODECS[name]):
+        raise ValueError(f"Codec of gradients must not sum integers to be predicted, as {name} does (packets also "
+                         f"contain the exponents of other segments): choose another one, such as {RAW}")
 
 
 class Zeros(enum.Enum):

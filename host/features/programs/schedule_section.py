@@ -41,7 +41,6 @@ class Program(Schedule):
         from host.run.coupling import Coupling, Except
         from host.run.sections import Moments
         from host.training.workloads import WorkloadName
-        from host.training.record import NODE
         from host.transports.session import TransportName
 
         def traced(other: str, allowed: Any) -> Coupling:

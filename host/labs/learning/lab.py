@@ -73,6 +73,18 @@ def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str 
         return train(session.ring, task, dataclasses.replace(config, check=False), on_step=on_step).measures[-1]
 
 
+def _formats(text: str) -> list[str]:
+    """Return the names in a text; raises ``ValueError`` for a name that is not a format of weights and gradients."""
+    both = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
+    for name in names(text):
+        if name not in both and (name in GRADIENT_CODECS or name in WEIGHT_CODECS):
+            kind, other = ("gradients", "weights") if name in GRADIENT_CODECS else ("weights", "gradients")
+            raise ValueError(f"Format must be one of weights and gradients, since a row has both in the same format, "
+                             f"not {name}, which is of {kind} only: choose another one, or train with --{kind} "
+                             f"{name} and other {other}")
+    return chosen_names("Format", text, both)
+
+
 @dataclasses.dataclass(frozen=True)
 class CaseOptions(Section):
     """Options of the training in each row."""
@@ -91,9 +103,8 @@ class CaseOptions(Section):
         """Yield the name, training configuration and format of each table row."""
         usual = _STUDIES[study]
         text = self.values or usual.values
-        known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
         plain = study is Study.SCHEDULES or self.compute
-        for value in names(text) if plain else chosen_names("Format", text, known):
+        for value in names(text) if plain else _formats(text):
             for rate in numbers("Learning rates", self.learning_rate or usual.rate, float):
                 config = TrainingConfig(
                     epochs=self.epochs or usual.epochs, batch=self.batch, hidden=widths(self.hidden or usual.hidden),

@@ -16,7 +16,7 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.config import NodeConfig, Weights
 from host.columns import Column, Table, columns_of, record
 from host.cycles.collective import CollectiveCycles, collective_cycles
-from host.cycles.costs import Format, Zeros
+from host.cycles.costs import Format, Zeros, check_gradients
 from host.cycles.estimate import Collective, Costs
 from host.cycles.timing import Timing, timing_of
 from host.features.compute.instructions import Array, best_factors
@@ -94,7 +94,9 @@ def format_of(text: str) -> Format:
         return Format(density=float(match[1]) / 100, zeros=Zeros.APART if match[2] else Zeros.TOGETHER)
     weights, slash, gradients = text.partition("/")
     gradients = gradients if slash else weights
-    if gradients not in GRADIENT_CODECS or GRADIENT_CODECS[gradients].agreed or weights not in WEIGHT_CODECS:
+    if gradients in GRADIENT_CODECS:
+        check_gradients(gradients)
+    if gradients not in GRADIENT_CODECS or weights not in WEIGHT_CODECS:
         codecs = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
         raise ValueError(f"Format must be dense, a density as 10% or 10%-apart, one of {', '.join(codecs)}, or "
                          f"weights and gradients as {RAW}/{ZERO_VALUE}, not {text!r}"

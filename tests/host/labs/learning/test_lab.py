@@ -62,6 +62,10 @@ def test_least_accuracy(few, monkeypatch, run):
 
 @pytest.mark.parametrize(("options", "message"), [
     (("formats", "--values", "mx7"), "Format must be one of "),
+    (("formats", "--values", "raw,sum32"),
+     "error: Format must be one of weights and gradients, since a row has both in the same format, not sum32, which "
+     "is of gradients only: choose another one, or train with --gradients sum32 and other weights\n"),
+    (("formats", "--values", "table32"), "not table32, which is of weights only: "),
     (("formats", "--compute", "--values", "mx7"), "must be one of "),
     (("schedules", "--values", "fast"), "must be one of none, "),
 ])

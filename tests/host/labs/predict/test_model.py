@@ -45,9 +45,19 @@ def test_formats(text, form):
     assert format_of(text) == form
 
 
-@pytest.mark.parametrize("text", ["", "10", "zero_value", "table32", "mx9/", "mx9/table32", "sum32", "raw/sum16"])
+@pytest.mark.parametrize("text", ["", "10", "zero_value", "table32", "mx9/", "mx9/table32", "sum32/raw"])
 def test_no_formats(text):
     with pytest.raises(ValueError, match=r"Format must be dense, a density as 10% or 10%-apart, one of .*, or"):
+        format_of(text)
+
+
+@pytest.mark.parametrize("text", ["sum32", "raw/sum16"])
+def test_sums_of_integers(text):
+    """Formats that sum integers are refused with the reason."""
+    needs("reproducible", what="A format of integers")
+    name = text.rpartition("/")[2]
+    with pytest.raises(ValueError, match=rf"^Codec of gradients must not sum integers to be predicted, as {name} "
+                                         r"does \(packets also contain .*\): choose another one, such as raw$"):
         format_of(text)
 
 
