@@ -31,7 +31,7 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
-    without weights; the levels apply to the run's sums."""
+    without weights, which must not contain the padding of layers; the levels apply to the run's sums."""
     levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE,
                             microbatches=spec.value("workload.microbatches") is not None)
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}

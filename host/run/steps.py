@@ -162,7 +162,8 @@ class _StepRun:
             prepared.config, experiment.trainings[0], self.simulation, comparison, interrupted=bool(self.stopped),
             bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None,
             schedules=begun if self.overlap is not None else [])
-        return described(result, self.spec, None if self.stopped else experiment.parameters)
+        parameters = experiment.parameters
+        return described(result, self.spec, None if self.stopped or parameters is None else task.compact(parameters))
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
         """Write and print the results of a finished run."""

@@ -68,8 +68,8 @@ class Workload(abc.ABC):
     def examples_of(self, share: Examples) -> Any:
         """Examples in a node's share, in the form that computing nodes require."""
 
-    def compact(self, parameters: Array) -> Array:
-        """Parameters without the elements that pad groups."""
+    def compact(self, parameters: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Parameters, or other values laid out like them, without the elements that pad groups."""
         return parameters
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ class Classifier(Workload):
         """Scores on the test set with the current parameters."""
         return self._model.scores(self._data.test_x)
 
-    def compact(self, parameters: Array) -> Array:
+    def compact(self, parameters: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(parameters[self._model.places])
 
 

@@ -68,7 +68,8 @@ class _QuorumRun:
         self.block = min(BLOCK, spec.output.checkpoint or BLOCK)
         self.switch_out: bool = spec.value("schedule.switch_out")
         self.data = digits()
-        self.length = Workers(self.data, config).length
+        workers = Workers(self.data, config)
+        self.task, self.length = workers.task, workers.length
         self.node = node_for(self.length, nodes=config.workers, ports=2 if self.switch_out else 1,
                              node=NodeConfig(weights=Weights(codec=spec.formats.weights)))
         self.result: dict[str, Any] | None = None
@@ -123,7 +124,7 @@ class _QuorumRun:
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
             configuration=as_dict(self.node), configuration_hash=self.node.hash,
             simulated_cycles=session.elapsed.simulated)
-        return described(result, self.spec, run.reference.master)
+        return described(result, self.spec, self.task.compact(run.reference.master))
 
 
 def train(spec: RunSpec) -> dict[str, Any]:

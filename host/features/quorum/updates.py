@@ -79,10 +79,11 @@ class Workers:
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
-        self._task = Classifier(data, config.hidden, align=GROUP)
-        self._task.initialize(config.seed)
+        #: Model and examples; each layer begins a group.
+        self.task = Classifier(data, config.hidden, align=GROUP)
+        self.task.initialize(config.seed)
         #: Weights with which gradients are computed.
-        self.parameters = self._task.parameters
+        self.parameters = self.task.parameters
         #: Number of elements of a gradient.
         self.length = self.parameters.size
         #: Factor applied to a worker's gradient, which is summed over its batch.
@@ -95,7 +96,7 @@ class Workers:
     def durations(self) -> list[int]:
         """Cycles of one computation, for each worker."""
         compute = sum(self._costs.compute(layer.multiplications(backward=backward))
-                      for layer in layers_of(self._task.widths) for backward in (False, True))
+                      for layer in layers_of(self.task.widths) for backward in (False, True))
         return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
@@ -105,7 +106,7 @@ class Workers:
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
         """Compute the gradient of a worker for a round, using the weights after all previous rounds."""
         examples = batch.examples.reshape(self._config.workers, -1)[worker]
-        loss, gradient = self._task.differentiate([examples], no_masks)[0]
+        loss, gradient = self.task.differentiate([examples], no_masks)[0]
         self._losses[worker, number] = loss / self._config.batch
         return gradient
 
@@ -125,7 +126,7 @@ class Workers:
 
     def accuracy(self) -> float:
         """Fraction of the test set classified correctly."""
-        return self._task.measure(self._config.workers, no_masks, last=True)
+        return self.task.measure(self._config.workers, no_masks, last=True)
 
 
 @dataclasses.dataclass(frozen=True)

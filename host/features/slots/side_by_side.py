@@ -131,7 +131,7 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
             _run_both(experiments, time, signals, progress.step)
             write_bytes(output / "run.toml", to_toml(spec).encode())
             results = []
-            for config, run, folder in zip(configs, experiments, folders, strict=True):
+            for config, task, run, folder in zip(configs, tasks, experiments, folders, strict=True):
                 simulation = report.Simulation(
                     transport=TransportName.VERILATED.value, threads=threads,
                     arithmetic=spec.known("backend.arithmetic").value, link_latency=LATENCY,
@@ -139,7 +139,7 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                     elapsed=run.elapsed, seconds=opened.seconds | {"run": run.seconds[0]},
                     simulation_seconds=run.seconds[0])
                 results.append(described(report.build_report(config, run.trainings[0], simulation), spec,
-                                         run.parameters))
+                                         None if run.parameters is None else task.compact(run.parameters)))
                 write_report(results[-1], folder)
     for job, result in enumerate(results):
         console.print(f"job {job}, seed {configs[job].seed}", soft_wrap=True)

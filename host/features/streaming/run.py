@@ -39,6 +39,7 @@ __all__ = [
     "accuracy_of",
     "edit_server",
     "first_weights",
+    "trained_weights",
 ]
 
 
@@ -111,6 +112,17 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
                           widths[layer])
         base += length
     return masters
+
+
+def trained_weights(server: Server) -> list[Bits]:
+    """Return the master weights of all layers, each followed by its biases, without padding: the inverse of
+    :func:`first_weights`, for any division into units."""
+    vectors: list[Bits] = []
+    for numbers in _by_layer(server.units).values():
+        parts = [(server.masters[number], server.units[number]) for number in numbers]
+        vectors += [master[:unit.inputs * unit.outputs] for master, unit in parts]
+        vectors += [master[unit.inputs * unit.outputs:unit.words] for master, unit in parts]
+    return vectors
 
 
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:

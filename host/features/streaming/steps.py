@@ -21,7 +21,7 @@ from host.features.streaming.node_run import (
     streaming_nodes,
 )
 from host.features.streaming.plan import cut, make_streaming_plan
-from host.features.streaming.run import Assessor, Plateau, Together, Underflow
+from host.features.streaming.run import Assessor, Plateau, Together, Underflow, trained_weights
 from host.features.streaming.schedule_section import Streaming
 from host.features.streaming.timeline import Far, microbatches
 from host.models.digits import digits
@@ -133,7 +133,7 @@ class _StreamingRun:
         return described(report.SCHEMA.report({
             **run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
             "interrupted": False, "bit_exact": same, "accuracy": accuracy, "per_step": list(self.rows)}),
-            self.spec, *run.server.masters)
+            self.spec, *trained_weights(run.server))
 
     def write(self, console: Console) -> None:
         """Print the report and write it to a file."""

@@ -4,6 +4,7 @@ import copy
 import json
 import tomllib
 
+import numpy as np
 import pytest
 
 from host.cli import translated
@@ -69,6 +70,20 @@ def test_report_again(run, succeed, nodes_of, tmp_path):
     out = succeed("train", first / "report.json", "--output", first)
     assert "cycles of 2 steps: equal to those of the report" in out
     assert json.loads((first / "previous" / "report.json").read_text()) == content
+
+
+def test_digest_without_padding(succeed, tmp_path):
+    """The digest covers the weights in weights.npz, which do not depend on a schedule's padding. With two nodes, the
+    sums do not depend on it either."""
+    sums = []
+    for name, options in (("whole", ()), ("layers", ("--overlap", "layers"))):
+        succeed("train", "--transport", "golden", "--nodes", 2, "--steps", 2, "--hidden", 17, "--weights", "bf16",
+                "--output", tmp_path / name, *options)
+        sums.append(json.loads((tmp_path / name / "report.json").read_text())["weights_sha256"])
+        with np.load(tmp_path / name / "weights.npz") as archive:
+            assert archive["parameters"].size == 65 * 17 + 18 * 10
+            assert sums[-1] == digest(archive["parameters"])
+    assert sums[0] == sums[1]
 
 
 def test_old_spelling(run, tmp_path, capsys):

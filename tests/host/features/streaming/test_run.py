@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from host.features.streaming.edits import Kind, RefusedError, Structure, edited
-from host.features.streaming.run import GoldenStreaming, Plateau, SetReport, Together, Underflow, accuracy_of
+from host.features.streaming.run import (
+    GoldenStreaming,
+    Plateau,
+    SetReport,
+    Together,
+    Underflow,
+    accuracy_of,
+    trained_weights,
+)
 from host.labs.streaming.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
 from host.models.digits import digits
+from host.models.layers import perceptron
 from host.training.optimizers import SGD, Adam
 from sim.golden.features.streaming.streaming import Counts
 from tests.host.features.streaming.sets import do
@@ -75,6 +84,22 @@ def test_an_edit_holds_from_the_next_set_but_one():
     assert [(item.number, item.set) for item in run.log] == [(1, 3), (2, 3)]
     assert run.log[1].digest == run.reports[3].structure.digest == edited(
         edited(structure(), 2, Kind.FORMAT, "mx6"), 0, Kind.MICROBATCHES, 2).digest
+
+
+@pytest.mark.parametrize("widths", [(64, 16, 10), (64, 20, 12, 10)])
+def test_weights_do_not_depend_on_units(widths):
+    """Layers in one unit or in several have the same weights, without padding, at first and after three sets."""
+    small = dataclasses.replace(WORKER, weight_words=2 * 640)
+    runs = [run_of(structure(widths, worker=worker)) for worker in (WORKER, small)]
+    assert len(runs[0].server.units) < len(runs[1].server.units)
+    model = perceptron(widths[0], widths[1:-1], widths[-1])
+    model.initialize(0)
+    for run in runs:
+        assert np.array_equal(np.concatenate(trained_weights(run.server)), model.parameters.view(np.uint32))
+        do(run, 3)
+    weights = [np.concatenate(trained_weights(run.server)) for run in runs]
+    assert np.array_equal(*weights)
+    assert not np.array_equal(weights[0], model.parameters.view(np.uint32))
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.01)])
