@@ -15,7 +15,7 @@ class Level(enum.StrEnum):
     ANY_PROCESSOR = "any processor"
     """Gateware, golden nodes and every computer that simulates them give the same bits."""
     ANY_CUT = "any cut"
-    """The division of a vector into commands, parts or buckets does not matter."""
+    """The division of a vector into commands, parts, layers or buckets does not matter."""
     ANY_ORDER = "any order and topology"
     """The positions of nodes, and the rings, grids or trees that connect them, do not matter."""
     ANY_COUNT = "any number of nodes"

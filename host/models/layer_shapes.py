@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hdl.group import GROUP
 
-__all__ = ["Dense", "layers_of"]
+__all__ = ["Dense", "in_groups", "layers_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,3 +37,9 @@ def layers_of(widths: Sequence[int]) -> list[Dense]:
     for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         layers.append(Dense(number, before, after, layers[-1].base + layers[-1].length if layers else 0))
     return layers
+
+
+def in_groups(widths: Sequence[int]) -> bool:
+    """Whether every layer but the last consists of whole groups, so that all layers begin a group without padding."""
+    *before_last, _ = ((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
+    return all(length % GROUP == 0 for length in before_last)

@@ -29,10 +29,12 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
-def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
+def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None,
+              cut: bool) -> dict[str, Any]:
     """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
-    without weights, which must not contain the padding of layers; the levels apply to the run's sums."""
-    levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE,
+    without weights, which must not contain the padding of layers; the levels apply to the run's sums, and ``cut`` is
+    whether layers can be summed separately with the same bits."""
+    levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE, cut=cut,
                             microbatches=spec.value("workload.microbatches") is not None)
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}
 

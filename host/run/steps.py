@@ -163,7 +163,8 @@ class _StepRun:
             bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None,
             schedules=begun if self.overlap is not None else [])
         parameters = experiment.parameters
-        return described(result, self.spec, None if self.stopped or parameters is None else task.compact(parameters))
+        return described(result, self.spec, None if self.stopped or parameters is None else task.compact(parameters),
+                         cut=task.in_groups)
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
         """Write and print the results of a finished run."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from host.driver.masking import Mask, MaskJob, Matrices
 from host.models.digits import Dataset
-from host.models.layer_shapes import Dense, layers_of
+from host.models.layer_shapes import Dense, in_groups, layers_of
 from host.models.layers import ALTERNATIVE, Array, perceptron
 from host.models.text import Bigram, Characters, Text, collate, decode, encode
 from host.models.transformer import Request, Transformer, TransformerConfig, Use, lockstep
@@ -68,6 +68,11 @@ class Workload(abc.ABC):
     def examples_of(self, share: Examples) -> Any:
         """Examples in a node's share, in the form that computing nodes require."""
 
+    @property
+    def in_groups(self) -> bool:
+        """Whether all layers that may be summed separately begin a group without padding."""
+        return True
+
     def compact(self, parameters: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Parameters, or other values laid out like them, without the elements that pad groups."""
         return parameters
@@ -95,6 +100,10 @@ class Classifier(Workload):
     def layers(self) -> list[Dense]:
         """Layers, with the positions of their parameters on computing nodes or in a schedule."""
         return layers_of(self.widths)
+
+    @property
+    def in_groups(self) -> bool:
+        return in_groups(self.widths)
 
     def initialize(self, seed: int) -> None:
         self._model.initialize(seed)

@@ -124,7 +124,7 @@ class _QuorumRun:
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
             configuration=as_dict(self.node), configuration_hash=self.node.hash,
             simulated_cycles=session.elapsed.simulated)
-        return described(result, self.spec, self.task.compact(run.reference.master))
+        return described(result, self.spec, self.task.compact(run.reference.master), cut=self.task.in_groups)
 
 
 def train(spec: RunSpec) -> dict[str, Any]:

@@ -139,7 +139,8 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                     elapsed=run.elapsed, seconds=opened.seconds | {"run": run.seconds[0]},
                     simulation_seconds=run.seconds[0])
                 results.append(described(report.build_report(config, run.trainings[0], simulation), spec,
-                                         None if run.parameters is None else task.compact(run.parameters)))
+                                         None if run.parameters is None else task.compact(run.parameters),
+                                         cut=task.in_groups))
                 write_report(results[-1], folder)
     for job, result in enumerate(results):
         console.print(f"job {job}, seed {configs[job].seed}", soft_wrap=True)
