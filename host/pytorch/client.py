@@ -30,8 +30,8 @@ class RingClient:
         self._left = False
         self._backends: set[str] = set()
         self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
-        # number of calls and bytes of each collective that this rank has sent over gloo
-        self.gloo: dict[str, tuple[int, int]] = {}
+        # calls, bytes, and calls that add floating-point numbers, of each collective of this rank over gloo
+        self.gloo: dict[str, tuple[int, int, int]] = {}
 
     @property
     def joined(self) -> bool:
@@ -57,10 +57,10 @@ class RingClient:
         self._check_joined()
         return self._call(request)
 
-    def count(self, name: str, size: int) -> None:
-        """Count a collective over gloo and its number of bytes."""
-        calls, before = self.gloo.get(name, (0, 0))
-        self.gloo[name] = (calls + 1, before + size)
+    def count(self, name: str, size: int, *, rounds: bool) -> None:
+        """Count a collective over gloo, its number of bytes, and whether it adds floating-point numbers."""
+        calls, before, sums = self.gloo.get(name, (0, 0, 0))
+        self.gloo[name] = (calls + 1, before + size, sums + rounds)
 
     def fail(self, failure: Failed) -> RingError | None:
         """Report that this rank ends with an error; return the error that all ranks receive, if different."""

@@ -161,7 +161,8 @@ class Listen:
 class Leave:
     """The rank has no more requests."""
 
-    gloo: dict[str, tuple[_Count, _Count]]  # number of calls and bytes of each collective sent over gloo
+    # calls, bytes, and calls that add floating-point numbers, of each collective over gloo
+    gloo: dict[str, tuple[_Count, _Count, _Count]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

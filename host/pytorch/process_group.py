@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future as Answer
 from typing import Any
 
@@ -95,16 +95,36 @@ COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_
            "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
            "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send")
 
+#: Collectives in :data:`COUNTED` that add numbers of several ranks.
+_REDUCING = ("_reduce_scatter_base", "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
+             "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
+
+#: Reductions with bits that do not depend on the order of numbers.
+_EXACT = (dist.ReduceOp.MAX, dist.ReduceOp.MIN)
+
 #: Numbers of process groups of all ranks.
 _numbers = itertools.count()
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
-def _bytes(arguments: Iterable[Any]) -> int:
-    """Return the total size in bytes of all tensors in the arguments."""
-    return sum(argument.numel() * argument.element_size() if isinstance(argument, torch.Tensor) else
-               _bytes(argument) if isinstance(argument, (list, tuple)) else 0 for argument in arguments)
+def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """All tensors in the arguments."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
+
+
+def _rounds(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether a collective adds floating-point numbers of several ranks, in an order that gloo chooses."""
+    if name not in _REDUCING or not any(tensor.is_floating_point() or tensor.is_complex()
+                                        for tensor in _tensors(arguments)):
+        return False
+    operations = [getattr(argument, "reduceOp", argument) for argument in arguments]
+    return not any(getattr(operation, "op", operation) in _EXACT for operation in operations
+                   if isinstance(operation, (dist.ReduceOp, dist.ReduceOp.RedOpType)))
 
 
 class GlooGroup(dist.ProcessGroup):
@@ -129,7 +149,9 @@ class GlooGroup(dist.ProcessGroup):
 
 def _counting(name: str) -> Callable[..., Any]:
     def collective(self: GlooGroup, *arguments: Any, **options: Any) -> Any:
-        self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
+        given = [*arguments, *options.values()]
+        size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(given))
+        self._counter.count(name.strip("_"), size, rounds=_rounds(name, given))
         return getattr(self._plain, name)(*arguments, **options)
 
     collective.__name__ = name

@@ -54,26 +54,30 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     return [*groups[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
 
 
-def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], backends: Iterable[Sequence[str]],
-                 slow: Sequence[int], seconds: float) -> dict[str, Any]:
+def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int, int]],
+                 backends: Iterable[Sequence[str]], slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """Build the report, as data that can be written as JSON.
 
-    ``gloo`` contains the calls and bytes of each gloo collective over all ranks; ``backends`` contains the all-rank
-    groups that each rank has joined; ``slow`` counts how often each rank was slow; ``seconds`` is the duration.
+    ``gloo`` contains the calls, the bytes, and the calls that add floating-point numbers, of each gloo collective
+    over all ranks; ``backends`` contains the all-rank groups that each rank has joined; ``slow`` counts how often
+    each rank was slow; ``seconds`` is the duration.
     """
     total = _figures(jobs.operations)
+    names = list(dict.fromkeys(name for names in backends for name in names))
+    on_ring = jobs.operations and {*names} <= {RING, "gloo"} and not any(sums for _, _, sums in gloo.values())
     return SCHEMA.report({
         "nodes": options.nodes,
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
                     "transport": options.transport.value},
         "checked": options.check and options.transport is not TransportName.GOLDEN,
-        "levels": levels_of_ring(options.gradients, cut=options.density is None),
+        "levels": levels_of_ring(options.gradients, cut=options.density is None) if on_ring else [],
         "jobs": len(jobs),
         **total,
         "elapsed_cycles": None if options.transport is TransportName.GOLDEN else jobs.cycles,
         "groups": _groups(jobs.operations),
-        "gloo": {name: {"calls": calls, "bytes": size} for name, (calls, size) in sorted(gloo.items())},
-        "backends": list(dict.fromkeys(name for names in backends for name in names)),
+        "gloo": {name: {"calls": calls, "bytes": size, "sums": sums}
+                 for name, (calls, size, sums) in sorted(gloo.items())},
+        "backends": names,
         "slow_ranks": list(slow),
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
         "per_operation": [{"kind": operation.kind, "job": operation.job, **dataclasses.asdict(operation.figures),
@@ -155,6 +159,15 @@ def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.P
     return [written, *(picture.path for picture in pictures), page]
 
 
+def _levels(report: dict[str, Any]) -> list[Note]:
+    """Note on the levels of reproducibility of all sums, if there are any."""
+    over_gloo = [name for name, figures in report["gloo"].items() if figures["sums"]]
+    if over_gloo:
+        return [Note(f"No level of reproducibility holds for all sums, since gloo has added floating-point numbers: "
+                     f"{', '.join(over_gloo)}.")]
+    return [Note(described_levels(report["levels"]))] if report["levels"] else []
+
+
 def _notes(report: dict[str, Any]) -> list[Note]:
     options = report["options"]
     return [
@@ -168,7 +181,7 @@ def _notes(report: dict[str, Any]) -> list[Note]:
         *([Note("The link-cycle bound, the words of raw payloads and the density come from the golden model of the "
                 "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
           if options["check"] else []),
-        Note(described_levels(report["levels"])),
+        *_levels(report),
         Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
     ]
 

@@ -87,8 +87,8 @@ class RingServer:
         self._named = False
         self.error: str | None = None  # why requests are no longer served, or None
         self.slow = [0] * ranks  # how often each rank was reported as slow
-        # Calls and bytes of each gloo collective, for ranks that have left.
-        self.gloo: dict[str, tuple[int, int]] = {}
+        # Calls, bytes, and calls that add floating-point numbers, of each gloo collective, for ranks that have left.
+        self.gloo: dict[str, tuple[int, int, int]] = {}
         # Backends of the all-rank groups that each rank has joined: the ring, and any requested by name.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # number of ranks that have started the script
@@ -203,9 +203,10 @@ class RingServer:
             peer.close(f"must send a message that can come here, not {type(message).__name__}")
         elif isinstance(message, Leave):
             self._left.add(rank)
-            for name, (calls, size) in message.gloo.items():
-                before = self.gloo.get(name, (0, 0))
-                self.gloo[name] = (before[0] + calls, before[1] + size)
+            for name, counts in message.gloo.items():
+                before = self.gloo.get(name, (0, 0, 0))
+                calls, size, sums = (old + new for old, new in zip(before, counts, strict=True))
+                self.gloo[name] = calls, size, sums
             self._answer(rank, Answer(well=True))
         elif isinstance(message, Save):
             self._try([rank], lambda: self._jobs.save(message))

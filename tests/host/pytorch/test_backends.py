@@ -36,7 +36,8 @@ def test_gloo_by_name(tmp_path):
     assert errors == f"error: No sum went over the ring: {NAMED.format('gloo')}\n"
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["backends"] == ["gloo"]
-    assert report["gloo"]["allreduce"] == {"calls": 1, "bytes": 4 * 105}
+    assert report["gloo"]["allreduce"] == {"calls": 1, "bytes": 4 * 105, "sums": 1}
+    assert report["levels"] == []
     assert "over gloo: allreduce, 1 calls" in printed
     assert "init_process_group" not in printed
 

@@ -17,9 +17,13 @@ class Ring:
 
     def __init__(self):
         self.asked = []
+        self.counted = {}
 
     def join(self, rank, ranks, timeout):
         """Join a group of all ranks."""
+
+    def count(self, name, size, *, rounds):
+        self.counted.setdefault(name, []).append((size, rounds))
 
     def begin(self, request):
         self.asked.append(request)
@@ -37,3 +41,23 @@ def test_numbers(monkeypatch):
         group.allreduce([torch.ones(2)]).wait()
     assert second.number == first.number + 1
     assert [request.group for request in ring.asked] == [second.number, first.number]
+
+
+def test_sums_over_gloo(monkeypatch):
+    """Collectives over gloo that add floating-point numbers are distinguished from exact ones and from copies."""
+    ring = Ring()
+    monkeypatch.setattr(process_group, "client", lambda: ring)
+    group = process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))
+    doubles, integers = torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.int32)
+    most = dist.AllreduceOptions()
+    most.reduceOp = dist.ReduceOp.MAX
+    for tensor, options in ((doubles, ()), (integers, ()), (torch.ones(4), (most,)), (doubles, (dist.ReduceOp.SUM,))):
+        group.allreduce([tensor], *options).wait()
+    assert ring.counted.pop("allreduce") == [(16, True), (12, False), (16, False), (16, True)]
+    group.reduce_scatter([torch.zeros(2)], [[torch.ones(2)]]).wait()
+    group._reduce_scatter_base(torch.zeros(2), torch.ones(2), dist.ReduceScatterOptions()).wait()
+    group.broadcast([doubles]).wait()
+    group.allgather([[torch.zeros(2)]], [torch.ones(2)]).wait()
+    assert {name: rounds for name, [(_, rounds)] in ring.counted.items()} == {
+        "reduce_scatter": True, "reduce_scatter_base": True, "broadcast": False, "allgather": False}
+    assert ring.asked == []

@@ -1,0 +1,44 @@
+"""Reports of PyTorch scripts: levels of reproducibility of their sums."""
+
+import pytest
+
+from host.jobs.figures import Figures
+from host.pytorch.jobs import Operation, Options
+from host.pytorch.report import build_report, write_report
+from tests.present import needs
+
+ALL = ["run to run", "any processor", "any cut", "any order and topology"]
+
+
+class Jobs:
+    """Stub of the jobs of a script with one ring."""
+
+    cycles, build_seconds = 5, 0.0
+
+    def __init__(self, sums):
+        figures = Figures(elements=10, commands=1, cycles=5)
+        self.operations = [Operation(kind="all_reduce", job=0, figures=figures)] * sums
+
+    def __len__(self):
+        return 1
+
+
+def report_of(*, gloo=None, backends=("gradring",), sums=1, **options):
+    return build_report(Options(nodes=2, **options), Jobs(sums), gloo=gloo or {}, backends=[backends] * 2,
+                        slow=[0, 0], seconds=1.0)
+
+
+@pytest.mark.parametrize(("options", "count"), [
+    ({}, 4), ({"density": 0.5, "gradients": "zero_value"}, 2), ({"gradients": "raw"}, 3),
+    ({"gloo": {"allreduce": (3, 24, 0), "broadcast": (2, 16, 0)}}, 4),
+    ({"gloo": {"allreduce": (3, 24, 0), "reduce_scatter": (2, 16, 1)}}, 0),
+    ({"backends": ("gradring", "gloo")}, 4), ({"backends": ("gradring", "mpi")}, 0), ({"sums": 0}, 0)])
+def test_levels(tmp_path, options, count):
+    """Levels are named only if all sums of floating-point numbers went over the ring; the page says why not."""
+    needs("reproducible", what="A format of integers")
+    report = report_of(**{"gradients": "sum32", **options})
+    assert report["levels"] == ALL[:count]
+    page = write_report(report, tmp_path)[-1].read_text()
+    assert ("Sums have the same bits: " in page) is bool(count)
+    assert ("since gloo has added floating-point numbers: reduce_scatter." in page) is (
+        "reduce_scatter" in options.get("gloo", ()))
