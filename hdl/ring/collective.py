@@ -145,8 +145,8 @@ class CollectiveEngine(wiring.Component):
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
-            codecs=[CODECS[name] for name in expected_codecs], extended=extends(parts(config)),
-            tenants=config.has("tenants"))
+            codecs=[CODECS[name] for name in expected_codecs], segment=config.segment,
+            extended=extends(parts(config)), tenants=config.has("tenants"))
         m.submodules.link = link = link_class(config)(config=config)
         command = Signal(command_layout())
         setup = Signal(setup_layout(config))

@@ -11,7 +11,7 @@ from hdl.checksum import crc_after
 from hdl.compression.length import LENGTH_BITS
 from hdl.compression.registry import CODECS, RAW, ZERO_VALUE
 from hdl.control.protocol import EventStatus
-from hdl.ring.header import PacketType, expected_layout, header_layout
+from hdl.ring.header import ADDED_WORDS, LONGEST_SEGMENT, PacketType, expected_layout, header_layout
 from hdl.streams.stream import word_layout
 
 __all__ = ["Depacketizer"]
@@ -62,10 +62,15 @@ class Depacketizer(wiring.Component):
     low. While ``drain`` is high, whole packets are discarded, the word offered at ``payload`` is withdrawn, ``done``
     and ``error`` stay low, and no records are taken. A partly discarded packet is discarded to its end.
 
+    **Limit.** Lengths, and the payload words or groups that are still missing, have 10 bits (``LENGTH_BITS``). A
+    packet therefore has at most 1,023 elements and 1,023 payload words, including words in addition to the elements.
+
     Parameters
     ----------
     codecs : tuple of Codec, optional
         Codecs of packets that may be expected.
+    segment : int
+        Maximum number of elements of a packet. Raises ``ValueError`` if a payload could exceed the limit.
     extended : bool
         Whether records give a number of payload words in addition to the elements. A unit of all codecs is then a
         word.
@@ -108,9 +113,13 @@ class Depacketizer(wiring.Component):
 
     latency = 2
 
-    def __init__(self, *, codecs=None, extended=False, tenants=False):
+    def __init__(self, *, codecs=None, segment=LONGEST_SEGMENT, extended=False, tenants=False):
         self._codecs = (CODECS[RAW], CODECS[ZERO_VALUE]) if codecs is None else tuple(codecs)
         self._extended = extended
+        words = max(codec.max_words(segment) for codec in self._codecs) + (max(ADDED_WORDS) if extended else 0)
+        if max(segment, words) >= 1 << LENGTH_BITS:
+            raise ValueError(f"Segment must have at most {(1 << LENGTH_BITS) - 1:,} elements and payload words, not "
+                             f"{segment!r} and {words:,}: lower it")
         super().__init__({
             "i": In(stream.Signature(word_layout())),
             "expected": In(stream.Signature(expected_layout(extended=extended))),
@@ -163,7 +172,7 @@ class Depacketizer(wiring.Component):
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
         counted_by = Signal(len(counters))  # one-hot: length counter used for the current packet
-        missing = Signal(LENGTH_BITS)  # units that are still missing
+        missing = Signal(LENGTH_BITS)  # units that are still missing, at most as many as payload words
         unit_ends, wrong, final = Signal(), Signal(), Signal()
         in_payload = Signal()
         for number, counter in enumerate(counters):

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Unpacking of packets: hdl/ring/depacketizer.py."""
 
 import dataclasses
@@ -8,6 +9,7 @@ import cocotb
 import pytest
 
 from hdl.compression.registry import CODECS
+from hdl.config.node import SEGMENTS
 from hdl.ring.depacketizer import Depacketizer
 from hdl.ring.header import OVERHEAD_WORDS
 from sim import regression
@@ -357,3 +359,20 @@ def test_refusals_agree_with_model(table):
     for name, (words, expected, code, detail) in REFUSALS[table][0].items():
         result = verdict(words, expected, epoch=EPOCH, extra=extra_of(expected))
         assert (result.code, result.detail, result.done, result.complete) == (code, detail, False, False), name
+
+
+@pytest.mark.parametrize(("names", "extended", "longest"), [
+    (("raw",), False, 1023), (("raw",), True, 1016), (("raw", "zero_value"), False, 992), (("mx9",), True, 1023)])
+def test_limit(names, extended, longest):
+    """A segment is refused if the words of a payload, including added ones, could exceed their counter."""
+    codecs = [CODECS[name] for name in names]
+    Depacketizer(codecs=codecs, segment=longest, extended=extended)
+    with pytest.raises(ValueError, match=r"^Segment must have at most 1,023 elements and payload words, not "
+                                         rf"{longest + 1} and [\d,]+: lower it$"):
+        Depacketizer(codecs=codecs, segment=longest + 1, extended=extended)
+
+
+def test_configured_segments():
+    """The longest segment of a node satisfies the limit in every format, with added words."""
+    for codec in CODECS.values():
+        Depacketizer(codecs=[codec], segment=max(SEGMENTS), extended=True)
