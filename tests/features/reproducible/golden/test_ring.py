@@ -194,6 +194,13 @@ def test_density(width):
     assert traffic.masked_words == plain.masked_words + 4 * (1 + 2) * nodes * (nodes - 1)
 
 
+def test_density_of_integers():
+    """Integers are counted: small elements of a group become zero."""
+    gradients = ring.bits(np.tile(np.where(np.arange(64) % 4, np.float32(1e-6), np.float32(1)), (2, 1)))
+    assert [ring.all_reduce(gradients, gradient_codec=codec_of(width))[1].density.tolist() for width in (16, 32)] == [
+        [0.25], [1.0]]
+
+
 # --- nodes
 
 
