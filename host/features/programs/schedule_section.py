@@ -44,7 +44,7 @@ class Program(Schedule):
         from host.transports.session import TransportName
 
         def traced(other: str, allowed: Any) -> Coupling:
-            return Coupling("output.chakra", other, allowed, "golden nodes have no cycles of such a run for a trace",
+            return Coupling("output.chakra", other, allowed, "cycles unknown",
                             context=("backend.transport", TransportName.GOLDEN))
 
         integers = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed)

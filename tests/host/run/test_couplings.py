@@ -79,8 +79,8 @@ def test_traces_of_golden_nodes(options, text):
         couplings.check(RunSpec().replace(allowed))
     with pytest.raises(ValueError, match=r"^Option --chakra ") as caught:
         couplings.check(RunSpec().replace({**golden, **options}))
-    assert str(caught.value) == (f"Option --chakra with --transport golden is for {text} (golden nodes have no "
-                                 f"cycles of such a run for a trace): leave it out")
+    assert str(caught.value) == (f"Option --chakra with --transport golden is for {text} (cycles "
+                                 f"unknown): leave it out")
 
 
 #: Options that schedules with their own training loop accept.
