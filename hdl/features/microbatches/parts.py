@@ -1,7 +1,7 @@
 """Parts of the datapath that agree on exponents and sum integers, with several addends on each node.
 
-The addends of a node are read group by group. Their exponents and integers are those of one node with all of them,
-so what leaves the node does not depend on how addends are distributed among nodes.
+The addends of a node are read group by group. Maxima of exponents and sums of integers do not depend on the
+distribution of addends among nodes.
 """
 
 import dataclasses

@@ -22,7 +22,7 @@ class MicrobatchExecution(Execution):
         self._counts: list[int] | None = None  # as in the registers of the nodes
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of all microbatches, in order; the first ones are those of rank 0."""
+        """Write the gradients of all microbatches, in order; rank 0 has the first ones."""
         ring, stride = self._ring, aligned(self._length)
         counts = counts_of(len(gradients), ring.nodes)
         if counts != self._counts:

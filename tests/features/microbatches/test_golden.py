@@ -26,7 +26,7 @@ def draw(seed, count, length):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_distributions(name):
-    """Sums and updates do not depend on the distribution, and words are those of nodes with a gradient each."""
+    """Sums and updates do not depend on the distribution, and words are as with one gradient for each node."""
     gradients, weights = draw(1, 8, 700), draw(2, 1, 700)[0]
     expected = sum_of(ring.canonical(gradients), width=FORMATS[name])
     update = ring.fused_update(gradients, weights, [], SGD, gradient_codec=GRADIENT_CODECS[name])

@@ -54,7 +54,7 @@ def write(ring, gradients, counts):
 
 def test_sums():
     """Sums and words of random distributions of gradients match the golden model, between commands of nodes with one
-    gradient each; the cycles are those of the slowest node's gradients."""
+    gradient each; the cycles depend on the node with the most gradients."""
     generator, codec = np.random.default_rng(1), GRADIENT_CODECS[CONFIG.gradients]
     with open_nodes(NODES, config=CONFIG, host_port=False, timeout=60_000) as (ring, simulation):
         for case, length in enumerate((1, 5, 32, 33, 500, 192, 1000, 1500, 2)):

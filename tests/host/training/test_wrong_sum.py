@@ -19,7 +19,7 @@ WRONG = Event(tag=1, status=EventStatus.WRONG_SUM, flags=EventFlag(0), detail=0x
 
 @pytest.mark.parametrize("failures", [1, 3])
 def test_repeated(few, monkeypatch, failures):
-    """The weights and the other figures are those of a run without faults; the report counts repetitions."""
+    """The weights and the other figures equal a run without faults; the report counts repetitions."""
     config, outcomes = TrainingConfig(max_steps=3, hidden=(), batch=20), []
     for wrong in (0, failures):
         ring, said, left = GoldenRing(3, gradient_codec="sum32"), [], [wrong]

@@ -1,4 +1,4 @@
-"""Runs whose cards, nodes and links leave and return: their weights must be those of one node.
+"""Runs whose cards, nodes and links leave and return: their weights must equal the weights of one node.
 
     python -m tests.host.features.microbatches.elastic --plans 20 --seed 1
 
@@ -70,7 +70,7 @@ def train(workload, folder, **options):
 
 
 def main(arguments=None):
-    """Train by random plans; return 1 if any weights differ from those of one node."""
+    """Train by random plans; return 1 if any weights differ from the weights of one node."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plans", type=int, default=20, help="plans of each workload")
     parser.add_argument("--seed", type=int, default=1)

@@ -135,7 +135,7 @@ def test_too_many_for_the_nodes():
 
 
 def test_shares():
-    """Microbatches of each node, and those that are computed at the same time."""
+    """Microbatches of each node, and the ones that are computed at the same time."""
     assert counts_of(8, 3) == [3, 3, 2]
     assert list(waves_of([3, 3, 2])) == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert list(waves_of([1, 1])) == [[0, 1]]
