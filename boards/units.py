@@ -142,6 +142,16 @@ def integer_sum(*, width, lanes):
         adder=IntegerAdder(width=width), rounder=Rounder(width=width))
 
 
+def addends(*, width, lanes):
+    """Units with which a node sums several gradients as integers, in addition to those of :func:`integer_sum`."""
+    from hdl.features.microbatches.addend_adder import AddendAdder
+    from hdl.features.microbatches.fields import AddendMaximum, FieldRepeater
+    from hdl.features.microbatches.group_jobs import GroupJobs
+    jobs = {"rows": NodeConfig().memories.gradient // lanes, "lanes": lanes, "elements": NodeConfig().segment}
+    return Together(scan_jobs=GroupJobs(**jobs), sum_jobs=GroupJobs(**jobs), maximum=AddendMaximum(),
+                    repeater=FieldRepeater(), adder=AddendAdder(width=width))
+
+
 def control_hub():
     """Dispatcher of control words in a node."""
     from hdl.features.replay.control_hub import ControlHub
@@ -379,6 +389,9 @@ UNITS = {
     **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": name, "lanes": 4})
        for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded and not codec.agreed},
     **{f"compression.gradient_codec.{name}": Unit("boards.units:integer_sum", {"width": codec.width, "lanes": 4})
+       for name, codec in GRADIENT_CODECS.items() if codec.agreed},
+    **{f"compression.addends.{name}": Unit("boards.units:addends", {"width": codec.width, "lanes": 4},
+                                           ("microbatches",))
        for name, codec in GRADIENT_CODECS.items() if codec.agreed},
     "compression.prefix_code.encoder": Unit("hdl.features.table.prefix_encoder:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.features.table.prefix_decoder:Decoder", {}),
