@@ -113,10 +113,12 @@ def sums():
 
 
 def microbatches():
-    """Several gradients on each node, summed as integers in short segments, and two ports."""
-    return NodeConfig(segment=64, topology=section("Grid")(),
-                      memories=Memories(gradient=8192, weight=2048, state=2048, planes=1), gradients="sum32",
-                      masking=False, sparsify=False, features=(section("Microbatches")(),))
+    """Several gradients on each node, summed as integers of 16 bits in rows of two elements, which are the elements of
+    a word. The node also has short segments, a weight codec and two ports."""
+    return NodeConfig(lanes=2, segment=32, topology=section("Grid")(),
+                      memories=Memories(gradient=8192, weight=2048, state=2048, planes=1),
+                      optimizer=Optimizer(lanes=2), weights=Weights(codec="bf16"), gradients="sum16", masking=False,
+                      sparsify=False, features=(section("Microbatches")(),))
 
 
 def server():
@@ -140,7 +142,7 @@ CONFIGS = Rings({
     "wide": (("mx", "quorum", "settable_version", "tenants"), wide),
     "narrow": (("grid", "bf16", "mx", "replay", "compute_stub"), narrow),
     "sums": (("grid", "reproducible"), sums),
-    "microbatches": (("grid", "microbatches"), microbatches),
+    "microbatches": (("grid", "bf16", "microbatches"), microbatches),
     "server": (("streaming",), server),
     "int16": (("int16",), lambda: BOARDS["icebreaker"].node),
 })

@@ -95,7 +95,8 @@ def test_gateware(succeed, nodes_of, tmp_path):
     """Verilated nodes, of which some leave and return, have the weights of one golden node, and the golden model's
     after each step."""
     nodes_of("microbatches")
-    options = ("train", "--gradients", "sum32", "--microbatches", 8, "--hidden", "none", "--batch", 64, "--steps", 5)
+    options = ("train", "--gradients", "sum16", "--weights", "bf16", "--microbatches", 8, "--hidden", "none",
+               "--batch", 64, "--steps", 5)
     succeed(*options, "--transport", "golden", "--nodes", 1, "--output", tmp_path)
     _, expected = results(tmp_path)
     succeed(*options, "--topology", "2x4", "--disable", "card1@1,node2@3", "--enable", "card1@2", "--threads", 1,
