@@ -263,8 +263,10 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
         gradients = allocation.gradient_words(nodes)
-        if max(gradients, end) > WORDS and gradients > length:
-            raise ValueError(f"Gradients of microbatches must take at most the {WORDS:,} words of the largest memory "
+        # The largest memory of a node in a ring of two or more is limited by hdl.config.couplings.
+        most = min(WORDS, 1 << 20, node.segment << 11) if node.topology.max_nodes > 1 else WORDS
+        if gradients > max(length, most):
+            raise ValueError(f"Gradients of microbatches must take at most the {most:,} words of the largest memory "
                              f"of a node, not {gradients:,}: take fewer microbatches or more nodes")
         if max(length, end) > WORDS:
             most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")

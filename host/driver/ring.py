@@ -42,6 +42,7 @@ from host.feature import feature, features_of
 
 if TYPE_CHECKING:
     from host.features.compute.list_compute import ListCompute
+    from host.features.microbatches.ring_microbatches import RingMicrobatches
     from host.features.programs.ring_programs import RingPrograms
     from host.features.quantization.node_inference import NodeInference
     from host.features.quorum.quorum_updates import QuorumUpdates
@@ -121,5 +122,7 @@ class Ring(ConnectedNodes):
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
     #: Computation with layer lists. Raises ``ValueError`` if the nodes do not support it.
     compute: "functools.cached_property[ListCompute]" = _part("compute")
+    #: Several gradients on each node. Raises ``ValueError`` if the nodes do not support it.
+    microbatches: "functools.cached_property[RingMicrobatches]" = _part("microbatches")
     #: Quantized inference. Raises ``ValueError`` if the nodes do not support it.
     inference: "functools.cached_property[NodeInference]" = _part("quantization")

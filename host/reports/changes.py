@@ -25,7 +25,10 @@ def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
 
 def nodes_of(report: dict[str, Any]) -> str:
     """Node counts from the first step to the last, such as ``8 → 4 → 8``."""
-    return " → ".join(map(str, [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]))
+    counts = [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]
+    if not report["changes"]:  # a run with microbatches may have continued on another number of nodes
+        counts = [nodes for nodes, _ in itertools.groupby(step["nodes"] for step in report["per_step"])] or counts
+    return " → ".join(map(str, counts))
 
 
 def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:

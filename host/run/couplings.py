@@ -73,7 +73,8 @@ COUPLINGS = (
                "at most one word of state per weight", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
     # Microbatches.
-    Coupling("workload.microbatches", "formats.gradients", (*_INTEGERS, None), "other sums depend on their order"),
+    Coupling("workload.microbatches", "formats.gradients", _INTEGERS, "other sums depend on their order",
+             context=("schedule.kind", "update")),
     Coupling("workload.microbatches", "compute.on", (), "nodes that compute have one gradient"),
     Coupling("workload.microbatches", "schedule.overlap", (), "a pass has one gradient of each node"),
     Coupling("workload.microbatches", "backend.board", (), _BUILT),

@@ -29,13 +29,13 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
          *(name for schedule in SCHEDULES.values() for name in schedule.files()))
 
 
-#: Options, and sections of a node, that do not affect the bits of a run with microbatches.
+#: Options, and sections of a node's configuration, that may differ when a run with microbatches continues.
 _ELASTIC, _ELASTIC_SECTIONS = ("nodes",), ("memories", "topology")
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """Return all data that affects the exact results and, unless a run has microbatches, the cycles and words of its
-    report. Runs with microbatches can continue on another number of nodes."""
+    """Return all data that a checkpoint must match: whatever affects results, cycles and words. With microbatches,
+    the number of nodes is left out, so that a run can continue on another number."""
     configuration = as_dict(node)
     if configs[0].microbatches is not None:
         options = {name: value for name, value in options.items() if name not in _ELASTIC}

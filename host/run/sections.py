@@ -66,8 +66,9 @@ class Workload(Section):
         "Largest number of examples in a step; with quorum updates, examples of each worker."),
         shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates 16")
     microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=256, label="Microbatches", help=(
-        "Microbatches of a step, each with a gradient of its own: sums of integers then do not depend on the number "
-        "of nodes."), shown_default="one for each node; layer streaming chooses by the cycles of the first step")
+        "Microbatches of a step, each with a gradient of its own. Nodes sum these as integers, so weights do not "
+        "depend on the number of nodes; with layer streaming, parts of a batch that pass through all layers."),
+        shown_default="one for each node; layer streaming chooses by the cycles of the first step")
     interval: int | None = option(None, "--interval", help=(
         "Steps between measurements of the model."), shown_default=f"digits an epoch, text {TEXT_INTERVAL}")
 
@@ -284,6 +285,8 @@ SCHEDULES: dict[str, type[Schedule]] = {Update.kind: Update} | {
 
 def flag(path: str) -> str:
     """Return the command-line option for a field, such as ``--momentum`` for ``optimizer.momentum``."""
+    if path == "schedule.kind":
+        return "--schedule"
     section, _, name = path.partition(".")
     kinds = tuple(SCHEDULES.values()) if section == "schedule" else (SECTIONS[section],)
     flags = next((kind.options()[name].flags for kind in kinds if name in kind.options()), (f"--{name}",))

@@ -172,8 +172,8 @@ def counts_of(microbatches: int, nodes: int) -> list[int]:
 
 
 def waves_of(counts: Sequence[int]) -> Iterator[list[int]]:
-    """Microbatches that nodes have at the same time: the first of each node, then the second of each node, and so on.
-    """
+    """Yield the indices of the microbatches that nodes process at the same time: the first of each node, then the
+    second of each node, and so on."""
     first = np.cumsum([0, *counts[:-1]])
     for turn in range(max(counts)):
         yield [int(begin) + turn for begin, count in zip(first, counts, strict=True) if turn < count]

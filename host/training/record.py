@@ -139,6 +139,10 @@ class TrainingConfig:
         """Number of examples in the largest batch of a data set with ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
 
+    def smallest(self, examples: int) -> int:
+        """Number of examples in the smallest batch of a data set with ``examples`` examples."""
+        return examples // -(-examples // self.batch)
+
     @property
     def align(self) -> int:
         """Alignment in elements of a perceptron's layers, so that each layer can be sent separately."""

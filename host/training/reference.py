@@ -97,11 +97,15 @@ class Reference:
                 "residuals": None if self.residuals is None else self.residuals.copy()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Continue from copies made by :meth:`arrays`. If those are of another number of nodes, errors are zero, as
-        always in runs with microbatches."""
+        """Continue from copies made by :meth:`arrays`. If these are of another number of nodes, their errors must be
+        zero, as they are in runs with microbatches, which exclude a density."""
         self.weights, self.master = (arrays[name].copy() for name in ("weights", "master"))
         errors = arrays["errors"]
-        self.errors = errors.copy() if len(errors) == self._ring.nodes else np.zeros_like(self.errors)
+        if len(errors) != self._ring.nodes:
+            if errors.any():
+                raise ValueError(f"Errors must be of {self._ring.nodes} nodes, not of {len(errors)}")
+            errors = np.zeros_like(self.errors)
+        self.errors = errors.copy()
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 

@@ -228,7 +228,7 @@ class UpdateExecutor(Executor[Step]):
         return self._ring.nodes if self._config.microbatches is None else self._config.microbatches
 
     def _differentiate(self, shares: Sequence[npt.NDArray[np.intp]]) -> list[tuple[float, Array]]:
-        """Compute the loss and the gradient of each share. Nodes with several shares mask one after another."""
+        """Compute the loss and the gradient of each share, in waves of one share for each node, which masks it."""
         results: dict[int, tuple[float, Array]] = {}
         for wave in waves_of([1] * len(shares) if self._reference.counts is None else self._reference.counts):
             results |= zip(wave, self._workload.differentiate([shares[index] for index in wave], self._masks),

@@ -113,8 +113,8 @@ def sums():
 
 
 def microbatches():
-    """Several gradients on each node, summed as integers of 16 bits in rows of two elements, which are the elements of
-    a word. The node also has short segments, a weight codec and two ports."""
+    """Several gradients on each node, summed as integers of 16 bits. Rows have two elements, which are the elements
+    of a word; segments are short. The node also has a weight codec and two ports."""
     return NodeConfig(lanes=2, segment=32, topology=section("Grid")(),
                       memories=Memories(gradient=8192, weight=2048, state=2048, planes=1),
                       optimizer=Optimizer(lanes=2), weights=Weights(codec="bf16"), gradients="sum16", masking=False,

@@ -22,10 +22,10 @@ class AddendAdder(wiring.Component):
     """Sum the integers of several addends, group by group.
 
     A packet consists of groups of up to 32 elements. The words of a group arrive once for each addend, and sums of
-    all addends leave. An element is infinite or NaN in the sum if it is so in an addend; its integer then is that of
-    the other addends.
+    all addends leave. An element of the sum is infinite or NaN if it is in any addend; the integer is then the sum
+    of the other addends' integers.
 
-    The sum of all integers that enter must be equal to that of all integers that leave, modulo 2**32, so each wrong
+    The sum of the integers that enter must equal the sum of the integers that leave, modulo 2**32, so each wrong
     bit of a sum is found. The last word of a packet is offered only after this check. If it fails, the word is never
     offered, and ``wrong`` is high from then on until reset.
 

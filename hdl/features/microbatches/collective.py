@@ -4,7 +4,7 @@ from amaranth.hdl import Mux
 from amaranth.lib.wiring import In
 
 from hdl.control.source import Setting, SettingField
-from hdl.features.microbatches.layout import ADDENDS, MOST_ADDENDS
+from hdl.features.microbatches.layout import ADDENDS, MAX_ADDENDS
 from hdl.ring.extension import CollectiveExtension
 
 __all__ = ["MicrobatchesExtension"]
@@ -19,9 +19,11 @@ class MicrobatchesExtension(CollectiveExtension):
               "stride": Setting("microbatch_stride")}
 
     def members(self):
-        return {"addends": In(ADDENDS), "total": In(range(MOST_ADDENDS + 1)), "stride": In(_STRIDE_BITS)}
+        return {"addends": In(ADDENDS), "total": In(range(MAX_ADDENDS + 1)), "stride": In(_STRIDE_BITS)}
 
     def take(self, m, units, command):
+        """Set the addends, and replace the number of bits that the reproducible feature, which is earlier in the
+        registry, has derived from the number of nodes."""
         engine, setup = units.engine, units.setup
         m.d.sync += [
             setup.addends.eq(Mux(engine.addends == 0, 1, engine.addends)),
@@ -29,6 +31,6 @@ class MicrobatchesExtension(CollectiveExtension):
         ]
         with m.If(engine.total != 0):
             spare = 0
-            for bits in range((MOST_ADDENDS - 1).bit_length()):
+            for bits in range((MAX_ADDENDS - 1).bit_length()):
                 spare = Mux(engine.total > 1 << bits, bits + 1, spare)
             m.d.sync += setup.spare.eq(spare)

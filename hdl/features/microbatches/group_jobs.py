@@ -16,7 +16,7 @@ class GroupJobs(wiring.Component):
     """Divide a packet's job into a job for each group of each vector.
 
     The jobs of a group follow each other, one for each vector. The first vector is at the rows of the packet's job,
-    and each other one ``distance`` rows behind the one before it.
+    and each further vector starts ``distance`` rows after the previous one.
 
     Latency is :attr:`latency` cycle from a packet's job to its first job; throughput is one job per cycle, with one
     cycle between packets. All outputs depend only on registers.
@@ -33,15 +33,14 @@ class GroupJobs(wiring.Component):
     Members
     -------
     i : In(stream of job_layout(rows, elements))
-        Job of a packet, which starts at a group boundary.
+        Job of a packet, which starts at a group boundary and has at least one element.
     addends : In(ADDENDS)
         Number of vectors, at least 1. It must be stable while jobs are in the unit, like the following inputs.
     distance : In(range(rows))
         Number of rows from a vector to the next one.
     pitch : In(range(groups of the memory))
         Number of groups from a group of a packet to the next one.
-    o : Out(stream of job_layout(rows, elements))
-        Jobs of up to 32 elements.
+    o : Out(stream of job_layout(rows, 32))
     """
 
     latency = 1
@@ -49,8 +48,8 @@ class GroupJobs(wiring.Component):
     def __init__(self, *, rows, lanes, elements):
         check_lanes(lanes)
         self._lanes = lanes
-        jobs = stream.Signature(job_layout(rows, elements))
-        super().__init__({"i": In(jobs), "addends": In(ADDENDS), "distance": In(range(rows)),
+        jobs, packets = (stream.Signature(job_layout(rows, count)) for count in (GROUP, elements))
+        super().__init__({"i": In(packets), "addends": In(ADDENDS), "distance": In(range(rows)),
                           "pitch": In(range(rows * lanes // GROUP)), "o": Out(jobs)})
 
     def elaborate(self, platform):

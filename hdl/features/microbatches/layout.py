@@ -1,9 +1,9 @@
 """Shapes of the numbers of addends."""
 
-__all__ = ["ADDENDS", "MOST_ADDENDS"]
+__all__ = ["ADDENDS", "MAX_ADDENDS"]
 
 #: Shape of the number of addends of a node.
 ADDENDS = range(256)
 
 #: Largest number of addends of all nodes.
-MOST_ADDENDS = 256
+MAX_ADDENDS = 256

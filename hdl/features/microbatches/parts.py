@@ -10,12 +10,11 @@ from hdl.features.microbatches.addend_adder import AddendAdder
 from hdl.features.microbatches.fields import AddendMaximum, FieldRepeater
 from hdl.features.microbatches.group_jobs import GroupJobs
 from hdl.features.reproducible import exponents_part, integer_sum
-from hdl.features.reproducible.exponents import MAX_GROUPS, ExponentScan, FieldReader
+from hdl.features.reproducible.exponents import MAX_GROUPS
 from hdl.features.reproducible.exponents_part import Exponents
 from hdl.features.reproducible.integer_sum import IntegerSum
-from hdl.features.reproducible.quantizer import Quantizer
-from hdl.features.reproducible.rows import RowNarrower
 from hdl.features.reproducible.sequences import SUMS, groups_of, has_ahead
+from hdl.group import GROUP
 from hdl.ring.parts.part import Instruction
 from hdl.row_transfer import RowReader
 from hdl.streams.stream import connect_stream
@@ -33,7 +32,7 @@ def _groups(record, setup):
     return groups_of(record.length)
 
 
-def _with(description, component, instruction):
+def _extended(description, component, instruction):
     return dataclasses.replace(description, component=component,
                                instructions=(*description.instructions, instruction))
 
@@ -41,69 +40,71 @@ def _with(description, component, instruction):
 def describe_exponents(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that exchanges exponents."""
     # Number of groups of each scan.
-    return _with(exponents_part.describe(config), MicrobatchExponents,
+    return _extended(exponents_part.describe(config), MicrobatchExponents,
                  Instruction("scanned_groups", SUMS, _GROUPS, _groups_ahead, present=has_ahead))
 
 
 def describe_sums(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that sums integers."""
     # Number of groups of each packet of sums of the node's own addends.
-    return _with(integer_sum.describe(config), MicrobatchSum,
+    return _extended(integer_sum.describe(config), MicrobatchSum,
                  Instruction("added_groups", SUMS, _GROUPS, _groups))
 
 
-def _reader(part, m, config, jobs):
-    """Reader of the groups of all addends of packets, whose jobs arrive at ``jobs``."""
-    rows = config.memories.gradient // config.lanes
-    m.submodules.group_jobs = groups = GroupJobs(rows=rows, lanes=config.lanes, elements=config.segment)
-    m.submodules.reader = reader = RowReader(rows=rows, lanes=config.lanes, elements=config.segment, gradients=True)
-    connect_stream(m, jobs, groups.i)
-    connect_stream(m, groups.o, reader.job)
-    m.d.comb += [groups.addends.eq(part.setup.addends), groups.distance.eq(part.setup.distance),
-                 groups.pitch.eq(part.setup.pitch)]
-    return reader
+class _AddendReader:
+    """Reading of all addends of a node, group by group. :class:`GroupJobs` applies the command's pitch, so the reader
+    is not strided.
+    """
+
+    def _read_groups(self, m, jobs):
+        config, setup = self._config, self.setup
+        rows = config.memories.gradient // config.lanes
+        m.submodules.group_jobs = groups = GroupJobs(rows=rows, lanes=config.lanes, elements=config.segment)
+        m.submodules.reader = reader = RowReader(rows=rows, lanes=config.lanes, elements=GROUP, gradients=True)
+        connect_stream(m, jobs, groups.i)
+        connect_stream(m, groups.o, reader.job)
+        m.d.comb += [groups.addends.eq(setup.addends), groups.distance.eq(setup.distance),
+                     groups.pitch.eq(setup.pitch)]
+        self._connect_read(m, reader, "gradients")
+        return reader
 
 
-class MicrobatchExponents(Exponents):
+class MicrobatchExponents(_AddendReader, Exponents):
     """Exchange the exponents of all addends with the other nodes."""
 
     def _scan(self, m):
-        config = self._config
-        reader = _reader(self, m, config, self.scan_job)
-        m.submodules.scan = scan = ExponentScan(lanes=config.lanes)
         m.submodules.addend_maximum = maximum = AddendMaximum()
-        connect_stream(m, reader.o, scan.i)
-        connect_stream(m, scan.o, maximum.i)
+        connect_stream(m, super()._scan(m), maximum.i)
         connect_stream(m, self.scanned_groups, maximum.groups)
         m.d.comb += maximum.addends.eq(self.setup.addends)
-        self._connect_read(m, reader, "gradients")
         return maximum.o
 
+    def _local_rows(self, m, jobs):
+        return self._read_groups(m, jobs).o
 
-class MicrobatchSum(IntegerSum):
+
+class MicrobatchSum(_AddendReader, IntegerSum):
     """Sum the integers of the node's addends, add them to packets, and round complete sums.
 
-    Reading, quantizing and adding take a cycle for each word of each addend.
+    Reading, quantizing and adding take a cycle for each word of each addend, unless the memory limits reading.
     """
 
-    def _quantized(self, m, agreed):
-        config, width = self._config, self._width
-        reader = _reader(self, m, config, self.summing_job)
-        m.submodules.narrower = narrower = RowNarrower(lanes=config.lanes, slice_lanes=32 // width)
-        m.submodules.quantizer = quantizer = Quantizer(width=width)
-        m.submodules.fields = fields = FieldReader()
+    def _local_rows(self, m, jobs):
+        reader = self._read_groups(m, jobs)
+        m.d.comb += self.pulses.local_nan.eq(reader.nan)
+        return reader.o
+
+    def _fields(self, m, fields):
         m.submodules.repeater = repeater = FieldRepeater()
-        m.submodules.addend_adder = adder = AddendAdder(width=width)
-        for source, sink in ((self.summed_groups, fields.groups), (agreed, fields.i), (fields.o, repeater.i),
-                             (reader.o, narrower.i), (narrower.o, quantizer.i), (repeater.o, quantizer.fields),
-                             (quantizer.o, adder.i), (self.added_groups, adder.groups)):
-            connect_stream(m, source, sink)
-        m.d.comb += [
-            quantizer.spare.eq(self.setup.spare),
-            repeater.addends.eq(self.setup.addends),
-            adder.addends.eq(self.setup.addends),
-            self.pulses.local_nan.eq(reader.nan),
-        ]
-        self._connect_read(m, reader, "gradients")
-        # The check has failed for the packet that waits for its last word.
+        connect_stream(m, fields, repeater.i)
+        m.d.comb += repeater.addends.eq(self.setup.addends)
+        return repeater.o
+
+    def _own(self, m, integers):
+        m.submodules.addend_adder = adder = AddendAdder(width=self._width)
+        connect_stream(m, integers, adder.i)
+        connect_stream(m, self.added_groups, adder.groups)
+        m.d.comb += adder.addends.eq(self.setup.addends)
+        # `wrong` stays high. Once `o.ready` is high, the next word to be added is that of the wrong packet, whose
+        # place is then the next one in `summed_place`.
         return adder.o, adder.wrong & adder.o.ready

@@ -242,21 +242,33 @@ class IntegerSum(Part):
         return m
 
     def _quantized(self, m, agreed):
-        """Read the local gradients; return their integers, and whether a check of them has failed in this cycle."""
-        lanes = self._config.lanes
-        m.submodules.reader = reader = self._gradient_reader()
-        m.submodules.narrower = narrower = RowNarrower(lanes=lanes, slice_lanes=32 // self._width)
+        """Read the local gradients; return their integers, and whether the packet to be added has failed a check."""
+        m.submodules.narrower = narrower = RowNarrower(lanes=self._config.lanes, slice_lanes=32 // self._width)
         m.submodules.quantizer = quantizer = Quantizer(width=self._width)
         m.submodules.fields = fields = FieldReader()
-        connect_stream(m, self.summing_job, reader.job)
         connect_stream(m, self.summed_groups, fields.groups)
         connect_stream(m, agreed, fields.i)
-        connect_stream(m, reader.o, narrower.i)
+        connect_stream(m, self._local_rows(m, self.summing_job), narrower.i)
         connect_stream(m, narrower.o, quantizer.i)
-        connect_stream(m, fields.o, quantizer.fields)
-        m.d.comb += [quantizer.spare.eq(self.setup.spare), self.pulses.local_nan.eq(reader.nan)]
+        connect_stream(m, self._fields(m, fields.o), quantizer.fields)
+        m.d.comb += quantizer.spare.eq(self.setup.spare)
+        return self._own(m, quantizer.o)
+
+    def _local_rows(self, m, jobs):
+        """Read rows of the local gradients."""
+        m.submodules.reader = reader = self._gradient_reader()
+        connect_stream(m, jobs, reader.job)
+        m.d.comb += self.pulses.local_nan.eq(reader.nan)
         self._connect_read(m, reader, "gradients")
-        return quantizer.o, C(0, 1)
+        return reader.o
+
+    def _fields(self, m, fields):
+        """Exponent fields of the groups in the order of the quantizer."""
+        return fields
+
+    def _own(self, m, integers):
+        """Integers of the node, and whether the packet to be added has failed a check."""
+        return integers, C(0, 1)
 
     def _complete(self, m, total, gate):
         """Send complete sums to the gather, and return all sums to round: the node's own ones, through the gate, and

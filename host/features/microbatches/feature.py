@@ -8,8 +8,10 @@ from host.feature import Feature
 if TYPE_CHECKING:
     from hdl.config import Configuration
     from host.driver.protocols import TrainingRing
+    from host.driver.ring import Ring
     from host.features.microbatches.execution import MicrobatchExecution
     from host.features.microbatches.golden import GoldenMicrobatches
+    from host.features.microbatches.ring_microbatches import RingMicrobatches
     from host.training.record import TrainingConfig
     from host.training.workloads import Workload
     from host.transports.golden.nodes import GoldenNodes
@@ -25,6 +27,11 @@ class MicrobatchesFeature(Feature):
 
         return GoldenMicrobatches(nodes)
 
+    def part(self, ring: "Ring") -> "RingMicrobatches":
+        from host.features.microbatches.ring_microbatches import RingMicrobatches
+
+        return RingMicrobatches(ring)
+
     def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
                       nodes: int) -> Any:
         return node if node.has("microbatches") else node.replace(
@@ -33,7 +40,8 @@ class MicrobatchesFeature(Feature):
     def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.microbatches.limits import check_microbatches
 
-        check_microbatches(workload, config, nodes=nodes)
+        if config.microbatches is not None:
+            check_microbatches(config.microbatches, workload, config, nodes=nodes)
 
     def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> (
             "MicrobatchExecution"):

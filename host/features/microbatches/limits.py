@@ -1,22 +1,33 @@
 """Limits of the number of microbatches."""
 
+from collections.abc import Sequence
+
+from hdl.control.registers import register
 from host.training.record import TrainingConfig
 from host.training.workloads import Workload
 
-__all__ = ["MOST", "check_microbatches"]
+__all__ = ["MAX_COUNT", "MAX_TOTAL", "check_counts", "check_microbatches"]
 
-#: Largest number of microbatches in a step.
-MOST = 256
+#: Largest number of gradients of a node, and of all nodes.
+MAX_COUNT = (1 << register("MICROBATCHES").field("count").width) - 1
+MAX_TOTAL = 1 << register("MICROBATCHES").field("total").width - 1
 
 
-def check_microbatches(workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` if a run's microbatches cannot be distributed among ``nodes`` nodes."""
-    count, most = config.microbatches, min(MOST, 255 * nodes)
-    assert count is not None
+def check_counts(counts: Sequence[int], *, nodes: int, gradients: int) -> None:
+    """Raise ``ValueError`` unless each of ``nodes`` nodes has one or more of the ``gradients``."""
+    if len(counts) != nodes or sum(counts) != gradients or not all(1 <= count <= MAX_COUNT for count in counts):
+        raise ValueError(f"Counts must be {nodes} numbers from 1 to {MAX_COUNT} with the sum {gradients}, not "
+                         f"{list(counts)}")
+    if gradients > MAX_TOTAL:
+        raise ValueError(f"Gradients of all nodes must be at most {MAX_TOTAL}, not {gradients}")
+
+
+def check_microbatches(count: int, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Raise ``ValueError`` if the microbatches of a run cannot be distributed among ``nodes`` nodes."""
+    most = min(MAX_TOTAL, MAX_COUNT * nodes)
     if not nodes <= count <= most:
         raise ValueError(f"Microbatches must be between the number of nodes, {nodes}, and {most}, not {count!r}")
-    examples = workload.examples
-    smallest = examples // -(-examples // config.batch)
+    smallest = config.smallest(workload.examples)
     if count > smallest:
-        raise ValueError(f"Microbatches must be at most the {smallest:,} examples of a batch, not {count:,}: take a "
-                         "larger --batch")
+        raise ValueError(f"Microbatches must be at most the {smallest:,} examples of the smallest batch, not "
+                         f"{count:,}: take a larger --batch")

@@ -63,8 +63,8 @@ class GoldenPart:
         """Return the operations that a node executes on its own."""
         return {}
 
-    def begun(self, ranks: Sequence[int]) -> None:
-        """Called before nodes execute a collective."""
+    def before_collective(self, ranks: Sequence[int]) -> None:
+        """Called before nodes read gradients for a command; raises ``ValueError`` if their registers disagree."""
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
         """Called after the host or a far memory move has written elements of a node's memory."""
@@ -199,16 +199,16 @@ class GoldenNodes(Nodes):
             if first.operation is Operation.LATCH:
                 self.latch_registers(ranks[0])
             for part in self._parts:
-                part.begun(ranks)
+                part.before_collective(ranks)
             gradients = self._read(ranks, first, commands)
             if first.operation in self._on_ring and first.length:
-                cycles = self.cycles.collective(first, gradients)
+                cycles = self.cycles.collective(first, np.stack([own[0] for own in gradients]))
             self._bind(ranks[0], first)
             placed = Placed(first.operation.name, [vars(commands[node]) if node in commands else {}
                                                    for node in range(self.nodes)])
             for outcome in self.execute(placed, ranks, odd=odd):
                 self._count_words(outcome)
-                flags = self._flags(outcome, gradients)
+                flags = self._flags(outcome, gradients, first.operation)
             if first.operation is Operation.MOVE_IN:
                 for rank in ranks:
                     self._note(rank, "activations", commands[rank].weight_base, commands[rank].length)
@@ -253,12 +253,12 @@ class GoldenNodes(Nodes):
         dropped = length - int(np.count_nonzero(sent)) if threshold else 0
         return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
 
-    def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
-        """Return the gradients that a command reads, one row per node."""
+    def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> list[Bits]:
+        """Return the gradients that a command reads on each node, one row per gradient."""
         if first.operation not in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
-            return np.zeros((len(ranks), 0), np.uint32)
+            return [np.zeros((1, 0), np.uint32)] * len(ranks)
         places = ring.places(first.length, stride=first.stride)
-        return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
+        return [self._addends([rank], commands[rank].gradient_base + places) for rank in ranks]
 
     def _bind(self, rank: int, command: Command) -> None:
         """Make the weight codec use the codebook in the node's memory for an update or all-gather."""
@@ -272,21 +272,23 @@ class GoldenNodes(Nodes):
             self.counters["WORDS_SENT"][rank] += outcome.words[number]
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
-    def _flags(self, outcome: Collected, gradients: npt.NDArray[np.uint32]) -> dict[int, EventFlag]:
-        """Return each node's flags: NaN among its gradients, or a non-finite sum formed by the node."""
+    def _flags(self, outcome: Collected, gradients: Sequence[Bits], operation: Operation) -> dict[int, EventFlag]:
+        """Return each node's flags: NaN among its gradients, or a non-finite sum formed by the node. All nodes round
+        the sums of integers in an all-reduce."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
         wrong = ~np.isfinite(ring.floats(outcome.total))
+        rounded = self.config.adds_integers and operation is Operation.ALL_REDUCE
         for number, rank in enumerate(outcome.ranks):
             if np.isnan(ring.floats(gradients[number])).any():
                 flags[rank] |= EventFlag.LOCAL_NAN
-            if wrong.any() and self._sees(outcome, number, wrong, gradients):
+            if wrong.any() and (rounded or self._sees(outcome, number, wrong, gradients)):
                 flags[rank] |= EventFlag.NOT_FINITE
         return flags
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
-              gradients: npt.NDArray[np.uint32]) -> bool:
+              gradients: Sequence[Bits]) -> bool:
         """Whether a node has formed a non-finite sum; with most codecs, only sums in its own block count."""
         if wrong[outcome.own[number]].any():
             return True
@@ -299,7 +301,7 @@ class GoldenNodes(Nodes):
             total = np.zeros(len(index), np.float32)
             for node in before:
                 with np.errstate(all="ignore"):
-                    total = total + ring.floats(gradients[node])[index]
+                    total = total + ring.floats(gradients[node][0])[index]
             if hops and not np.isfinite(total).all():
                 return True
         return False

@@ -6,8 +6,9 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.features.microbatches.feature import Microbatches
 from hdl.features.tenants.feature import Tenants
-from host.driver.memory import aligned
+from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
+from host.transports.session import TransportName, open_session
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from tests.host.rings import CONFIGS, open_nodes, random
@@ -38,17 +39,9 @@ def draw(generator, count, length):
 
 
 def write(ring, gradients, counts):
-    """Write gradients behind each other on each node, with other numbers between them."""
-    stride, length = aligned(gradients.shape[1]) + 32, gradients.shape[1]
-    rows = []
-    for own in np.split(gradients, np.cumsum(counts)[:-1]):
-        row = np.full(((len(own) - 1) * stride + length), 1e30, np.float32)
-        for number, gradient in enumerate(own):
-            row[number * stride:number * stride + length] = gradient
-        rows.append(row)
-    ring.memory.write_space("gradients", rows)
-    ring.settings.write_each("MICROBATCHES", [count | sum(counts) << 16 for count in counts])
-    ring.settings.write_each("MICROBATCH_STRIDE", [stride] * len(counts))
+    """Write gradients to the nodes, with other numbers in the rest of the memory."""
+    ring.memory.write_space("gradients", [np.full(CONFIG.memories.gradient, 1e30, np.float32)] * len(counts))
+    ring.microbatches.write(list(gradients), counts)
     ring.counters.clear()
 
 
@@ -72,8 +65,8 @@ def test_sums():
                 assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist()
                 # Each gradient is read twice, two elements in a cycle.
                 assert cycles <= 1.1 * max(length * max(counts), traffic.words.max()) + 500
-            # Registers that are zero: one gradient for each node, and as many bits as there are nodes.
-            ring.settings.write_each("MICROBATCHES", [0] * NODES)
+            # One gradient for each node, and as many bits as for so many addends.
+            ring.microbatches.clear()
             one = draw(generator, NODES, length)
             ring.memory.write_gradients(list(one))
             ring.collectives.all_reduce(length)
@@ -101,3 +94,47 @@ def test_distributions():
             write(ring, gradients[order], counts)
             ring.collectives.all_reduce(length)
             assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), counts
+
+
+@pytest.mark.parametrize("counts", [[254, 1, 1], [85, 85, 85], [5, 5, 7], [1, 30, 1]])
+def test_many(counts):
+    """Totals of 256, 255, 17 and 32 addends, which set the number of bits, with one group."""
+    generator = np.random.default_rng(sum(counts))
+    gradients = draw(generator, sum(counts), 30)
+    expected, _ = golden.all_reduce(golden.bits(gradients), gradient_codec=GRADIENT_CODECS[CONFIG.gradients],
+                                    counts=counts)
+    with open_nodes(NODES, config=CONFIG, host_port=False, timeout=60_000) as (ring, _):
+        write(ring, gradients, counts)
+        ring.collectives.all_reduce(30)
+        assert (ring.memory.read_gradients(30).view(np.uint32) == expected).all()
+
+
+def test_buffers():
+    """A part of each gradient, at a base above zero, with the block offset of a longer vector."""
+    generator, length, begin, size = np.random.default_rng(4), 700, 160, 320
+    counts = [2, 1, 4]
+    gradients = draw(generator, 7, length)
+    expected, _ = golden.all_reduce(golden.bits(gradients), gradient_codec=GRADIENT_CODECS[CONFIG.gradients],
+                                    counts=counts)
+    with open_nodes(NODES, config=CONFIG, host_port=False, timeout=60_000) as (ring, _):
+        write(ring, gradients, counts)
+        ring.collectives.all_reduce(Buffer("gradients", begin, size), begin=begin)
+        got = ring.memory.read_gradients(length).view(np.uint32)
+    assert (got[:, begin:begin + size] == expected[begin:begin + size]).all()
+    assert (got[0, :begin] == golden.bits(gradients)[0, :begin]).all()
+
+
+def test_flags():
+    """A NaN in any gradient sets the flags that golden nodes set."""
+    length, counts = 64, [2, 1, 2]
+    for number in range(5):
+        gradients = random(np.random.default_rng(5), (5, length))
+        gradients[number, 7] = np.nan
+        with open_nodes(NODES, config=CONFIG, host_port=False, timeout=60_000) as (ring, _):
+            write(ring, gradients, counts)
+            got = ring.collectives.all_reduce(length)
+        with open_session(CONFIG, nodes=NODES, transport=TransportName.GOLDEN) as session:
+            write(session.ring, gradients, counts)
+            expected = session.ring.collectives.all_reduce(length)
+        assert (got.local_nan, got.not_finite) == (expected.local_nan, expected.not_finite), number
+        assert got.local_nan == [[0, 0, 1, 2, 2][number]]

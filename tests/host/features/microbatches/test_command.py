@@ -110,10 +110,12 @@ def test_gateware(succeed, nodes_of, tmp_path):
 @pytest.mark.parametrize(("options", "message"), [
     (("--nodes", 9), "Microbatches must be between the number of nodes, 9, and 256, not 8"),
     (("--batch", 7, "--nodes", 2),
-     "Microbatches must be at most the 6 examples of a batch, not 8: take a larger --batch"),
+     "Microbatches must be at most the 6 examples of the smallest batch, not 8: take a larger --batch"),
     (("--microbatches", 300), "Microbatches must be between 1 and 256, not 300"),
-    (("--gradients", "raw"), "Option --microbatches is for --gradients sum32 or sum16, or a run without --gradients, "
-     "not raw (other sums depend on their order): leave it out"),
+    (("--gradients", "raw"), "Option --microbatches with --schedule update is for --gradients sum32 or sum16, not raw"
+     " (other sums depend on their order): leave it out"),
+    (("--microbatches", 256, "--nodes", 1, "--batch", 300, "--hidden", "none"),
+     "Microbatches must be between the number of nodes, 1, and 255, not 256"),
     (("--overlap", "layers"), "Option --microbatches is for a run without --overlap"),
     (("--compute", "node"), "Option --microbatches is for a run without --compute node"),
 ])
@@ -130,8 +132,8 @@ def test_too_many_for_the_nodes():
     class Examples:
         examples = 100
 
-    check_microbatches(Examples, config, nodes=4)
-    refuses("Microbatches must be between the number of nodes, 5, and 256, not 4", check_microbatches, Examples,
+    check_microbatches(4, Examples, config, nodes=4)
+    refuses("Microbatches must be between the number of nodes, 5, and 256, not 4", check_microbatches, 4, Examples,
             config, nodes=5)
 
 
