@@ -60,6 +60,8 @@ class Reference:
 
     #: Name of the nodes' counter for the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
+    #: Number of gradients of each node in a sum of integers; None if it is one.
+    counts: Sequence[int] | None = None
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
         # Imported here because nothing else in host/ needs the models of a node's units.
@@ -79,8 +81,6 @@ class Reference:
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
-        #: Number of gradients of each node in a sum of integers; None if it is one.
-        self.counts: Sequence[int] | None = None
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
         #: Residual of the gradient codec on each node, or None for a lossless codec.
         self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
