@@ -15,6 +15,7 @@ from host.driver.ring_registers import RingCounters, RingSettings
 
 if TYPE_CHECKING:
     from host.features.compute.list_compute import ListCompute
+    from host.features.microbatches.ring_microbatches import RingMicrobatches
     from host.features.programs.ring_programs import RingPrograms
     from host.features.quantization.node_inference import NodeInference
     from host.features.quorum.quorum_updates import QuorumUpdates
@@ -67,6 +68,9 @@ class TrainingRing(VectorRing, Protocol):
 
     @property
     def quorum(self) -> "QuorumUpdates": ...
+
+    @property
+    def microbatches(self) -> "RingMicrobatches": ...
 
     @property
     def compute(self) -> "ListCompute": ...

@@ -96,6 +96,9 @@ class Execution:
         """Repeat the last step's commands with arbitrary gradients, without counting it as a step."""
         self.update()
 
+    def finish(self) -> None:
+        """Restore the settings of nodes that would affect later commands."""
+
     def state(self) -> dict[str, Any]:
         """State that later steps depend on."""
         return {}
@@ -109,6 +112,8 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
     microbatches feature if nodes have several gradients."""
     if config.microbatches is not None:
         return feature("microbatches").execution(ring, workload, config)
+    if ring.config.has("microbatches"):
+        ring.microbatches.clear()  # in case an earlier run was interrupted
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

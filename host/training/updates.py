@@ -290,6 +290,7 @@ class UpdateExecutor(Executor[Step]):
             self._fetch(self._number)
         if self._rings is not None:
             self._rings.balance(self._number)
+        self._execution.finish()
         if self._config.check:
             comparison.compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)

@@ -265,6 +265,7 @@ class GridRings(ConnectedNodes):
 
     programs: Any = _in_flat_rings("Programs must be of")
     quorum: Any = _in_flat_rings("Quorum updates must be of")
+    microbatches: Any = _in_flat_rings("Microbatches must be of")
     inference: Any = _in_flat_rings("Quantized inference must be of")
     compute: Any = _in_flat_rings("Lists of layers must be for")
 

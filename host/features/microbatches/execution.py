@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from host.driver.words import Vector
-from host.features.microbatches.ring_microbatches import RingMicrobatches
 from host.training.batches import counts_of
 from host.training.executions import Execution
 
@@ -15,8 +14,8 @@ class MicrobatchExecution(Execution):
 
     def write(self, gradients: Sequence[Vector]) -> None:
         """Write the gradients of all microbatches, in order; rank 0 has the first ones."""
-        if self._microbatches is None:
-            self._microbatches = RingMicrobatches(self._ring)
-        self._microbatches.write(gradients, counts_of(len(gradients), self._ring.nodes))
+        self._ring.microbatches.write(gradients, counts_of(len(gradients), self._ring.nodes))
 
-    _microbatches: RingMicrobatches | None = None
+    def finish(self) -> None:
+        """Let later sums add one gradient of each node."""
+        self._ring.microbatches.clear()

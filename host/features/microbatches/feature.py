@@ -47,6 +47,7 @@ class MicrobatchesFeature(Feature):
             "MicrobatchExecution"):
         from host.features.microbatches.execution import MicrobatchExecution
 
+        self.check_run(ring.config, workload, config, nodes=ring.nodes)
         return MicrobatchExecution(ring, int(workload.parameters.size))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hdl.control.registers import register
-from host.training.record import TrainingConfig
+from host.training.record import HOST, TrainingConfig
 from host.training.workloads import Workload
 
 __all__ = ["MAX_COUNT", "MAX_TOTAL", "check_counts", "check_microbatches"]
@@ -23,7 +23,11 @@ def check_counts(counts: Sequence[int], *, nodes: int, gradients: int) -> None:
 
 
 def check_microbatches(count: int, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` if the microbatches of a run cannot be distributed among ``nodes`` nodes."""
+    """Raise ``ValueError`` if the microbatches of a run cannot be distributed among ``nodes`` nodes, or the run has
+    gradients of another kind."""
+    if config.compute != HOST or config.overlap is not None or config.density is not None:
+        raise ValueError("Microbatches must be of a run whose gradients are computed on the host and sent whole, "
+                         "without a schedule that overlaps passes")
     most = min(MAX_TOTAL, MAX_COUNT * nodes)
     if not nodes <= count <= most:
         raise ValueError(f"Microbatches must be between the number of nodes, {nodes}, and {most}, not {count!r}")

@@ -58,11 +58,13 @@ class Streaming(Schedule):
         return {"schedule.format": RAW, "schedule.server_far": "4", "schedule.worker_far": "1",
                 "schedule.window": 4160}
 
+    def check_given(self, spec: "RunSpec") -> None:
+        if spec.workload.microbatches is not None:
+            check_range("Microbatches", spec.workload.microbatches, 1, _MICROBATCHES)
+
     def check(self, spec: "RunSpec") -> None:
         from host.features.streaming import steps
 
-        if spec.workload.microbatches is not None:
-            check_range("Microbatches", spec.workload.microbatches, 1, _MICROBATCHES)
         steps.check(spec)
 
     def train(self, spec: "RunSpec") -> Any:

@@ -9,6 +9,8 @@ from hdl.features.microbatches.feature import Microbatches
 from hdl.features.microbatches.layout import ADDENDS, MAX_ADDENDS
 from host.driver.memory import Allocation, fitted
 from host.features.microbatches.limits import MAX_COUNT, MAX_TOTAL
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from host.transports.session import TransportName, open_session
 from sim.golden import ring as golden
 from sim.golden.features.reproducible.sums import sum_of
@@ -48,6 +50,30 @@ def test_sums():
 def test_refused(count, counts, message):
     with open_session(CONFIG, nodes=2, transport=TransportName.GOLDEN) as session:
         refuses(message, session.ring.microbatches.write, gradients_of(count), counts)
+
+
+def test_train(few):
+    """The library trains with microbatches, refuses wrong numbers, and leaves one gradient for each node."""
+    options = {"max_steps": 2, "hidden": (), "batch": 20}
+    weights = []
+    for nodes in (1, 3):
+        config = CONFIG.replace(memories={"gradient": 4096, "weight": 2048})
+        with open_session(config, nodes=nodes, transport=TransportName.GOLDEN) as session:
+            train(session.ring, few, TrainingConfig(microbatches=4, **options))
+            weights.append(session.ring.memory.read_weights(650)[0].tobytes())
+            session.ring.memory.write_gradients([np.ones(64, np.float32)] * nodes)
+            session.ring.collectives.all_reduce(64)
+            assert (session.ring.memory.read_gradients(64) == nodes).all()
+            if nodes > 1:
+                refuses("Microbatches must be between the number of nodes, 3, and 256, not 2", train, session.ring,
+                        few, TrainingConfig(microbatches=2, **options))
+            refuses("Microbatches must be of a run whose gradients are computed on the host and sent whole, without "
+                    "a schedule that overlaps passes", train, session.ring, few,
+                    TrainingConfig(microbatches=4, density=0.5, **options))
+    assert weights[0] == weights[1]
+    with open_session(NodeConfig(gradients="sum32"), nodes=2, transport=TransportName.GOLDEN) as session:
+        refuses("Nodes must have features=(Microbatches(),) to sum several gradients each", train, session.ring, few,
+                TrainingConfig(microbatches=4, **options))
 
 
 def test_other_nodes():
