@@ -1,0 +1,43 @@
+"""``python -m tests.features.reproducible.flips``: flip single bits of nodes that sum integers."""
+
+import itertools
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from sim.verilated import toolchain
+from tests import campaign
+from tests.features.reproducible.flips.cases import play
+from tests.features.reproducible.flips.nodes import CONFIGS
+from tests.features.reproducible.flips.report import show
+
+#: Flips in one case, with the same vectors and latencies.
+_EACH = 50
+
+
+def main(
+    count: Annotated[int, typer.Option(min=1, help="Number of flips.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    only: Annotated[str, typer.Option(help="Flip bits of paths that contain this, such as sums.adder.")] = "",
+    jobs: campaign.Jobs = campaign.CORES,
+) -> None:
+    """Flip bits in commands of 4 simulated nodes, one in each command, and compare results with those without it."""
+    began, results = time.monotonic(), []
+    kinds = list(itertools.product(CONFIGS, ("all_reduce", "fused_update")))
+    parts = {number: (*kinds[number % len(kinds)], min(_EACH, count - number * _EACH), seed << 32 | number, only)
+             for number in range(-(-count // _EACH))}
+    path = toolchain.BUILD / "flips.json"
+    path.parent.mkdir(exist_ok=True)
+    for done, (_, part) in enumerate(campaign.played(jobs, play, parts), start=1):
+        results += part
+        path.write_text(json.dumps(results))
+        if done % 10 == 0:
+            print(f"{len(results):,} of {count:,} flips", flush=True)
+    show(results)
+    print(f"seed {seed}, {time.monotonic() - began:.0f} s; all results are in {path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

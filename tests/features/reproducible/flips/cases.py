@@ -1,0 +1,218 @@
+# amaranth: UnusedElaboratable=no
+"""All-reduces and fused updates of simulated nodes, in which single bits of the gateware flip.
+
+Each flip has a process of its own: while the commands run, the process forks in the cycle of a flip, and the child
+ends the command with the flipped bit. So nothing has to recover, and nothing before the flip is simulated again.
+"""
+
+import ctypes
+import dataclasses
+import os
+import pickle
+import signal
+
+import numpy as np
+
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.verilated import VerilatedTransport
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS
+from sim.verilated.ring import VerilatedRing
+from tests.features.reproducible.flips.library import Item, flip_library
+from tests.features.reproducible.flips.nodes import CONFIGS
+from tests.host.rings import Reference, random
+
+__all__ = ["NODES", "Flip", "play"]
+
+NODES = 4
+_SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
+_SPECIALS = np.array([np.inf, -np.inf, np.nan], np.float32)
+#: Cycles without a word on the ring after which nodes abort.
+_TIMEOUT = 600
+#: Cycles, at the end of a command, in which no bits flip: runs end at a multiple of them.
+_GRID = 16
+#: Seconds after which a simulation with a flip is taken to hang.
+_PATIENCE = 300
+#: Parts of the datapath that are drawn: all but the optimizer, which follows the sums.
+_DRAWN, _LEFT_OUT = "engine.", "engine.datapath.update"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flip:
+    """A bit that flips, before the given cycle of the simulation."""
+
+    cycle: int
+    node: int
+    item: int
+    row: int
+    bit: int
+
+
+class FlippedRing(VerilatedRing):
+    """Ring that forks in the cycles of its ``flips``, a sorted list, and stores what the children return.
+
+    ``flip`` is None, except in a child. In a child without a flip it is False.
+    """
+
+    def __init__(self, library, *, nodes):
+        super().__init__(library, nodes=nodes)
+        self._library.ring_flip.argtypes = [ctypes.c_void_p, *4 * [ctypes.c_uint32]]
+        self._library.ring_flip.restype = None
+        self.flips, self.flip, self.answers = [], None, []
+        self._pipe = None
+
+    def run(self, cycles, *, until_packet_at=None):
+        done, limit = 0, self.cycle + cycles
+        while self.flips and self.flips[0].cycle < limit:
+            before = max(0, self.flips[0].cycle - self.cycle)
+            taken = super().run(before, until_packet_at=until_packet_at)
+            done += taken
+            if taken < before:
+                return done
+            flip = self.flips.pop(0)
+            if self.fork(flip):
+                self._library.ring_flip(self._ring, flip.node, flip.item, flip.row, flip.bit)
+        return done + super().run(limit - self.cycle, until_packet_at=until_packet_at)
+
+    def fork(self, flip=False):
+        """Continue in a child, and wait for its answer. Returns True in the child, and False in the parent."""
+        source, target = os.pipe()
+        if not (child := os.fork()):
+            signal.alarm(_PATIENCE)
+            self.flips, self.flip, self._pipe = [], flip, target
+            os.close(source)
+            return True
+        os.close(target)
+        with os.fdopen(source, "rb") as pipe:
+            answer = pipe.read()
+        os.waitpid(child, 0)
+        self.answers.append((flip, pickle.loads(answer) if answer else None))
+        return False
+
+    def answer(self, value):
+        """End a child with an answer; do nothing in the parent."""
+        if self.flip is not None:
+            with os.fdopen(self._pipe, "wb") as pipe:
+                pipe.write(pickle.dumps(value))
+            os._exit(0)
+
+
+class _Case:
+    """A ring, with random vectors and latencies of links."""
+
+    def __init__(self, name, operation, generator):
+        self.config, self.operation = CONFIGS[name], operation
+        library, self.items = flip_library(self.config)
+        self.simulation = simulation = FlippedRing(library, nodes=NODES)
+        for link in simulation.links:
+            latency = int(generator.integers(2, 20))
+            link.set_latency(data=latency, credit=latency)
+        time = PortTime(lambda: simulation.cycle)
+        transports = [BackdoorTransport(VerilatedTransport(simulation, node), simulation, node, self.config, time)
+                      for node in range(NODES)]
+        self.ring = ring = Ring([Device(transport, self.config, name=f"node {node}")
+                                 for node, transport in enumerate(transports)], timeout=_TIMEOUT)
+        ring.connect()
+        self.length = int(generator.integers(300, 601))
+        self.gradients = random(generator, (NODES, self.length))
+        self.gradients *= np.exp2(generator.integers(-6, 6, self.gradients.shape)).astype(np.float32)
+        if operation == "all_reduce" and generator.random() < 0.3:
+            self.gradients[:, generator.integers(self.length, size=5)] = generator.choice(_SPECIALS, (NODES, 5))
+        self.weights = random(generator, self.length)
+        ring.collectives.distribute(self.weights)
+        ring.settings.write(_SETTINGS)
+        ring.memory.write_gradients(list(self.gradients), self.length)
+        self.settle, ring.commands.settle = ring.commands.settle, self._settle
+
+    def _settle(self, events):
+        """Wait until the ring is quiet only if events are missing; the numbers of words are not needed."""
+        return self.settle(events) if None in events else (None, 0)
+
+    def memories(self):
+        """Contents of all memories of all nodes."""
+        return [[self.simulation.memory(node, space).copy() for space in range(self.simulation.spaces[node])]
+                for node in range(NODES)]
+
+    def run(self):
+        """Run the command. Returns None, or the events or exception with which it ended."""
+        try:
+            getattr(self.ring.collectives, self.operation)(self.length)
+        except RingError as error:
+            return [event and (event.status.name, event.detail, event.cycles) for event in error.events]
+        except Exception as error:  # a driver may fail in any way if a node answers nonsense
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def check(self):
+        """Compare results of a command without a flip with the golden model."""
+        if self.operation == "all_reduce":
+            expected, _ = golden.all_reduce(
+                golden.bits(self.gradients), gradient_codec=GRADIENT_CODECS[self.config.gradients],
+                segment=self.config.segment, lanes=self.config.lanes)
+            assert (self.ring.memory.read_gradients(self.length).view(np.uint32) == expected).all()
+            return
+        reference = Reference(self.ring, self.weights)
+        reference.step(self.gradients, _SETTINGS)
+        reference.compare()
+
+    def draw(self, generator, cycles, only):
+        """Draw a flip of a flip-flop or a word of a memory with ``only`` in its path, in one of the cycles."""
+        items = [index for index, item in enumerate(self.items)
+                 if item.path.startswith(_DRAWN) and not item.path.startswith(_LEFT_OUT) and only in item.path]
+        weights = np.array([item.rows if item.rows > 1 else item.bits for item in map(self.items.__getitem__, items)])
+        index = int(generator.choice(items, p=weights / weights.sum()))
+        item = self.items[index]
+        return Flip(int(generator.integers(cycles.start, cycles.stop)), int(generator.integers(NODES)), index,
+                    int(generator.integers(item.rows)), int(generator.integers(item.bits)))
+
+
+def play(name, operation, count, seed, only=""):
+    """Flip ``count`` bits in one command each, of paths that contain ``only``. Returns a list of dictionaries, for
+    :func:`tests.features.reproducible.flips.report.row`.
+    """
+    generator = np.random.default_rng([seed, *f"{name}{operation}".encode()])
+    case = _Case(name, operation, generator)
+    simulation = case.simulation
+    before, begun = case.memories(), simulation.cycle
+    if simulation.fork():
+        failure = case.run()
+        simulation.answer((failure, simulation.cycle, case.memories()))
+    (_, (failure, ended, after)), = simulation.answers
+    assert failure is None, failure
+    simulation.answers.clear()
+    cycles = range(begun, ended - _GRID)
+    simulation.flips = sorted((case.draw(generator, cycles, only) for _ in range(count)), key=lambda flip: flip.cycle)
+    failure = case.run()
+    simulation.answer((failure, _differences(case.memories(), before, after)))
+    assert failure is None, failure
+    case.check()
+    assert not simulation.flips
+    results = [_result(case, flip, answer, cycles) for flip, answer in simulation.answers]
+    simulation.close()
+    return results
+
+
+def _differences(memories, before, after):
+    """For each memory space and node, numbers of elements that are not as without the flip, and of those that are
+    neither new nor old.
+    """
+    wrong = {}
+    for node, spaces in enumerate(memories):
+        for space, now in enumerate(spaces):
+            differs = now != after[node][space]
+            if differs.any():
+                neither = differs & (now != before[node][space])
+                wrong[f"{space}/{node}"] = [int(differs.sum()), int(neither.sum())]
+    return wrong
+
+
+def _result(case, flip, answer, cycles):
+    item: Item = case.items[flip.item]
+    failure, wrong = answer or ("hangs", {})
+    return {"path": item.path, "row": flip.row, "bit": flip.bit, "node": flip.node,
+            "cycle": flip.cycle - cycles.start, "of": len(cycles), "gradients": case.config.gradients,
+            "operation": case.operation, "failure": failure, "wrong": wrong}
