@@ -22,8 +22,10 @@ __all__ = ["IntegerAdder", "kind_layout"]
 
 
 def kind_layout():
-    """Layout of the kind of a packet: whether a packet from the ring is added, and whether the sum is complete."""
-    return data.StructLayout({"paired": 1, "final": 1})
+    """Layout of the kind of a packet: whether a packet from the ring is added, whether the sum is complete, and
+    whether the node is the first of the packet, so that no other packet is added.
+    """
+    return data.StructLayout({"paired": 1, "final": 1, "first": 1})
 
 
 def _slot_layout():
@@ -67,6 +69,9 @@ class IntegerAdder(wiring.Component):
     elements that are infinite or NaN the difference of the codes. Changes are computed from ``a`` and ``b``, by
     adders of their own, so that a fault in an adder of integers makes packet and checksum disagree. The first node of
     a packet adds its hash to the checksum, and later nodes compare the hash with their own ones.
+
+    ``first`` is the opposite of ``paired``. If they are equal, ``added_wrong`` pulses for the packet: with a wrong
+    bit ``paired``, the addends of earlier nodes would be missing, but the checksum would match.
 
     Each packet is checked twice: as it was received, and after the addition. Both checks end in the same cycle. If
     only ``added_wrong`` pulses, this node has a fault. If ``received_wrong`` pulses, the fault is in an earlier node
@@ -147,7 +152,7 @@ class IntegerAdder(wiring.Component):
         # The number of a stage is its distance from the inputs, in cycles.
         slots = self._slots(m, step, 4 + span)
         own, removed, received, marks = self._enter(m, step)  # stage 1
-        begun, offset = self._begin(m, step)  # stage 1
+        begun, offset, unsure = self._begin(m, step)  # stage 1
 
         # Check of the packet from the ring. If there is none, its checksum is the hash.
         check = self._checksum(m, step, "received", _elements(received), slots[1:])
@@ -162,8 +167,11 @@ class IntegerAdder(wiring.Component):
                    for lane in range(self._lanes)]  # stage 2
         check = self._checksum(m, step, "changed", changes, slots[2:])
         without = _register(m, step, without, "received_check")  # stage 2 + span
-        expected = _register(m, step, (check + without)[:32], "expected")  # stage 3 + span
-        begun = _delayed(m, step, begun, span + 1, "begun_checks")  # stage 2 + span
+        later = _delayed(m, step, Cat(begun, unsure), span + 1, "begun_checks")  # stage 2 + span
+        begun, unsure = later[:HASH], later[HASH]
+        # The lowest bit of this sum only generates a carry, which makes the check fail.
+        expected = (Cat(unsure, check) + Cat(unsure, without))[1:33]
+        expected = _register(m, step, expected, "expected")  # stage 3 + span
         seal = _register(m, step, (check + begun)[:32], "seal")  # stage 3 + span
 
         # Sums, and their check.
@@ -232,13 +240,15 @@ class IntegerAdder(wiring.Component):
         return own, removed, received, marks
 
     def _begin(self, m, step):
-        """Registers of the checksum to which that of this node's changes is added, and of the hash that it contains;
-        their values are those for the slot of a checksum.
+        """Registers of the checksum to which that of this node's changes is added, of the hash that it contains, and
+        of the contradiction of a wrong kind; their values are those for the slot of a checksum.
         """
+        kind = self.kind.payload
         begun = Signal(HASH, reset_less=True)
         with m.If(step):
-            m.d.sync += begun.eq(Mux(self.kind.payload.paired, self.b.payload.data, self.hash.payload))
-        return begun, _register(m, step, self.hash.payload, "hash_1")
+            m.d.sync += begun.eq(Mux(kind.paired, self.b.payload.data, self.hash.payload))
+        return (begun, _register(m, step, self.hash.payload, "hash_1"),
+                _register(m, step, kind.paired == kind.first, "unsure"))
 
     def _change(self, own, removed, special):
         """Difference of integers or codes. The code of +infinity is 2**width - 1 more than that of NaN."""

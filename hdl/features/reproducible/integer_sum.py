@@ -73,7 +73,7 @@ def _total_to(record, setup):
 
 
 def _kind(record, setup):
-    return {"paired": ~record.first, "final": record.last}
+    return {"paired": ~record.first, "final": record.last, "first": record.first}
 
 
 def _place_layout():

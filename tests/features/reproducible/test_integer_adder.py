@@ -82,6 +82,7 @@ class Packet:
     hash: int = 0
     final: bool = False
     faults: np.ndarray | int = 0  # wrong bits of sums
+    contradicts: bool = False  # whether a bit of the kind is wrong
 
     @property
     def words(self):
@@ -123,7 +124,7 @@ class Packet:
 
     @property
     def added_wrong(self):
-        return weighted(codes_of(self.total, self.width)) != self.check
+        return weighted(codes_of(self.total, self.width)) != (self.check + self.contradicts) % 2 ** 32
 
 
 def random_flags(generator, count, rate):
@@ -174,7 +175,9 @@ def beats(packets, generator):
             "last": np.concatenate([np.arange(packet.words) == packet.words - 1 for packet in packets])}),
         "b": rows_of(word_layout(), {"data": received, "last": generator.integers(0, 2, len(received))}),
         "kind": rows_of(kind_layout(), {"paired": [packet.received is not None for packet in packets],
-                                        "final": [packet.final for packet in packets]}),
+                                        "final": [packet.final for packet in packets],
+                                        "first": [(packet.received is None) != packet.contradicts
+                                                  for packet in packets]}),
         "hash": np.array([packet.hash for packet in packets], np.uint32)}
 
 
@@ -423,6 +426,21 @@ def test_faults_of_the_adder(width):
     following = [Packet(width, packet.own, words, packet.hash) for packet, words in zip(packets, sent, strict=True)]
     assert [packet.received_wrong for packet in following] == [True, False] * len(ends)
     run(following)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrong_bits_of_kinds(width):
+    """A packet whose kind contradicts itself is reported by this node, and never ends if it is final."""
+    generator = np.random.default_rng(7)
+    for paired, words in itertools.product((False, True), (1, 2, 5)):
+        packet = random_packet(generator, width, words, paired=paired, final=False)
+        wrong = dataclasses.replace(packet, contradicts=True)
+        assert wrong.added_wrong
+        assert not wrong.received_wrong
+        run([packet, wrong, packet, wrong, wrong])
+        final = dataclasses.replace(wrong, final=True)
+        trace = run([packet, dataclasses.replace(packet, final=True), final, packet])
+        assert np.count_nonzero(taken(trace, "total", integers_layout(width))[1]["last"]) == 1
 
 
 @pytest.mark.parametrize("width", WIDTHS)
