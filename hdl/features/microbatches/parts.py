@@ -12,7 +12,9 @@ from hdl.features.microbatches.group_jobs import GroupJobs
 from hdl.features.reproducible import exponents_part, integer_sum
 from hdl.features.reproducible.exponents import MAX_GROUPS
 from hdl.features.reproducible.exponents_part import Exponents
+from hdl.features.reproducible.field_hash import FieldHash
 from hdl.features.reproducible.integer_sum import IntegerSum
+from hdl.features.reproducible.quantizer import Quantizer
 from hdl.features.reproducible.sequences import SUMS, groups_of, has_ahead
 from hdl.group import GROUP
 from hdl.ring.parts.part import Instruction
@@ -94,11 +96,14 @@ class MicrobatchSum(_AddendReader, IntegerSum):
         m.d.comb += self.pulses.local_nan.eq(reader.nan)
         return reader.o
 
-    def _fields(self, m, fields):
+    def _connect_fields(self, m, agreed, fields, quantizer, hashes):
+        # The quantizer and its reader hold the beats and fields of some packets, and the adder one packet.
+        m.submodules.field_hash = field_hash = FieldHash(depth=Quantizer.latency + 4)
         m.submodules.repeater = repeater = FieldRepeater()
-        connect_stream(m, fields, repeater.i)
+        for source, sink in ((agreed, field_hash.i), (field_hash.hash, hashes), (field_hash.o, fields.i),
+                             (fields.o, repeater.i), (repeater.o, quantizer.fields)):
+            connect_stream(m, source, sink)
         m.d.comb += repeater.addends.eq(self.setup.addends)
-        return repeater.o
 
     def _own(self, m, integers):
         m.submodules.addend_adder = adder = AddendAdder(width=self._width)

@@ -5,13 +5,13 @@ is added modulo 2. So each flipped bit changes it, and so do flipped bits at the
 different words that are exchanged, unless each bit of them differs.
 """
 
-from amaranth.hdl import Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["HASH", "ROTATION", "START", "FieldHash", "HashGate"]
+__all__ = ["HASH", "ROTATION", "START", "FieldHash", "HashGate", "SingleFieldHash"]
 
 #: Number of bits of a hash.
 HASH = 32
@@ -21,7 +21,45 @@ START = 0x9E37_79B9
 ROTATION = 5
 
 
-class FieldHash(wiring.Component):
+class _Hash(wiring.Component):
+    """Base class of units that form the hash of each packet that passes; their ``latency`` is 1 cycle."""
+
+    latency = 1
+
+    def __init__(self, depth, i, o):
+        if not isinstance(depth, int) or depth < 2:
+            raise ValueError(f"Number of hashes must be an integer of at least 2, not {depth!r}")
+        self._depth = depth
+        super().__init__({"i": In(stream.Signature(i)), "o": Out(stream.Signature(o)),
+                          "hash": Out(stream.Signature(HASH))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.hashes = hashes = Queue(shape=HASH, depth=self._depth)
+        connect_stream(m, hashes.o, self.hash)
+        last = self.i.payload.last
+        so_far = Signal(HASH, init=START)
+        following = Signal(HASH)
+        taken = Signal()
+        m.d.comb += [
+            self.o.valid.eq(self.i.valid & hashes.i.ready),
+            self.i.ready.eq(self.o.ready & hashes.i.ready),
+            taken.eq(self.o.valid & self.o.ready),
+            hashes.i.valid.eq(taken & last),
+            hashes.i.payload.eq(following),
+        ]
+        begins, added = self._pass(m, taken)
+        m.d.comb += following.eq(Mux(begins, so_far.rotate_left(ROTATION), so_far) ^ added)
+        with m.If(taken):
+            m.d.sync += so_far.eq(Mux(last, START, following))
+        return m
+
+    def _pass(self, m, taken):
+        """Connect the payloads; return whether the payload begins a word, and the bits that are added."""
+        raise NotImplementedError
+
+
+class FieldHash(_Hash):
     """Form the hash of each packet of fields that passes.
 
     Latency is 0 cycles from ``i`` to ``o``, and :attr:`latency` cycle from the last word of a packet to its hash.
@@ -41,35 +79,39 @@ class FieldHash(wiring.Component):
         One for each packet.
     """
 
-    latency = 1
+    def __init__(self, *, depth):
+        super().__init__(depth, word_layout(), word_layout())
+
+    def _pass(self, m, taken):
+        m.d.comb += self.o.payload.eq(self.i.payload)
+        return Const(1, 1), self.i.payload.data
+
+
+class SingleFieldHash(_Hash):
+    """Form the hash of each packet of single fields that passes, which is that of the words with these fields.
+
+    Timing and ``depth`` are those of :class:`FieldHash`.
+
+    Members
+    -------
+    i : In(stream of a field and ``last``)
+        ``last`` marks the last field of a packet. It is used only in the cycle in which the field is taken.
+    o : Out(stream of 8 bits)
+    hash : Out(stream of 32 bits)
+        One for each packet.
+    """
 
     def __init__(self, *, depth):
-        if not isinstance(depth, int) or depth < 2:
-            raise ValueError(f"Number of hashes must be an integer of at least 2, not {depth!r}")
-        self._depth = depth
-        words = stream.Signature(word_layout())
-        super().__init__({"i": In(words), "o": Out(words), "hash": Out(stream.Signature(HASH))})
+        super().__init__(depth, data.StructLayout({"field": 8, "last": 1}), 8)
 
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.hashes = hashes = Queue(shape=HASH, depth=self._depth)
-        connect_stream(m, hashes.o, self.hash)
-        word = self.i.payload
-        so_far = Signal(HASH, init=START)
-        following = Signal(HASH)
-        taken = Signal()
-        m.d.comb += [
-            self.o.payload.eq(word),
-            self.o.valid.eq(self.i.valid & hashes.i.ready),
-            self.i.ready.eq(self.o.ready & hashes.i.ready),
-            taken.eq(self.o.valid & self.o.ready),
-            following.eq(so_far.rotate_left(ROTATION) ^ word.data),
-            hashes.i.valid.eq(taken & word.last),
-            hashes.i.payload.eq(following),
-        ]
+    def _pass(self, m, taken):
+        field, last = self.i.payload.field, self.i.payload.last
+        index = Signal(range(HASH // 8))  # of the field in its word
         with m.If(taken):
-            m.d.sync += so_far.eq(Mux(word.last, START, following))
-        return m
+            m.d.sync += index.eq(Mux(last, 0, index + 1))
+        added = Signal(HASH)
+        m.d.comb += [self.o.payload.eq(field), added.word_select(index, 8).eq(field)]
+        return index == 0, added
 
 
 class HashGate(wiring.Component):

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import GRADIENT_CODECS
 from hdl.features.reproducible.exponents import MAX_GROUPS, FieldReader
-from hdl.features.reproducible.field_hash import HASH, FieldHash, HashGate
+from hdl.features.reproducible.field_hash import HASH, FieldHash, HashGate, SingleFieldHash
 from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
 from hdl.features.reproducible.layout import codes_of, integers_layout, integers_of
 from hdl.features.reproducible.quantizer import Quantizer
@@ -190,11 +190,7 @@ class IntegerSum(Part):
         connect_stream(m, self.fields_to, fields.route)
         connect_stream(m, self.agreed, fields.i)
         connect_stream(m, self.kind, adder.kind)
-        # The quantizer and its reader hold the beats and fields of some packets, and the adder one packet.
-        m.submodules.field_hash = field_hash = FieldHash(depth=Quantizer.latency + 4)
-        connect_stream(m, fields.o[FieldsTo.QUANTIZER], field_hash.i)
-        connect_stream(m, field_hash.hash, adder.hash)
-        own, own_wrong = self._quantized(m, field_hash.o)
+        own, own_wrong = self._quantized(m, fields.o[FieldsTo.QUANTIZER], adder.hash)
         connect_stream(m, own, adder.a)
         connect_stream(m, self.to_adder, to_add.i)
         connect_stream(m, to_add.o, adder.b)
@@ -241,16 +237,17 @@ class IntegerSum(Part):
         ]
         return m
 
-    def _quantized(self, m, agreed):
-        """Read the local gradients; return their integers, and whether the packet to be added has failed a check."""
+    def _quantized(self, m, agreed, hashes):
+        """Read the local gradients, and form hashes of their exponents; return their integers, and whether the packet
+        to be added has failed a check.
+        """
         m.submodules.narrower = narrower = RowNarrower(lanes=self._config.lanes, slice_lanes=32 // self._width)
         m.submodules.quantizer = quantizer = Quantizer(width=self._width)
         m.submodules.fields = fields = FieldReader()
         connect_stream(m, self.summed_groups, fields.groups)
-        connect_stream(m, agreed, fields.i)
         connect_stream(m, self._local_rows(m, self.summing_job), narrower.i)
         connect_stream(m, narrower.o, quantizer.i)
-        connect_stream(m, self._fields(m, fields.o), quantizer.fields)
+        self._connect_fields(m, agreed, fields, quantizer, hashes)
         m.d.comb += quantizer.spare.eq(self.setup.spare)
         return self._own(m, quantizer.o)
 
@@ -262,9 +259,19 @@ class IntegerSum(Part):
         self._connect_read(m, reader, "gradients")
         return reader.o
 
-    def _fields(self, m, fields):
-        """Exponent fields of the groups in the order of the quantizer."""
-        return fields
+    def _connect_fields(self, m, agreed, fields, quantizer, hashes):
+        """Connect the exponent fields to the quantizer, and form their hashes."""
+        # Fields are hashed as the quantizer takes them. It holds the beats of some packets, and the adder one packet.
+        m.submodules.field_hash = field_hash = SingleFieldHash(depth=Quantizer.latency + 4)
+        connect_stream(m, agreed, fields.i)
+        connect_stream(m, field_hash.o, quantizer.fields)
+        connect_stream(m, field_hash.hash, hashes)
+        m.d.comb += [
+            field_hash.i.valid.eq(fields.o.valid),
+            field_hash.i.payload.field.eq(fields.o.payload),
+            field_hash.i.payload.last.eq(quantizer.i.payload.last),
+            fields.o.ready.eq(field_hash.i.ready),
+        ]
 
     def _own(self, m, integers):
         """Integers of the node, and whether the packet to be added has failed a check."""

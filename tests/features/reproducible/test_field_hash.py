@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hdl.features.reproducible.exponents import MAX_GROUPS
-from hdl.features.reproducible.field_hash import FieldHash, HashGate
+from hdl.features.reproducible.field_hash import FieldHash, HashGate, SingleFieldHash
 from hdl.streams.stream import word_layout
 from sim.golden.features.reproducible.packet import field_hash, pack_fields
 from sim.streams import stall_array
@@ -72,6 +72,34 @@ def test_latency_and_capacity(depth):
     assert np.count_nonzero(trace["o__valid"]) == depth
 
 
+# --- SingleFieldHash
+
+def _drive_single(generator, depth):
+    fields = [generator.integers(1, 255, groups)
+              for groups in (MAX_GROUPS, 1, 4, 5, 1, 1, *generator.integers(1, MAX_GROUPS + 1, 50))]
+    beats = {"i": np.concatenate([packet | (np.arange(len(packet)) == len(packet) - 1) << 8 for packet in fields])}
+    return Drive(beats, fields, cycles=cycles_for(beats))
+
+
+def _model_single(_, fields, willing, ready):
+    return Want({}, {"o": np.concatenate(fields), "hash": hashes_of(fields)})
+
+
+SINGLE = UnitBench(lambda depth: SingleFieldHash(depth=depth), _model_single, _drive_single)
+test_single_depth = refused_values(SingleFieldHash, {}, "depth", [1, 0, "2", None],
+                                   "Number of hashes must be an integer of at least 2")
+test_single = SINGLE.lockstep([(2,), (8,)])
+test_single_resets = SINGLE.resets([(2,), (8,)], (1, 2, 3, 17))
+
+
+def test_single_latency():
+    """A hash comes one cycle after the packet's last field, which passes at once."""
+    run = SINGLE.check((8,))
+    fields = run.drive.beats["i"]
+    assert run.moves("i").tolist() == run.moves().tolist() == list(range(len(fields)))
+    assert run.moves("hash").tolist() == (np.flatnonzero(fields >> 8) + SingleFieldHash.latency).tolist()
+
+
 # --- HashGate
 
 def _drive_gate(generator, wrong=None):
@@ -122,7 +150,8 @@ def test_gate_takes_hashes_in_any_order():
         assert moves.tolist() == ([20, 21, 22] if late == "i" else [0, 1, 22])
 
 
-@pytest.mark.parametrize("make", [lambda: FieldHash(depth=2), lambda: HashGate(shape=word_layout())])
+@pytest.mark.parametrize("make", [lambda: FieldHash(depth=2), lambda: SingleFieldHash(depth=2),
+                                  lambda: HashGate(shape=word_layout())])
 def test_offers(make):
     """Every offered word stays until it is accepted."""
     offers(make, depth=4)()
