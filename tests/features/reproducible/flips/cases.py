@@ -13,6 +13,7 @@ import signal
 
 import numpy as np
 
+from hdl.group import GROUP
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
@@ -23,12 +24,11 @@ from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.verilated.ring import VerilatedRing
 from tests.features.reproducible.flips.library import Item, flip_library
-from tests.features.reproducible.flips.nodes import CONFIGS
+from tests.features.reproducible.flips.nodes import CONFIGS, NODES
 from tests.host.rings import Reference, random
 
-__all__ = ["NODES", "Flip", "play"]
+__all__ = ["Flip", "play"]
 
-NODES = 4
 _SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
 _SPECIALS = np.array([np.inf, -np.inf, np.nan], np.float32)
 #: Cycles without a word on the ring after which nodes abort.
@@ -159,6 +159,20 @@ class _Case:
         reference.step(self.gradients, _SETTINGS)
         reference.compare()
 
+    def withheld(self, failure, before):
+        """Whether no node has written any element of the segment and block that WRONG_SUM names, for an all-reduce
+        that has ended with it; None for other ends.
+        """
+        named = [event[1] for event in failure or () if event and event[0] == "WRONG_SUM"]
+        if not named or isinstance(failure, str) or self.operation != "all_reduce":
+            return None
+        groups = np.arange(self.length) // GROUP
+        blocks, segments = groups % NODES, groups // NODES * GROUP // self.config.segment
+        here = (blocks == named[0] >> 16 & 0xff) & (segments == named[0] & 0xffff)
+        written = np.array([now[0][:self.length] != then[0][:self.length]
+                            for now, then in zip(self.memories(), before, strict=True)])
+        return bool(here.any() and not written[:, here].any())
+
     def draw(self, generator, cycles, only):
         """Draw a flip of a flip-flop or a word of a memory with ``only`` in its path, in one of the cycles."""
         items = [index for index, item in enumerate(self.items)
@@ -187,7 +201,7 @@ def play(name, operation, count, seed, only=""):
     cycles = range(begun, ended - _GRID)
     simulation.flips = sorted((case.draw(generator, cycles, only) for _ in range(count)), key=lambda flip: flip.cycle)
     failure = case.run()
-    simulation.answer((failure, _differences(case.memories(), before, after)))
+    simulation.answer((failure, _differences(case.memories(), before, after), case.withheld(failure, before)))
     assert failure is None, failure
     case.check()
     assert not simulation.flips
@@ -197,7 +211,7 @@ def play(name, operation, count, seed, only=""):
 
 
 def _differences(memories, before, after):
-    """For each memory space and node, numbers of elements that are not as without the flip, and of those that are
+    """For each memory space and node, numbers of elements that differ from the results without the flip, and that are
     neither new nor old.
     """
     wrong = {}
@@ -212,7 +226,7 @@ def _differences(memories, before, after):
 
 def _result(case, flip, answer, cycles):
     item: Item = case.items[flip.item]
-    failure, wrong = answer or ("hangs", {})
+    failure, wrong, withheld = answer or ("hangs", {}, None)
     return {"path": item.path, "row": flip.row, "bit": flip.bit, "node": flip.node,
             "cycle": flip.cycle - cycles.start, "of": len(cycles), "gradients": case.config.gradients,
-            "operation": case.operation, "failure": failure, "wrong": wrong}
+            "operation": case.operation, "failure": failure, "wrong": wrong, "withheld": withheld}

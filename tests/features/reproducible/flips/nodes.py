@@ -2,6 +2,9 @@
 
 from hdl.config import Memories, NodeConfig, Optimizer, SingleRing, Weights
 
+#: Number of nodes of a ring.
+NODES = 4
+
 _MEMORIES = Memories(gradient=1024, weight=1024, state=512, planes=0)
 
 CONFIGS = {

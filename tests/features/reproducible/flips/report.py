@@ -5,7 +5,9 @@ import collections
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["COLUMNS", "effect", "is_right_node", "show", "unit"]
+from tests.features.reproducible.flips.nodes import NODES
+
+__all__ = ["COLUMNS", "effect", "named", "show", "unit"]
 
 #: Effects of a flip. Found are those from WRONG_SUM to "other".
 COLUMNS = ("no effect", "WRONG_SUM", "BAD_CRC", "refused", "time-out", "other", "silent")
@@ -33,7 +35,8 @@ def unit(path):
 
 
 def _stage(name):
-    return next((stage for stage, units in _STAGES.items() if name in units or name.split(".")[0] in units), "control")
+    part = name.split(".")[0]
+    return next((stage for stage, units in _STAGES.items() if name in units or part in units), "control")
 
 
 def effect(result):
@@ -53,15 +56,21 @@ def effect(result):
     return "other"
 
 
-def is_right_node(result):
-    """Whether the first node with WRONG_SUM, in the order of ranks, names the node in which the bit flipped."""
-    detail = next(event[1] for event in result["failure"] if event and event[0] == "WRONG_SUM")
-    return detail >> 24 == result["node"]
+def named(result):
+    """Whether an event with WRONG_SUM names the node in which the bit flipped; and whether it does or is this node's
+    own and names its predecessor, as it does if a packet was wrong when it was added.
+    """
+    events = [(rank, event[1] >> 24) for rank, event in enumerate(result["failure"])
+              if event and event[0] == "WRONG_SUM"]
+    node = result["node"]
+    right = any(name == node for _, name in events)
+    return right, right or (node, (node - 1) % NODES) in events
 
 
 def show(results):
     """Print numbers of flips by stage, unit and effect."""
-    table = Table("unit", "flips", *COLUMNS, "right node", "wrong, found", title="flipped bits")
+    table = Table("unit", "flips", *COLUMNS, "wrong, found", "right node", "or next", "withheld",
+                  title="flipped bits")
     stages = collections.defaultdict(lambda: collections.defaultdict(list))
     for result in results:
         name = unit(result["path"])
@@ -73,14 +82,20 @@ def show(results):
         table.add_row(f"all: {stage}", *_numbers(of_stage))
         table.add_section()
     table.add_row("all", *_numbers(results))
-    Console(width=140).print(table)
+    Console(width=160).print(table)
 
 
 def _numbers(results):
-    """Numbers of flips, of each effect, of right nodes, and of wrong elements that were written before an event."""
+    """Numbers of flips, of each effect, and of events after which memories have wrong elements; for WRONG_SUM, of
+    events that name the right node, that name it or are its own, and that name a segment which no node has
+    written (only all-reduces).
+    """
     counts = collections.Counter(map(effect, results))
-    named = sum(is_right_node(result) for result in results if effect(result) == "WRONG_SUM")
     written = sum(result["failure"] is not None and any(neither for _, neither in result["wrong"].values())
                   for result in results)
-    return [f"{number:,}" if number else "-" for number in (
-        len(results), *(counts[column] for column in COLUMNS), named, written)]
+    wrong_sums = [result for result in results if effect(result) == "WRONG_SUM"]
+    nodes = [sum(named(result)[wide] for result in wrong_sums) for wide in (False, True)]
+    withheld = [result["withheld"] for result in wrong_sums if result["withheld"] is not None]
+    numbers = (len(results), *(counts[column] for column in COLUMNS), written, *nodes)
+    return [*(f"{number:,}" if number else "-" for number in numbers),
+            f"{sum(withheld)} of {len(withheld)}" if withheld else "-"]
