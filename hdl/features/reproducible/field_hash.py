@@ -90,7 +90,7 @@ class FieldHash(_Hash):
 class SingleFieldHash(_Hash):
     """Form the hash of each packet of single fields that passes, which is that of the words with these fields.
 
-    Timing and ``depth`` are those of :class:`FieldHash`.
+    Timing and ``depth`` are as in :class:`FieldHash`.
 
     Members
     -------
