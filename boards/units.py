@@ -136,7 +136,7 @@ def integer_sum(*, width, lanes):
     return Together(
         scan=exponents.ExponentScan(lanes=lanes), maximum=exponents.FieldMaximum(),
         cutter=prefix.PrefixCutter(), joiner=prefix.PrefixJoiner(), summed_fields=exponents.FieldReader(),
-        rounded_fields=exponents.FieldReader(), field_hash=field_hash.FieldHash(depth=8),
+        rounded_fields=exponents.FieldReader(), field_hash=field_hash.SingleFieldHash(depth=8),
         own_hash=field_hash.FieldHash(depth=2), gate=field_hash.HashGate(shape=integers_layout(width)),
         narrower=rows.RowNarrower(**slices), widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width),
         adder=IntegerAdder(width=width), rounder=Rounder(width=width))

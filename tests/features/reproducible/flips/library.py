@@ -57,7 +57,7 @@ class Item:
 
 
 def _owners(verilog: str) -> dict[str, str]:
-    """Paths of registers that are outputs of modules, keyed by those of the signals to which they are connected."""
+    """Paths of registers that are outputs of modules, keyed by the paths of the connected signals."""
     modules = {match[1]: match[0] for match in _MODULE.finditer(verilog)}
     owners = {}
 
