@@ -79,7 +79,8 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     compared = [] if plain is None else [plain]
     if spec.backend.board is None:
         node = _fitted(spec, node, task, [config, *compared], reconfiguration=reconfiguration)
-    check_run(node, task, config, nodes=spec.known("ring.nodes"))
+    check_run(node, task, config,
+              nodes=spec.known("ring.nodes") if reconfiguration is None else reconfiguration.most)
     if reconfiguration is not None:
         reconfiguration.check_run(node, task, config)
     return Preparation(spec=spec, board=board, node=node, task=task, configs=[*schedule.configs(config), *compared],

@@ -116,6 +116,11 @@ class ReconfigurationPlan:
         """Number of nodes in the smallest stage, where each node must store the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
+    @property
+    def most(self) -> int:
+        """Number of nodes in the largest stage."""
+        return max(len(stage.plan.active) for stage in self.stages)
+
     def at(self, steps: int) -> int:
         """Return the index of the stage that is active for the step after ``steps`` steps."""
         return max(number for number, stage in enumerate(self.stages) if stage.step <= steps)

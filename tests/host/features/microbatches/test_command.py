@@ -91,6 +91,14 @@ def test_random_plans(tmp_path):
         assert rest_of(report) == rest_of(expected), options
 
 
+def test_nodes_that_never_train(succeed, tmp_path):
+    """A grid of eight nodes, of which at most four train at the same time, can have four microbatches."""
+    succeed(*RUN, "--microbatches", 4, "--hidden", "none", "--steps", 2, "--topology", "2x4", "--disable", "card1@0",
+            "--output", tmp_path)
+    report, _ = results(tmp_path)
+    assert [step["nodes"] for step in report["per_step"]] == [4, 4]
+
+
 def test_gateware(succeed, nodes_of, tmp_path):
     """Verilated nodes, of which some leave and return, have the weights of one golden node, and the golden model's
     after each step."""
