@@ -43,14 +43,14 @@ def describe_exponents(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that exchanges exponents."""
     # Number of groups of each scan.
     return _extended(exponents_part.describe(config), MicrobatchExponents,
-                 Instruction("scanned_groups", SUMS, _GROUPS, _groups_ahead, present=has_ahead))
+                     Instruction("scanned_groups", SUMS, _GROUPS, _groups_ahead, present=has_ahead))
 
 
 def describe_sums(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that sums integers."""
     # Number of groups of each packet of sums of the node's own addends.
     return _extended(integer_sum.describe(config), MicrobatchSum,
-                 Instruction("added_groups", SUMS, _GROUPS, _groups))
+                     Instruction("added_groups", SUMS, _GROUPS, _groups))
 
 
 class _AddendReader:
