@@ -30,6 +30,7 @@ from host.driver.ring_collectives import WeightUpdates
 from host.features.compute.list_compute import ListCompute
 from host.features.grid.grid import Shape
 from host.features.grid.switching import GridRings
+from host.features.microbatches.ring_microbatches import RingMicrobatches
 from host.features.programs.ring_programs import RingPrograms
 from host.features.quantization.node_inference import NodeInference
 from host.features.quorum.quorum_updates import QuorumUpdates
@@ -102,14 +103,17 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
+                    "microbatches": "Microbatches must be of nodes in one flat ring, not in rings of shape grid",
                     "inference": "Quantized inference must be of nodes in one flat ring, not in rings of shape grid"}}
 LACKING["golden_grid"] = LACKING["grid"]
 #: Kinds of rings that have no cycle model for collectives.
 NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
+NO_MICROBATCHES = {"microbatches": "Nodes must have features=(Microbatches(),) to sum several gradients each"}
 NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
 #: Classes of parts that features add.
-CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingPrograms)}
+CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingMicrobatches,
+                                            RingPrograms)}
 
 
 @pytest.fixture(scope="module", params=list(RINGS))
@@ -147,7 +151,7 @@ def mean(ring):
 def check_lacking(ring, lacking):
     """Check that components have all their methods, and that missing components raise their error."""
     checked = set()
-    lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
+    lacking = {**NO_MICROBATCHES, **({} if ring.config.has("quantization") else NO_INFERENCE), **lacking}
     for name, kind in parts().items():
         if name in lacking:
             refuses(lacking[name], getattr, ring, name)
@@ -162,7 +166,7 @@ def check_lacking(ring, lacking):
                         arg for arg in inspect.signature(declared).parameters if arg != "self"], (name, method)
         checked.add(name)
     assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute",
-                       "inference"}
+                       "inference", "microbatches"}
 
 
 def test_classes():
