@@ -5,6 +5,7 @@ from amaranth.lib.wiring import In
 
 from hdl.control.source import Setting, SettingField
 from hdl.features.microbatches.layout import ADDENDS, MAX_ADDENDS
+from hdl.features.reproducible.collective import spare_bits
 from hdl.ring.extension import CollectiveExtension
 
 __all__ = ["MicrobatchesExtension"]
@@ -30,7 +31,4 @@ class MicrobatchesExtension(CollectiveExtension):
             setup.distance.eq(engine.stride >> (self._config.lanes.bit_length() - 1)),
         ]
         with m.If(engine.total != 0):
-            spare = 0
-            for bits in range((MAX_ADDENDS - 1).bit_length()):
-                spare = Mux(engine.total > 1 << bits, bits + 1, spare)
-            m.d.sync += setup.spare.eq(spare)
+            m.d.sync += setup.spare.eq(spare_bits(engine.total, MAX_ADDENDS))

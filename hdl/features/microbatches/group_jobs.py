@@ -55,7 +55,7 @@ class GroupJobs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         row = Signal.like(self.i.payload.row)  # first row of the group in the first vector
-        job = Signal.like(self.o.payload)
+        current = Signal.like(row)  # first row of the group in the vector of the offered job
         left = Signal.like(self.i.payload.count)  # number of elements, from this group on
         addend = Signal(ADDENDS)
         following = Signal.like(row)
@@ -63,18 +63,18 @@ class GroupJobs(wiring.Component):
         final = Signal()  # the offered job is the last one of its group
         m.d.comb += [
             self.i.ready.eq(~self.o.valid),
-            self.o.payload.row.eq(job.row),
+            self.o.payload.row.eq(current),
             self.o.payload.count.eq(Mux(left > GROUP, GROUP, left)),
             final.eq(addend == self.addends - 1),
             following.eq(Cat(row[:inside], row[inside:] + self.pitch)),
         ]
         with m.If(self.o.valid & self.o.ready):
             with m.If(~final):
-                m.d.sync += [job.row.eq(job.row + self.distance), addend.eq(addend + 1)]
+                m.d.sync += [current.eq(current + self.distance), addend.eq(addend + 1)]
             with m.Else():
-                m.d.sync += [job.row.eq(following), row.eq(following), addend.eq(0), left.eq(left - GROUP),
+                m.d.sync += [current.eq(following), row.eq(following), addend.eq(0), left.eq(left - GROUP),
                              self.o.valid.eq(left > GROUP)]
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [job.row.eq(self.i.payload.row), row.eq(self.i.payload.row), left.eq(self.i.payload.count),
+            m.d.sync += [current.eq(self.i.payload.row), row.eq(self.i.payload.row), left.eq(self.i.payload.count),
                          addend.eq(0), self.o.valid.eq(1)]
         return m

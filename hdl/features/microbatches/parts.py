@@ -15,7 +15,7 @@ from hdl.features.reproducible.exponents_part import Exponents
 from hdl.features.reproducible.field_hash import FieldHash
 from hdl.features.reproducible.integer_sum import IntegerSum
 from hdl.features.reproducible.quantizer import Quantizer
-from hdl.features.reproducible.sequences import SUMS, groups_of, has_ahead
+from hdl.features.reproducible.sequences import SUMS, groups_in, groups_of, has_ahead
 from hdl.group import GROUP
 from hdl.ring.parts.part import Instruction
 from hdl.row_transfer import RowReader
@@ -28,10 +28,6 @@ _GROUPS = range(MAX_GROUPS + 1)
 
 def _groups_ahead(record, setup):
     return groups_of(record.ahead)
-
-
-def _groups(record, setup):
-    return groups_of(record.length)
 
 
 def _extended(description, component, instruction):
@@ -50,7 +46,7 @@ def describe_sums(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that sums integers."""
     # Number of groups of each packet of sums of the node's own addends.
     return _extended(integer_sum.describe(config), MicrobatchSum,
-                     Instruction("added_groups", SUMS, _GROUPS, _groups))
+                     Instruction("added_groups", SUMS, _GROUPS, groups_in))
 
 
 class _AddendReader:
@@ -58,7 +54,7 @@ class _AddendReader:
     is not strided.
     """
 
-    def _read_groups(self, m, jobs):
+    def _read_gradients(self, m, jobs):
         config, setup = self._config, self.setup
         rows = config.memories.gradient // config.lanes
         m.submodules.group_jobs = groups = GroupJobs(rows=rows, lanes=config.lanes, elements=config.segment)
@@ -81,20 +77,12 @@ class MicrobatchExponents(_AddendReader, Exponents):
         m.d.comb += maximum.addends.eq(self.setup.addends)
         return maximum.o
 
-    def _local_rows(self, m, jobs):
-        return self._read_groups(m, jobs).o
-
 
 class MicrobatchSum(_AddendReader, IntegerSum):
     """Sum the integers of the node's addends, add them to packets, and round complete sums.
 
     Reading, quantizing and adding take a cycle for each word of each addend, unless the memory limits reading.
     """
-
-    def _local_rows(self, m, jobs):
-        reader = self._read_groups(m, jobs)
-        m.d.comb += self.pulses.local_nan.eq(reader.nan)
-        return reader.o
 
     def _connect_fields(self, m, agreed, fields, quantizer, hashes):
         # The quantizer and its reader hold the beats and fields of some packets, and the adder one packet.
@@ -110,6 +98,6 @@ class MicrobatchSum(_AddendReader, IntegerSum):
         connect_stream(m, integers, adder.i)
         connect_stream(m, self.added_groups, adder.groups)
         m.d.comb += adder.addends.eq(self.setup.addends)
-        # `wrong` stays high. Once `o.ready` is high, the next word to be added is that of the wrong packet, whose
-        # place is then the next one in `summed_place`.
+        # `wrong` stays high. Once `o.ready` is high, the next word to be added belongs to the wrong packet, and
+        # `summed_place` holds the place of this packet.
         return adder.o, adder.wrong & adder.o.ready

@@ -4,7 +4,15 @@ from amaranth.hdl import Mux
 
 from hdl.ring.extension import CollectiveExtension
 
-__all__ = ["ReproducibleExtension"]
+__all__ = ["ReproducibleExtension", "spare_bits"]
+
+
+def spare_bits(addends, most):
+    """Base-2 logarithm of a number of addends, up to ``most``, rounded up: the bits that a sum needs in addition."""
+    spare = 0
+    for bits in range((most - 1).bit_length()):
+        spare = Mux(addends > 1 << bits, bits + 1, spare)
+    return spare
 
 
 class ReproducibleExtension(CollectiveExtension):
@@ -12,7 +20,4 @@ class ReproducibleExtension(CollectiveExtension):
 
     def take(self, m, units, command):
         """Set the base-2 logarithm of the number of nodes, rounded up."""
-        spare = 0
-        for bits in range((self._config.topology.max_nodes - 1).bit_length()):
-            spare = Mux(command.size > 1 << bits, bits + 1, spare)
-        m.d.sync += units.setup.spare.eq(spare)
+        m.d.sync += units.setup.spare.eq(spare_bits(command.size, self._config.topology.max_nodes))

@@ -189,12 +189,5 @@ class Exponents(Part):
     def _scan(self, m):
         """Read the local gradients and return their exponents."""
         m.submodules.scan = scan = ExponentScan(lanes=self._config.lanes)
-        connect_stream(m, self._local_rows(m, self.scan_job), scan.i)
+        connect_stream(m, self._read_gradients(m, self.scan_job).o, scan.i)
         return scan.o
-
-    def _local_rows(self, m, jobs):
-        """Read rows of the local gradients."""
-        m.submodules.reader = reader = self._gradient_reader()
-        connect_stream(m, jobs, reader.job)
-        self._connect_read(m, reader, "gradients")
-        return reader.o

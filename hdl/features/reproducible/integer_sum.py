@@ -22,7 +22,7 @@ from hdl.features.reproducible.sequences import (
     ROUNDED,
     SUMS,
     field_words,
-    groups_of,
+    groups_in,
     is_gathered_sum,
     is_partial_sum,
     mask,
@@ -89,10 +89,6 @@ def _used_layout():
     return data.StructLayout({"hash": HASH, "place": _place_layout()})
 
 
-def _groups(record, setup):
-    return groups_of(record.length)
-
-
 def _rounded_from(record, setup):
     return is_gather(record)  # OWN or GATHERED
 
@@ -111,7 +107,7 @@ def describe(config):
             # Reads of the local gradients, in the order of the sums.
             job(config, "summing_job", SUMS, "gradients"),
             # Number of groups of each packet of local gradients, and destinations of their exponents.
-            Instruction("summed_groups", SUMS, groups, _groups),
+            Instruction("summed_groups", SUMS, groups, groups_in),
             Instruction("fields_to", SUMS, len(FieldsTo), _fields_to),
             # Whether a packet from the ring is added, and whether the sum is then complete.
             Instruction("kind", SUMS, kind_layout(), _kind),
@@ -120,7 +116,7 @@ def describe(config):
             # Destinations of each complete sum, with one bit for each member of TotalTo.
             Instruction("total_to", SUMS, len(TotalTo), _total_to, when=_is_last),
             # Number of groups of each packet of sums that are rounded, and the source of sums and exponents.
-            Instruction("rounded_groups", ROUNDED, groups, _groups),
+            Instruction("rounded_groups", ROUNDED, groups, groups_in),
             Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
         ),
@@ -245,19 +241,12 @@ class IntegerSum(Part):
         m.submodules.quantizer = quantizer = Quantizer(width=self._width)
         m.submodules.fields = fields = FieldReader()
         connect_stream(m, self.summed_groups, fields.groups)
-        connect_stream(m, self._local_rows(m, self.summing_job), narrower.i)
+        reader = self._read_gradients(m, self.summing_job)
+        connect_stream(m, reader.o, narrower.i)
         connect_stream(m, narrower.o, quantizer.i)
         self._connect_fields(m, agreed, fields, quantizer, hashes)
-        m.d.comb += quantizer.spare.eq(self.setup.spare)
+        m.d.comb += [quantizer.spare.eq(self.setup.spare), self.pulses.local_nan.eq(reader.nan)]
         return self._own(m, quantizer.o)
-
-    def _local_rows(self, m, jobs):
-        """Read rows of the local gradients."""
-        m.submodules.reader = reader = self._gradient_reader()
-        connect_stream(m, jobs, reader.job)
-        m.d.comb += self.pulses.local_nan.eq(reader.nan)
-        self._connect_read(m, reader, "gradients")
-        return reader.o
 
     def _connect_fields(self, m, agreed, fields, quantizer, hashes):
         """Connect the exponent fields to the quantizer, and form their hashes."""

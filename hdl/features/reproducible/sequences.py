@@ -6,7 +6,7 @@ from hdl.group import GROUP
 from hdl.ring.parts.conditions import has_elements, is_gather, is_scatter
 from hdl.ring.sequences import Path, Sequence
 
-__all__ = ["ROUNDED", "SUMS", "field_words", "groups_of", "has_ahead", "has_payload", "is_gathered_sum"]
+__all__ = ["ROUNDED", "SUMS", "field_words", "groups_in", "groups_of", "has_ahead", "has_payload", "is_gathered_sum"]
 
 
 class _Sums(Sequence):
@@ -46,6 +46,11 @@ def has_payload(record):
 def groups_of(elements):
     """Number of groups of a number of elements."""
     return (elements + (GROUP - 1)) >> 5
+
+
+def groups_in(record, setup):
+    """Number of groups of a packet's elements."""
+    return groups_of(record.length)
 
 
 def field_words(elements):

@@ -86,6 +86,7 @@ from hdl.ring.order import pitches
 from hdl.ring.parts.conditions import always, has_elements, is_gather
 from hdl.ring.sequences import Sequence
 from hdl.row_transfer import RowReader
+from hdl.streams.stream import connect_stream
 from hdl.throttle import RATE_BITS
 
 __all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "PartDescription", "RecordOrder",
@@ -443,6 +444,13 @@ class Part(wiring.Component):
         config, lanes = self._config, self._config.lanes
         return RowReader(rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, gradients=True,
                          strided=True, guarded=config.has("tenants"), **options)
+
+    def _read_gradients(self, m, jobs, *, name="reader", **options):
+        """Create a submodule that reads the local gradients of the jobs, and return it."""
+        m.submodules[name] = reader = self._gradient_reader(**options)
+        connect_stream(m, jobs, reader.job)
+        self._connect_read(m, reader, "gradients")
+        return reader
 
     def _connect_read(self, m, reader, memory, index=0):
         """Connect a reader to a memory port and, if it is strided, to the command's pitch."""

@@ -114,7 +114,7 @@ class Update(Part):
         connect_stream(m, self.bursts, optimizer.command)
         connect_stream(m, self.finished, split(m, config, "finished", optimizer.gradients[0]))
         if _adds_local(config):
-            connect_stream(m, self._read_gradients(m), split(m, config, "gradient", optimizer.gradients[1]))
+            connect_stream(m, self._gradient_rows(m), split(m, config, "gradient", optimizer.gradients[1]))
         connect_stream(m, self.weights, split(m, config, "weight", optimizer.weights))
         connect_stream(m, join(m, config, "weight", optimizer.weights_out), self.updated)
         connect_stream(m, optimizer.broadcast[0], self.broadcast)
@@ -127,11 +127,10 @@ class Update(Part):
         ]
         return m
 
-    def _read_gradients(self, m):
+    def _gradient_rows(self, m):
         """Create the reader of the local gradients, and return its rows."""
-        m.submodules.gradient_reader = reader = self._gradient_reader(**reader_options(self._config, "gradients"))
-        connect_stream(m, self.gradient_job, reader.job)
-        self._connect_read(m, reader, "gradients")
+        reader = self._read_gradients(m, self.gradient_job, name="gradient_reader",
+                                      **reader_options(self._config, "gradients"))
         m.d.comb += self.pulses.local_nan.eq(reader.nan)
         return reader.o
 

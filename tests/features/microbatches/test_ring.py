@@ -65,7 +65,7 @@ def test_sums():
                 assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist()
                 # Each gradient is read twice, two elements in a cycle.
                 assert cycles <= 1.1 * max(length * max(counts), traffic.words.max()) + 500
-            # One gradient for each node, and as many bits as for so many addends.
+            # One gradient for each node: the number of nodes determines the number of bits.
             ring.microbatches.clear()
             one = draw(generator, NODES, length)
             ring.memory.write_gradients(list(one))
