@@ -101,9 +101,9 @@ class Reference:
         zero, as they are in runs with microbatches, which exclude a density."""
         self.weights, self.master = (arrays[name].copy() for name in ("weights", "master"))
         errors = arrays["errors"]
-        if len(errors) != self._ring.nodes:
+        if len(errors) != len(self.errors):
             if errors.any():
-                raise ValueError(f"Errors must be of {self._ring.nodes} nodes, not of {len(errors)}")
+                raise ValueError(f"Errors must be of {len(self.errors)} nodes, not of {len(errors)}")
             errors = np.zeros_like(self.errors)
         self.errors = errors.copy()
         self.state = [plane.copy() for plane in arrays["state"]]

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hdl.config.couplings import all_couplings
-from tests.couplings.draw import circuit, neighbours, refused, small
+from tests.couplings.draw import circuit, listed, neighbours, refused, small
 
 
 def main(
@@ -22,10 +21,10 @@ def main(
         print(f"{kind}: " + " and ".join(f"{name}={value!r}" for name, value in values.items()))
     print(f"{sum(counts.values())} pairs of values in {len(counts)} pairs of sections: "
           + ", ".join(sorted(" and ".join(sorted(pair)) for pair in counts)))
-    listed = {frozenset(coupling.sections) for coupling in all_couplings() if len(coupling.sections) == 2}
-    wrong = len(counts.keys() ^ listed)
-    for pair in counts.keys() ^ listed:
-        print(f"{' and '.join(sorted(pair))}: {'only' if pair in listed else 'not'} in hdl/config/couplings.py")
+    pairs = listed()
+    wrong = len(counts.keys() ^ pairs)
+    for pair in counts.keys() ^ pairs:
+        print(f"{' and '.join(sorted(pair))}: {'only' if pair in pairs else 'not'} in hdl/config/couplings.py")
     generator = random.Random(seed)
     for number in range(circuits):
         config = small(generator)

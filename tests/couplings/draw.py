@@ -15,6 +15,7 @@ from amaranth.back import rtlil
 
 from hdl.board import node_of
 from hdl.config import Configuration, Credits, Memories, NodeConfig, Optimizer, Peer, RootReduce, SingleRing, Weights
+from hdl.config.couplings import all_couplings
 from hdl.features.compute.feature import Compute
 from hdl.features.compute_stub.feature import ComputeStub
 from hdl.features.grid.feature import Grid
@@ -32,7 +33,8 @@ from tests.present import needs
 # Features that the values below only name; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "reproducible", "table")
 
-#: Section types for a configuration's ``features``, keyed by name.
+#: Section types for a configuration's ``features``, keyed by name. Microbatches is not drawn: since it needs other
+#: gradients than the plain ones, it would clash with each section that clashes with these.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -83,6 +85,12 @@ _CONTEXTS: dict[str, tuple[Any, ...]] = {
     "stub": (None, ComputeStub()), "segment": (512,),
 }
 _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify": False}
+
+
+def listed() -> set[frozenset[str]]:
+    """Pairs of drawn sections that have a coupling."""
+    return {frozenset(coupling.sections) for coupling in all_couplings()
+            if len(coupling.sections) == 2 and NODE.keys() >= set(coupling.sections)}
 
 
 def made(kind: type, values: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from hdl.features.compute.feature import Compute
 from hdl.features.compute_stub.feature import ComputeStub
 from hdl.features.grid.feature import Grid
 from hdl.features.int16.feature import Int16Config
+from hdl.features.microbatches.feature import Microbatches
 from hdl.features.programs.feature import Programs
 from hdl.features.quantization.feature import Quantization
 from hdl.features.replay.feature import Replay
@@ -20,8 +21,9 @@ from hdl.features.streaming.feature import Server, ServerConfig, Worker
 from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from hdl.registry import feature
+from tests.couplings import draw
 from tests.couplings.__main__ import main
-from tests.couplings.draw import INT16, circuit, refused
+from tests.couplings.draw import INT16, circuit, listed, refused
 from tests.refusals import refuses
 
 COUPLINGS = all_couplings()
@@ -55,6 +57,8 @@ EXAMPLES = [
     ({"gradients": "sum32", "role": Peer(interleaved=True)}, {"role": Peer()}),
     ({"gradients": "sum16", "lanes": 1}, {"lanes": 2}),
     ({"gradients": "sum32", "weights": Weights(codec="table32")}, {"weights": Weights()}),
+    ({"features": (Microbatches(),)}, {"gradients": "sum32"}),
+    ({"features": (Microbatches(), Tenants()), "gradients": "sum32"}, {"features": (Microbatches(),)}),
     ({"memories": Memories(gradient=1 << 20)}, {"segment": 512}),
     ({"topology": SingleRing(max_nodes=17), **_CONTROL}, {"programs": None}),
 ]
@@ -100,7 +104,7 @@ def test_servers_have_the_same_couplings():
 def test_no_other_pair_is_refused(capsys):
     """Only the section pairs in the table have values that cannot be combined."""
     refused_pairs = {frozenset(values) for _, values in refused()}
-    assert refused_pairs == set(pairs())
+    assert refused_pairs == listed()
     assert len(refused_pairs) <= 19
     assert len(COUPLINGS) - len(pairs()) == 2
     main(circuits=0)
@@ -113,7 +117,7 @@ def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
     from tests.couplings import __main__ as program
 
     lacking = tuple(coupling for coupling in COUPLINGS if "Tenants" not in coupling.sections)
-    monkeypatch.setattr(program, "all_couplings", lambda: lacking)
+    monkeypatch.setattr(draw, "all_couplings", lambda: lacking)
     with pytest.raises(program.typer.Exit):
         program.main(circuits=0)
     assert "Tenants and link: not in hdl/config/couplings.py" in capsys.readouterr().out

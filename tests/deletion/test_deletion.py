@@ -74,6 +74,6 @@ def test_pages():
 
 def test_all_rings():
     """The complete tree, with all features, supports every kind of ring."""
-    assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "sums", "server",
-                             "int16"]
+    assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "sums",
+                             "microbatches", "server", "int16"]
     assert list(MIXED) == ["relay"]

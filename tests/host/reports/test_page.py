@@ -73,7 +73,7 @@ def pytorch(folder, count=40):
         elements=2410, commands=1, cycles=2900 + int(generator.integers(90)), bound=2700, sparsify_cycles=0,
         host_cycles=5000, words=10_000 + number, words_dense=14_000, sent=7000, nonzeros=5000, seconds=0.1))
         for number in range(count)]
-    built = pytorch_report.build_report(Options(nodes=4), jobs, gloo={"broadcast": (4, 99_000)},
+    built = pytorch_report.build_report(Options(nodes=4), jobs, gloo={"broadcast": (4, 99_000, 0)},
                                         backends=[["gradring"]] * 4, slow=[0] * 4, seconds=9.0)
     return pytorch_report.write_report(built, folder)
 

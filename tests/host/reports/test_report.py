@@ -42,6 +42,7 @@ def training(nodes=4, steps=6, **changes):
         Step(number=number + 1, epoch=number // 2 + 1, loss=2 / (number + 1), cycles=1100, bound=1000,
              scatter_cycles=600, scatter_bound=500, words_sent=900 * (nodes - 1) + number,
              words_dense=1000 * (nodes - 1),
+             nodes=nodes,
              density=(0.5 + 0.05 * np.arange(nodes - 1) + generator.uniform(0, 0.1)).tolist())
         for number in range(steps)
     ]

@@ -130,5 +130,5 @@ def test_long_links():
         for link in opened.simulation.links:
             link.set_latency(data=58, credit=58)
         devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
-        with pytest.raises(RingError, match=r"^nodes without slots: .*node 3; links .* in a window of 286 cycles$"):
+        with pytest.raises(RingError, match=r"^nodes without slots: .*node 3; links .* in a window of 268 cycles$"):
             rings_of_jobs(devices, timeout=4000)
