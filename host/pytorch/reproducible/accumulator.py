@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from host.pytorch.reproducible import arithmetic
-from host.pytorch.reproducible.arithmetic import GROUP, SPECIAL
+from host.pytorch.reproducible.arithmetic import BLOCK, GROUP, SPECIAL
 from host.pytorch.reproducible.layout import Layout, zeros
 from host.pytorch.reproducible.reducer import Reducer
-from host.pytorch.reproducible.terms import BLOCK, Terms
+from host.pytorch.reproducible.terms import Terms
 
 __all__ = ["Accumulator"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Halves", "Scales", "Sums", "addend_bits", "check_subnormals",
+__all__ = ["BLOCK", "GROUP", "PACKED_WIDTH", "SPECIAL", "Halves", "Scales", "Sums", "addend_bits", "check_subnormals",
            "checked_integer", "checksums", "digest", "exponent_fields", "fields_of", "finite", "magnitudes",
            "offsets", "pack", "partial_sums", "quantize", "quantize_halves", "quantizing_scales", "round_sum",
            "rounding_scales", "special_values", "unpack"]
@@ -24,6 +24,8 @@ Halves = tuple[torch.Tensor, torch.Tensor]
 
 #: Number of elements that share an exponent.
 GROUP = 32
+#: Elements of a block, which has a checksum, and is small enough for a cache.
+BLOCK = 2 ** 17
 #: Exponent field of groups that contain an infinity or a NaN.
 SPECIAL = 255
 #: Largest width of sums that are packed two to a word.

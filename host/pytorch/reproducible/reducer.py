@@ -15,9 +15,10 @@ import torch
 
 from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import GROUP, SPECIAL, checked_integer
+from host.pytorch.reproducible.blocks import Memory, blocks_of
 from host.pytorch.reproducible.collectives import Ranks, signature
 from host.pytorch.reproducible.layout import Layout, zeros
-from host.pytorch.reproducible.terms import BLOCK, Terms, memory_size
+from host.pytorch.reproducible.terms import Terms
 
 __all__ = ["Counts", "Reducer"]
 
@@ -196,8 +197,7 @@ class Reducer:
                 parts[block].copy_(part)
         if (count := terms.count_of(words[-1])) != addends:
             raise ValueError(f"Contributions of all ranks together must be {addends}, not {count}")
-        for block, (part, target) in enumerate(zip(parts, result.split(BLOCK), strict=True)):
-            terms.finish(block, part, target)
+        terms.finish(parts, result)
         self.counts.sums += 1
 
     def _exchange(self, terms: Terms, chunks: Sequence[Sequence[int]], words: Sequence[torch.Tensor]
@@ -225,9 +225,9 @@ class Reducer:
             layout.gather(tensors, vector)
         return vector
 
-    def memory(self, layout: Layout) -> torch.Tensor:
-        """Memory for the terms of a sum."""
-        return self._memory("terms", memory_size(layout.length // GROUP), torch.int32, layout)
+    def memory(self, layout: Layout, use: str = "terms") -> Memory:
+        """Memory for one use, by default the terms of a sum."""
+        return lambda size: self._memory(use, size, torch.int32, layout)
 
     def _memory(self, use: str, length: int, dtype: torch.dtype, layout: Layout) -> torch.Tensor:
         """Memory for one use, which later sums of the same layout use again; zeros at first."""
@@ -260,16 +260,8 @@ class Reducer:
 
     def _largest(self, vectors: _Vectors, layout: Layout) -> torch.Tensor:
         """Largest bit patterns in groups of all vectors, without signs."""
-        largest, scratch = self._memory("magnitudes", layout.length // GROUP + min(BLOCK, layout.length), torch.int32,
-                                        layout).tensor_split([layout.length // GROUP])
-        largest.zero_()
-        scratch = scratch.view(torch.float32)
-        for number, vector in enumerate(vectors):
-            for part, own in zip(vector.split(BLOCK), largest.split(BLOCK // GROUP), strict=True):
-                if number:
-                    torch.maximum(own, arithmetic.magnitudes(part, scratch[:len(part)]), out=own)
-                else:
-                    arithmetic.magnitudes(part, scratch[:len(part)], own)
+        largest = self._memory("magnitudes", layout.length // GROUP, torch.int32, layout)
+        blocks_of(layout.device).magnitudes(vectors, largest, self.memory(layout, "scratch"))
         return largest
 
     def _flags(self, vectors: _Vectors, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:

@@ -159,8 +159,8 @@ def test_comparison(monkeypatch, capsys):
     assert cuda.compare(torch.device("cpu")) == 0
     finish = Terms.finish
     calls = itertools.count()
-    monkeypatch.setattr(Terms, "finish", lambda self, block, part, result: finish(
-        self, block, part ^ (next(calls) == 1), result))
+    monkeypatch.setattr(Terms, "finish", lambda self, parts, result: finish(
+        self, [part ^ (next(calls) == 1) for part in parts], result))
     assert cuda.compare(torch.device("cpu")) > 2000  # the lower of two integers in each word of a sum of 4 bits
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cuda.main() == 1

@@ -1,0 +1,150 @@
+"""Blocks of a sum on a CPU, by compiled code that reads and writes each element once per step.
+
+The code is compiled when it is first used, and kept in the cache folder. It uses as many threads as PyTorch.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from host.pytorch.reproducible import arithmetic
+from host.pytorch.reproducible.arithmetic import BLOCK, GROUP, PACKED_WIDTH
+from sim.arithmetic.library import FLAGS
+from sim.verilated.toolchain import (
+    ToolError,
+    cache_folder,
+    cached,
+    compiler,
+    digest,
+    run,
+    source,
+    target,
+    without_comments,
+)
+
+__all__ = ["CompiledBlocks", "build", "is_available"]
+
+#: C++ source of the kernels.
+KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
+
+#: Argument types of each kernel: N is a 64-bit number, A is the address of an array.
+_ARGUMENTS = {"magnitudes": "NANA", "integers": "NAANNA", "pairs": "NAANNA", "checksums": "NAA", "sums": "NAANA",
+              "pair_sums": "NAANA"}
+
+
+def build() -> Path:
+    """Compile the kernels unless that has been done already; return the library's path."""
+    def make(folder: Path) -> None:
+        (folder / "kernels.cpp").write_text(KERNELS)
+        run([compiler(), *FLAGS, "-shared", "kernels.cpp", "-o", "library.so"], cwd=folder)
+
+    key = digest(KERNELS, repr(FLAGS), target(), source(build))
+    return cached(cache_folder("arithmetic") / f"reproducible-{key}", make) / "library.so"
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Kernels of this process."""
+    library = ctypes.CDLL(str(build()))
+    for name, kinds in _ARGUMENTS.items():
+        kernel = getattr(library, name)
+        kernel.restype = None
+        kernel.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in kinds]
+    return library
+
+
+@functools.cache
+def is_available() -> bool:
+    """Whether the kernels are compiled, or can be."""
+    try:
+        _library()
+    except (ToolError, OSError):
+        return False
+    return True
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="sums")
+
+
+def _each(work: Callable[[int], None], count: int) -> None:
+    """Call ``work`` with each number below ``count``, in as many threads as PyTorch uses. Kernels release the GIL."""
+    threads = min(torch.get_num_threads(), count)
+    if threads > 1:
+        list(_pool(torch.get_num_threads()).map(work, range(count)))
+    else:
+        for number in range(count):
+            work(number)
+
+
+class CompiledBlocks:
+    """Implementation of :class:`~host.pytorch.reproducible.blocks.Blocks` for a CPU."""
+
+    def __init__(self, fields: torch.Tensor, bits: int, width: int, memory: Callable[[int], torch.Tensor]) -> None:
+        self._bits, self._packed = bits, width <= PACKED_WIDTH
+        self._fields = fields.split(BLOCK // GROUP)
+
+    @staticmethod
+    def magnitudes(vectors: Sequence[torch.Tensor], largest: torch.Tensor,
+                   memory: Callable[[int], torch.Tensor]) -> None:
+        """Write the largest bit pattern of each group over all vectors, without signs."""
+        results, splits = largest.split(BLOCK // GROUP), [vector.split(BLOCK) for vector in vectors]
+
+        def work(block: int) -> None:
+            result = results[block]
+            for number, split in enumerate(splits):
+                _library().magnitudes(len(result), split[block].data_ptr(), number, result.data_ptr())
+
+        if not vectors:
+            largest.zero_()
+        _each(work, len(results))
+
+    def encode(self, blocks: Sequence[int], addends: Sequence[Sequence[torch.Tensor]],
+               parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Write the words of each block, and return their checksums."""
+        result = torch.empty(len(parts), 2, dtype=torch.int64)
+
+        def work(index: int) -> None:
+            self._encode(self._fields[blocks[index]], addends[index], parts[index])
+            self._checksums(parts[index], result[index])
+
+        _each(work, len(parts))
+        return result
+
+    def _encode(self, fields: torch.Tensor, addends: Sequence[torch.Tensor], words: torch.Tensor) -> None:
+        if not addends:
+            words.zero_()
+        kernel = _library().pairs if self._packed else _library().integers
+        for number, addend in enumerate(addends):
+            if addend.dtype == torch.float32:
+                kernel(len(fields), addend.data_ptr(), fields.data_ptr(), self._bits, number, words.data_ptr())
+            elif self._packed:
+                low, high = addend.view(2, -1)
+                arithmetic.pack((low, high), words, add=number > 0)
+            else:
+                words.copy_(words + addend if number else addend)
+
+    def checksums(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Checksums of the words of blocks."""
+        result = torch.empty(len(parts), 2, dtype=torch.int64)
+        _each(lambda index: self._checksums(parts[index], result[index]), len(parts))
+        return result
+
+    @staticmethod
+    def _checksums(words: torch.Tensor, result: torch.Tensor) -> None:
+        _library().checksums(len(words), words.data_ptr(), result.data_ptr())
+
+    def finish(self, parts: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Write the sums of all blocks as binary32."""
+        kernel = _library().pair_sums if self._packed else _library().sums
+
+        def work(block: int) -> None:
+            fields = self._fields[block]
+            kernel(len(fields), parts[block].data_ptr(), fields.data_ptr(), self._bits, results[block].data_ptr())
+
+        _each(work, len(parts))

@@ -1,0 +1,148 @@
+// Integers, checksums and sums of blocks on a CPU, with the bits of arithmetic.py. See compiled_blocks.py.
+//
+// A group has 32 elements and an exponent field. Powers of two are multiplied in two steps where one factor would be
+// out of range. All products are exact or far below half, so that the only rounding is to an integer, or of a sum.
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __FAST_MATH__
+#error "numbers must be rounded as written: compile without -ffast-math"
+#endif
+static_assert(FLT_EVAL_METHOD == 0, "floats must not be computed with more bits than they have");
+
+// On x86, the loader selects the version with the widest vectors that the processor supports.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX512F__)
+#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VERSIONS
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+constexpr std::int64_t GROUP = 32;  // elements with the same exponent field
+constexpr std::int64_t RUN = 16;    // both halves of a block consist of whole runs
+constexpr std::int64_t ADDED = 125;  // an integer of `bits` bits is an element times 2**(bits + ADDED - field)
+constexpr std::int64_t EXACT = 24;   // elements cannot round up to the limit of wider integers
+
+struct Scale {
+    float first, second;
+};
+
+INLINE float power(std::int64_t exponent) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(exponent + 127) << 23;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE Scale scale(std::int64_t exponent) {
+    const std::int64_t first = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
+    return {power(first), power(exponent - first)};
+}
+
+// Integers nearest to RUN elements times a factor.
+INLINE void quantize(const float* x, Scale factor, std::int64_t bits, std::int32_t* result) {
+    const float limit = static_cast<float>((std::int64_t{1} << (bits - 1)) - 1);
+    float scaled[RUN];
+    for (std::int64_t i = 0; i < RUN; ++i) scaled[i] = x[i] * factor.first * factor.second;
+    for (std::int64_t i = 0; i < RUN; ++i) scaled[i] = std::rint(scaled[i]);
+    if (bits <= EXACT) {
+        for (std::int64_t i = 0; i < RUN; ++i) {
+            scaled[i] = scaled[i] > limit ? limit : scaled[i];
+            scaled[i] = scaled[i] < -limit ? -limit : scaled[i];
+        }
+    }
+    for (std::int64_t i = 0; i < RUN; ++i) result[i] = static_cast<std::int32_t>(scaled[i]);
+}
+
+// Sums of RUN integers, which are rounded to floats.
+INLINE void round_sums(const std::int32_t* integers, Scale factor, float* result) {
+    for (std::int64_t i = 0; i < RUN; ++i) {
+        result[i] = static_cast<float>(integers[i]) * factor.first * factor.second;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Largest bit pattern of each group without signs; with `merge`, not below the earlier result.
+VERSIONS void magnitudes(std::int64_t groups, const float* x, std::int64_t merge, std::int32_t* result) {
+    for (std::int64_t group = 0; group < groups; ++group) {
+        std::int32_t patterns[GROUP];
+        std::memcpy(patterns, x + group * GROUP, sizeof patterns);
+        std::int32_t largest = merge ? result[group] : 0;
+        for (std::int64_t i = 0; i < GROUP; ++i) {
+            const std::int32_t pattern = patterns[i] & 0x7fffffff;
+            largest = pattern > largest ? pattern : largest;
+        }
+        result[group] = largest;
+    }
+}
+
+// Write the integers of finite elements, or add them to the words.
+VERSIONS void integers(std::int64_t groups, const float* x, const std::uint8_t* fields, std::int64_t bits,
+                       std::int64_t add, std::uint32_t* words) {
+    for (std::int64_t first = 0; first < groups * GROUP; first += RUN) {
+        std::int32_t values[RUN];
+        quantize(x + first, scale(bits + ADDED - fields[first / GROUP]), bits, values);
+        std::uint32_t* to = words + first;
+        for (std::int64_t i = 0; i < RUN; ++i) to[i] = (add ? to[i] : 0) + static_cast<std::uint32_t>(values[i]);
+    }
+}
+
+// The same for words of two integers, one of each half of the elements.
+VERSIONS void pairs(std::int64_t groups, const float* x, const std::uint8_t* fields, std::int64_t bits,
+                    std::int64_t add, std::uint32_t* words) {
+    const std::int64_t half = groups * GROUP / 2;
+    for (std::int64_t first = 0; first < half; first += RUN) {
+        std::int32_t low[RUN], high[RUN];
+        quantize(x + first, scale(bits + ADDED - fields[first / GROUP]), bits, low);
+        quantize(x + half + first, scale(bits + ADDED - fields[(half + first) / GROUP]), bits, high);
+        std::uint32_t* to = words + first;
+        for (std::int64_t i = 0; i < RUN; ++i) {
+            to[i] = (add ? to[i] : 0) + static_cast<std::uint32_t>(low[i]) + (static_cast<std::uint32_t>(high[i]) << 16);
+        }
+    }
+}
+
+// The sum of words, and the sum of their prefix sums, modulo 2**32.
+VERSIONS void checksums(std::int64_t count, const std::uint32_t* words, std::int64_t* result) {
+    std::uint32_t sum = 0, prefix = 0;
+    const std::uint32_t length = static_cast<std::uint32_t>(count);
+    for (std::uint32_t i = 0; i < length; ++i) {
+        sum += words[i];
+        prefix += (length - i) * words[i];
+    }
+    result[0] = sum;
+    result[1] = prefix;
+}
+
+// Write sums of integers as floats.
+VERSIONS void sums(std::int64_t groups, const std::int32_t* words, const std::uint8_t* fields, std::int64_t bits,
+                   float* result) {
+    for (std::int64_t first = 0; first < groups * GROUP; first += RUN) {
+        round_sums(words + first, scale(fields[first / GROUP] - ADDED - bits), result + first);
+    }
+}
+
+// The same for words of two sums.
+VERSIONS void pair_sums(std::int64_t groups, const std::uint32_t* words, const std::uint8_t* fields,
+                        std::int64_t bits, float* result) {
+    const std::int64_t half = groups * GROUP / 2;
+    for (std::int64_t first = 0; first < half; first += RUN) {
+        std::int32_t low[RUN], high[RUN];
+        for (std::int64_t i = 0; i < RUN; ++i) {
+            low[i] = static_cast<std::int32_t>(words[first + i] << 16) >> 16;
+            high[i] = static_cast<std::int32_t>(words[first + i] + 0x8000) >> 16;
+        }
+        round_sums(low, scale(fields[first / GROUP] - ADDED - bits), result + first);
+        round_sums(high, scale(fields[(half + first) / GROUP] - ADDED - bits), result + half + first);
+    }
+}
+
+}  // extern "C"
