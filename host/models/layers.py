@@ -160,6 +160,15 @@ class Model:
             result.append(views)
         return result
 
+    def place(self, index: int) -> tuple[int, str, tuple[int, ...]] | None:
+        """Number of the layer, name of the parameter, and place in it of an element; None for padding."""
+        for number, (layer, start) in enumerate(zip(self.layers, self._bases, strict=False)):
+            for name, shape in layer.shapes.items():
+                if start <= index < start + math.prod(shape):
+                    return number, name, tuple(map(int, np.unravel_index(index - start, shape)))
+                start += math.prod(shape)
+        return None
+
     def initialize(self, seed: int) -> None:
         """Initialize all parameters from a seed."""
         generator = np.random.default_rng(seed)

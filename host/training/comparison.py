@@ -4,7 +4,7 @@ Nodes apply masks; computing nodes do so as part of the products in their lists.
 for comparison or measurement are masked only by the golden model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from host.driver.protocols import VectorRing
 from host.driver.results import Cycles, Outcome, total
 from host.driver.words import Vector
 from host.models.layers import Array
+from host.training.batches import counts_of
+from host.training.nonfinite import Place, first_nonfinite
 from host.training.number_format import Elements
 from host.training.record import NODE, DivergenceError, Training, TrainingConfig, TrainingError
 from host.training.reference import Reference, words_of
@@ -135,12 +137,38 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
         raise TrainingError(f"Step {number}: {error}; {_ADVICE}") from None
 
 
-def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
-    """Raise ``TrainingError`` if nodes met a NaN or a non-finite sum; ``nodes`` contains their numbers."""
+def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
+                     place: Place) -> None:
+    """Raise ``TrainingError`` if nodes met a NaN or a non-finite sum.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Outcome of one or more steps.
+    nodes : sequence of int
+        Numbers of the nodes.
+    steps : mapping of int to sequence of Vector
+        Gradients of each step, in order of rank and with equally many of each node, or more of the first nodes; empty
+        where the host does not know them.
+    place : Place
+        Place of an element.
+    """
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:
-            raise TrainingError(f"Step {number}: {text} {names([nodes[rank] for rank in ranks])}; {_ADVICE}")
+            number, cause = _first_cause(nodes, steps, place)
+            raise TrainingError(f"Step {number}: {text} {names([nodes[rank] for rank in ranks])}{cause}; {_ADVICE}")
+
+
+def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]], place: Place) -> tuple[int, str]:
+    """The first step with an element that is not finite, and its description; the last step if there is none."""
+    for number, gradients in steps.items():
+        if gradients:
+            owners = np.repeat(nodes, counts_of(len(gradients), len(nodes))).tolist()
+            cause = first_nonfinite(gradients, owners, place)
+            if cause is not None:
+                return number, f" ({cause})"
+    return max(steps), ""
 
 
 def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:

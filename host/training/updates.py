@@ -197,7 +197,8 @@ class UpdateExecutor(Executor[Step]):
         self._give(shares, gradients)
         sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
-        comparison.refuse_nonfinite(number, outcome, range(ring.nodes) if self._rings is None else self._rings.order)
+        comparison.refuse_nonfinite(outcome, range(ring.nodes) if self._rings is None else self._rings.order,
+                                    {number: gradients}, self._workload.place)
         losses = self._losses(number, losses)
         self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
 

@@ -68,6 +68,10 @@ class Workload(abc.ABC):
     def examples_of(self, share: Examples) -> Any:
         """Examples in a node's share, in the form that computing nodes require."""
 
+    @abc.abstractmethod
+    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        """Name of the layer, name of the parameter, and place in it of an element; None for padding."""
+
     @property
     def in_groups(self) -> bool:
         """Whether all layers that may be summed separately begin a group without padding."""
@@ -100,6 +104,10 @@ class Classifier(Workload):
     def layers(self) -> list[Dense]:
         """Layers, with the positions of their parameters on computing nodes or in a schedule."""
         return layers_of(self.widths)
+
+    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        place = self._model.place(index)
+        return place and (f"layer {place[0] // 2 + 1}", *place[1:])  # each layer but the last is followed by a ReLU
 
     @property
     def in_groups(self) -> bool:
@@ -162,6 +170,9 @@ class CharacterModel(Workload):
 
     def initialize(self, seed: int) -> None:
         self.model.initialize(seed)
+
+    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        return self.model.place(index)
 
     def count(self, batch: Examples) -> int:
         return sum(len(self._text.train[example]) - 1 for example in batch)

@@ -150,7 +150,8 @@ class DelayedExecutor(UpdateExecutor):
         passes, timings = self._execution.run_block([step.settings for step in golden], first=self._passes,
                                                       give=give)
         self._passes += len(golden)
-        refuse_nonfinite(last, passes.outcome, range(ring.nodes))
+        refuse_nonfinite(passes.outcome, range(ring.nodes),
+                         {number: step.gradients for number, step in enumerate(golden, first)}, self._workload.place)
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))

@@ -1,6 +1,7 @@
 """Training with overlapping passes: bits, losses, checkpoints, retries and rejected configurations."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from host.features.programs.execution import programmed
 from host.models.digits import Dataset
 from host.training import checkpoint
 from host.training.optimizers import SGD
-from host.training.record import DivergenceError, TrainingConfig
+from host.training.record import DivergenceError, TrainingConfig, TrainingError
 from host.training.trainer import make_trainer
 from host.training.updates import check_run
 from host.training.workloads import Classifier
@@ -139,6 +140,22 @@ def test_repeated(task, monkeypatch):
         assert [step.repeats for step in training.steps] == [0, 0, 0, 0, 1, 1, 1]
         assert training.losses == expected.losses
         assert all(map(np.array_equal, contents(ring, task.parameters.size), bits))
+
+
+def test_nan(task, monkeypatch):
+    """Although nodes report a NaN at the end of a block, its own step, node and parameter are named."""
+    calls, differentiate = itertools.count(1), task.differentiate
+
+    def planted(shares, masks):
+        results = differentiate(shares, masks)
+        if next(calls) == 3:
+            task._model.views(results[1][1])[2]["bias"][4] = np.nan
+        return results
+
+    monkeypatch.setattr(task, "differentiate", planted)
+    text = r"^Step 3: NaN among the gradients of node [0-9, ]*1.* \(nan of node 1 is in bias \(4\) of layer 2\); "
+    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _), pytest.raises(TrainingError, match=text):
+        train(ring, task, "delayed:1")
 
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])

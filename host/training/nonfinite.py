@@ -1,0 +1,46 @@
+"""Search for the first element that is not finite among the gradients of a step, before they are summed."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from host.driver.words import Vector
+
+__all__ = ["Place", "first_nonfinite"]
+
+#: Function that returns the name of a layer, the name of a parameter and the place in it of the element at an index,
+#: or None for padding.
+Place = Callable[[int], tuple[str, str, tuple[int, ...]] | None]
+
+
+def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], place: Place) -> str | None:
+    """Describe the first element that is not finite, of the first node that has one.
+
+    If all elements are finite, describe the first one with a sum that is not. None if there is none either, as in
+    gradients of integers.
+
+    Parameters
+    ----------
+    gradients : sequence of Vector
+        Gradients of equal lengths.
+    nodes : sequence of int
+        Number of the node of each gradient.
+    place : Place
+    """
+    for node, gradient in zip(nodes, gradients, strict=True):
+        wrong = np.flatnonzero(~np.isfinite(gradient))
+        if wrong.size:
+            more = f", the first of {wrong.size:,}" if wrong.size > 1 else ""
+            return f"{gradient[wrong[0]]} of node {node} is in {_text(place, int(wrong[0]))}{more}"
+    with np.errstate(over="ignore", invalid="ignore"):
+        wrong = np.flatnonzero(~np.isfinite(np.sum(gradients, axis=0)))
+    return f"it is in {_text(place, int(wrong[0]))}, and its addends are finite" if wrong.size else None
+
+
+def _text(place: Place, index: int) -> str:
+    """Text for an element, such as ``weight (3, 40) of layer 1``."""
+    element = place(index)
+    if element is None:
+        return f"padding at index {index:,}"
+    layer, parameter, at = element
+    return f"{parameter} ({', '.join(map(str, at))}) of {layer}"
