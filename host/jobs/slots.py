@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.driver.memory import Allocation, Buffer, Buffers
+from host.driver.memory import Allocation, Buffer, Buffers, aligned
 from host.driver.protocols import VectorRing
 
 __all__ = ["Places", "Slot", "Slots", "largest_part", "parts_of"]
@@ -72,9 +72,9 @@ class Slot:
 class Slots:
     """All slots of a job, and the contents of vector parts that are not in a slot.
 
-    ``lengths`` gives the lengths of the parts. Each part has its own slot if all fit; otherwise there is one slot.
-    Planes, packed state and errors are as for :class:`~host.driver.memory.Allocation`. With ``updates``, the nodes
-    store and update weights; otherwise they only sum.
+    ``lengths`` gives the lengths of the parts. Each part has its own slot, of whole groups, if all fit; otherwise
+    there is one slot. Planes, packed state and errors are as for :class:`~host.driver.memory.Allocation`. With
+    ``updates``, the nodes store and update weights; otherwise they only sum.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
@@ -83,6 +83,7 @@ class Slots:
         self._updates = updates
         self._slots: list[Slot] = []
         allocation = functools.partial(Allocation, planes=planes, packed_state=packed_state, errors=errors)
+        lengths = [aligned(size) for size in lengths]  # so that parts of longer vectors end between groups
         try:
             for size in lengths:
                 self._slots.append(Slot(ring.memory.allocate(allocation(length=size))))

@@ -160,8 +160,8 @@ class Model:
             result.append(views)
         return result
 
-    def place(self, index: int) -> tuple[int, str, tuple[int, ...]] | None:
-        """Number of the layer, name of the parameter, and place in it of an element; None for padding."""
+    def element_at(self, index: int) -> tuple[int, str, tuple[int, ...]] | None:
+        """Number of the layer, name of the parameter, and indices in it of an element; None for padding."""
         for number, (layer, start) in enumerate(zip(self.layers, self._bases, strict=False)):
             for name, shape in layer.shapes.items():
                 if start <= index < start + math.prod(shape):

@@ -116,10 +116,10 @@ class Transformer:
         """Named views into a vector laid out as :attr:`parameters`, keyed by layer, then by parameter."""
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
-    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        """Name of the layer, name of the parameter, and place in it of an element; None for padding."""
-        place = self._model.place(index)
-        return place and (list(self._layers)[place[0]], *place[1:])
+    def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        """Name of the layer, name of the parameter, and indices in it of an element; None for padding."""
+        element = self._model.element_at(index)
+        return element and (list(self._layers)[element[0]], *element[1:])
 
     def initialize(self, seed: int) -> None:
         """Initialize all parameters from a seed."""

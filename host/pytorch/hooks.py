@@ -29,8 +29,10 @@ from host.driver.memory import aligned
 from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
+from host.pytorch.nonfinite import first_nonfinite
 
-__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of"]
+__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "parameter_name",
+           "passes_of"]
 
 
 @dataclasses.dataclass
@@ -139,6 +141,11 @@ class Reduction:
         # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
+    @property
+    def module(self) -> Any:
+        """The module, or None if it no longer exists."""
+        return self._module()
+
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """Average a bucket's gradients, except gradients that optimizers on the nodes sum."""
         if not bucket.index():
@@ -174,6 +181,7 @@ class Reduction:
         """
         starts = self._starts(parameters)
         pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
+        nonfinite = first_nonfinite(((parameters[index], gradients[index]) for *_, index in pieces), parameter_name)
         factor = 1 / self._group.size()
         for run in _runs([(job, first, gradients[index]) for job, first, index in pieces]):
             job, begin, _ = run[0]
@@ -182,7 +190,8 @@ class Reduction:
                 values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
             places = np.arange(begin, begin + len(values)) if self._keeps else None
             means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
-                                           begin=begin, made=self._made()))
+                                           begin=begin, made=self._made(), nonfinite=nonfinite))
+            nonfinite = None  # the first request has it
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
@@ -247,6 +256,14 @@ def passes_of(parameter: torch.Tensor) -> Passes:
     """Passes of the DistributedDataParallel module with this parameter, or of all other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
+
+
+def parameter_name(parameter: torch.Tensor) -> str:
+    """Name of a parameter in its DistributedDataParallel module; outside of one, its shape."""
+    reduction = _of_parameter.get(parameter, lambda: None)()
+    module = None if reduction is None else reduction.module
+    names = () if module is None else module.module.named_parameters()
+    return next((name for name, other in names if other is parameter), f"parameter of shape {tuple(parameter.shape)}")
 
 
 def _check_join(module: Any) -> None:

@@ -22,7 +22,7 @@ from host.training.optimizers import moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["Jobs", "Operation", "Options", "WatchedJobs"]
+__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,10 @@ class Options:
     transport: TransportName = TransportName.VERILATED
 
 
+#: Largest number of elements that are not finite in a report.
+MOST_NONFINITE = 16
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operation:
     """A completed operation, with its cost."""
@@ -49,6 +53,13 @@ class Operation:
     kind: str  # ``all_reduce`` or ``step``
     job: int
     figures: Figures
+
+
+def nonfinite_text(row: dict[str, Any]) -> str:
+    """Text about the first element that is not finite, of one rank in one operation."""
+    where = f"step {row['step']:,}" if row["step"] else f"backward pass {row['backward_pass']:,}"
+    indices = f" at ({', '.join(map(str, row['indices']))})" if row["indices"] else ""
+    return f"{row['value']} in rank {row['rank']}'s gradient of {row['parameter']}{indices}, {where}"
 
 
 class Jobs:
@@ -65,6 +76,8 @@ class Jobs:
         self._notes: set[str] = set()
         self._jobs: list[Job] = []
         self.operations: list[Operation] = []  # operations completed so far
+        self.nonfinite: list[dict[str, Any]] = []  # first elements that were not finite, at most MOST_NONFINITE
+        self.nonfinite_operations = 0  # operations with such elements
         self.build_seconds = 0.0  # seconds spent in builds
         self.cycles = 0  # simulated cycles, including modelled cycles of the host ports
 
@@ -75,6 +88,7 @@ class Jobs:
         """Execute an operation that all ranks request with the same title. Raises ``ValueError`` if the ranks
         disagree, or if the job is impossible."""
         first = requests[0]
+        self._note_nonfinite(requests)
         if isinstance(first, Buffers):
             return None
         if isinstance(first, Open):
@@ -85,6 +99,21 @@ class Jobs:
             result = self._step(requests)  # type: ignore[arg-type]
         self.cycles = sum(job.session.elapsed.cycles for job in self._jobs)
         return result
+
+    def _note_nonfinite(self, requests: Sequence[Request]) -> None:
+        """Record elements that are not finite, before they are summed."""
+        if all(request.nonfinite is None for request in requests):
+            return
+        self.nonfinite_operations += 1
+        for rank, request in enumerate(requests):
+            element, made = request.nonfinite, request.made
+            if element is None or len(self.nonfinite) == MOST_NONFINITE:
+                continue
+            self.nonfinite.append({
+                "rank": rank, "operation": len(self.operations) + 1, "step": made.steps if made else None,
+                "backward_pass": made.backward if made else None, **dataclasses.asdict(element)})
+            if len(self.nonfinite) == 1:
+                self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
 
     def save(self, request: Save) -> dict[str, Any]:
         """Return the state of a job."""

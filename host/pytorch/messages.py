@@ -14,7 +14,7 @@ from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Buffers", "Failed",
-           "Hello", "Leave", "Listen", "Made", "Open", "Request", "Save", "Step", "Vector"]
+           "Hello", "Leave", "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -64,10 +64,21 @@ class Made:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NonFinite:
+    """First element of a rank's gradients that is not finite."""
+
+    parameter: str
+    indices: tuple[_Count, ...]  # those of the element in the parameter
+    value: str  # nan, inf or -inf
+    count: _Count  # number of such elements in the rank's gradients
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
     """An operation that all ranks must request together."""
 
     made: Made | None = None  # the rank's steps and passes so far, which must be the same on all ranks
+    nonfinite: NonFinite | None = None  # first element of the rank's gradients that is not finite
 
     @property
     def title(self) -> str:
@@ -174,5 +185,5 @@ class Answer:
 
 
 #: All messages, and the classes of their fields.
-MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, SGD, Adam,
-                    AdamW)
+MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, NonFinite, SGD,
+                    Adam, AdamW)

@@ -15,8 +15,9 @@ import torch
 from host.jobs.checks import groups_of
 from host.pytorch import ownership
 from host.pytorch.client import client
-from host.pytorch.hooks import passes_of
+from host.pytorch.hooks import parameter_name, passes_of
 from host.pytorch.messages import Made, Open, Save, Step, Vector
+from host.pytorch.nonfinite import first_nonfinite
 from host.training import optimizers
 
 __all__ = ["SGD", "Adam", "AdamW"]
@@ -174,7 +175,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
             present=tuple(tuple(value.grad is not None for value in group) for group in self._parameters),
             names=tuple(tuple(f"parameter {index} of group {number}, of shape {tuple(value.shape)}"
                               for index, value in enumerate(group)) for number, group in enumerate(self._parameters)),
-            weights=weights if changed else None, state=self._given))
+            weights=weights if changed else None, state=self._given,
+            nonfinite=first_nonfinite(
+                ((value, value.grad) for value in itertools.chain.from_iterable(self._parameters)), parameter_name)))
         self._given = None
         assert self._known is not None
         self._spread(self._known, lambda parameter, values: parameter.copy_(values))

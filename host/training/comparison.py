@@ -18,7 +18,7 @@ from host.driver.results import Cycles, Outcome, total
 from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.batches import counts_of
-from host.training.nonfinite import Place, first_nonfinite
+from host.training.nonfinite import Locate, first_nonfinite
 from host.training.number_format import Elements
 from host.training.record import NODE, DivergenceError, Training, TrainingConfig, TrainingError
 from host.training.reference import Reference, words_of
@@ -138,7 +138,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 
 def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
-                     place: Place) -> None:
+                     locate: Locate) -> None:
     """Raise ``TrainingError`` if nodes met a NaN or a non-finite sum.
 
     Parameters
@@ -150,22 +150,21 @@ def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int,
     steps : mapping of int to sequence of Vector
         Gradients of each step, in order of rank and with equally many of each node, or more of the first nodes; empty
         where the host does not know them.
-    place : Place
-        Place of an element.
+    locate : Locate
     """
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:
-            number, cause = _first_cause(nodes, steps, place)
+            number, cause = _first_cause(nodes, steps, locate)
             raise TrainingError(f"Step {number}: {text} {names([nodes[rank] for rank in ranks])}{cause}; {_ADVICE}")
 
 
-def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]], place: Place) -> tuple[int, str]:
+def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]], locate: Locate) -> tuple[int, str]:
     """The first step with an element that is not finite, and its description; the last step if there is none."""
     for number, gradients in steps.items():
         if gradients:
             owners = np.repeat(nodes, counts_of(len(gradients), len(nodes))).tolist()
-            cause = first_nonfinite(gradients, owners, place)
+            cause = first_nonfinite(gradients, owners, locate)
             if cause is not None:
                 return number, f" ({cause})"
     return max(steps), ""

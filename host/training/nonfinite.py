@@ -6,14 +6,14 @@ import numpy as np
 
 from host.driver.words import Vector
 
-__all__ = ["Place", "first_nonfinite"]
+__all__ = ["Locate", "first_nonfinite"]
 
-#: Function that returns the name of a layer, the name of a parameter and the place in it of the element at an index,
-#: or None for padding.
-Place = Callable[[int], tuple[str, str, tuple[int, ...]] | None]
+#: Function that returns the name of a layer, the name of a parameter and the indices in it of the element at an index
+#: of the vector, or None for padding.
+Locate = Callable[[int], tuple[str, str, tuple[int, ...]] | None]
 
 
-def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], place: Place) -> str | None:
+def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate) -> str | None:
     """Describe the first element that is not finite, of the first node that has one.
 
     If all elements are finite, describe the first one with a sum that is not. None if there is none either, as in
@@ -25,22 +25,22 @@ def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], place: Pl
         Gradients of equal lengths.
     nodes : sequence of int
         Number of the node of each gradient.
-    place : Place
+    locate : Locate
     """
     for node, gradient in zip(nodes, gradients, strict=True):
         wrong = np.flatnonzero(~np.isfinite(gradient))
         if wrong.size:
             more = f", the first of {wrong.size:,}" if wrong.size > 1 else ""
-            return f"{gradient[wrong[0]]} of node {node} is in {_text(place, int(wrong[0]))}{more}"
+            return f"{gradient[wrong[0]]} of node {node} is in {_text(locate, int(wrong[0]))}{more}"
     with np.errstate(over="ignore", invalid="ignore"):
         wrong = np.flatnonzero(~np.isfinite(np.sum(gradients, axis=0)))
-    return f"it is in {_text(place, int(wrong[0]))}, and its addends are finite" if wrong.size else None
+    return f"it is in {_text(locate, int(wrong[0]))}, and its addends are finite" if wrong.size else None
 
 
-def _text(place: Place, index: int) -> str:
+def _text(locate: Locate, index: int) -> str:
     """Text for an element, such as ``weight (3, 40) of layer 1``."""
-    element = place(index)
+    element = locate(index)
     if element is None:
         return f"padding at index {index:,}"
-    layer, parameter, at = element
-    return f"{parameter} ({', '.join(map(str, at))}) of {layer}"
+    layer, parameter, indices = element
+    return f"{parameter} ({', '.join(map(str, indices))}) of {layer}"

@@ -198,7 +198,7 @@ class UpdateExecutor(Executor[Step]):
         sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
         comparison.refuse_nonfinite(outcome, range(ring.nodes) if self._rings is None else self._rings.order,
-                                    {number: gradients}, self._workload.place)
+                                    {number: gradients}, self._workload.element_at)
         losses = self._losses(number, losses)
         self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
 

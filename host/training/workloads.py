@@ -69,8 +69,8 @@ class Workload(abc.ABC):
         """Examples in a node's share, in the form that computing nodes require."""
 
     @abc.abstractmethod
-    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        """Name of the layer, name of the parameter, and place in it of an element; None for padding."""
+    def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        """Name of the layer, name of the parameter, and indices in it of an element; None for padding."""
 
     @property
     def in_groups(self) -> bool:
@@ -105,9 +105,10 @@ class Classifier(Workload):
         """Layers, with the positions of their parameters on computing nodes or in a schedule."""
         return layers_of(self.widths)
 
-    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        place = self._model.place(index)
-        return place and (f"layer {place[0] // 2 + 1}", *place[1:])  # each layer but the last is followed by a ReLU
+    def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        element = self._model.element_at(index)
+        # Each layer but the last is followed by a ReLU.
+        return element and (f"layer {element[0] // 2 + 1}", *element[1:])
 
     @property
     def in_groups(self) -> bool:
@@ -171,8 +172,8 @@ class CharacterModel(Workload):
     def initialize(self, seed: int) -> None:
         self.model.initialize(seed)
 
-    def place(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        return self.model.place(index)
+    def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
+        return self.model.element_at(index)
 
     def count(self, batch: Examples) -> int:
         return sum(len(self._text.train[example]) - 1 for example in batch)

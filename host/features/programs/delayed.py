@@ -151,7 +151,8 @@ class DelayedExecutor(UpdateExecutor):
                                                       give=give)
         self._passes += len(golden)
         refuse_nonfinite(passes.outcome, range(ring.nodes),
-                         {number: step.gradients for number, step in enumerate(golden, first)}, self._workload.place)
+                         {number: step.gradients for number, step in enumerate(golden, first)},
+                         self._workload.element_at)
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))

@@ -71,6 +71,20 @@ def test_sums_in_parts():
     assert (figures.words, figures.bound) == (apart.words, apart.bound)
 
 
+@pytest.mark.parametrize("optimizer", [None, Adam(0.01)])
+def test_sum_longer_than_the_job(optimizer):
+    """A vector that is longer than the job's, of any length, has the sums of a job of its own length."""
+    values = gradients(3, 3, 100)
+    options = {"nodes": 3, "transport": TransportName.GOLDEN, "gradients": "raw"}
+    with simulate(length=100, **options) as job:
+        expected, _ = job.all_reduce(values)
+    for length in (1, 33, [3, 40]):
+        optimizers = [optimizer] * 2 if optimizer and length == [3, 40] else optimizer
+        with simulate(length=length, optimizer=optimizers, **options) as job:
+            sums, _ = job.all_reduce(values)
+        np.testing.assert_array_equal(bits(sums), bits(expected))
+
+
 @pytest.mark.parametrize(("nodes", "gradient_codec"), [(2, "zero_value"), (3, "mx9"), (5, "raw")])
 def test_any_cut(nodes, gradient_codec):
     """Sums, weights, state and residuals are bit-identical for all part lengths."""

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from host.driver.memory import aligned  # noqa: E402
 from host.pytorch import hooks, ownership  # noqa: E402
-from host.pytorch.messages import Made  # noqa: E402
+from host.pytorch.messages import Made, NonFinite  # noqa: E402
 from host.pytorch.optimizers import SGD  # noqa: E402
 from host.transports.session import TransportName  # noqa: E402
 from sim.golden import ring as golden  # noqa: E402
@@ -227,3 +228,53 @@ def test_passes(model, monkeypatch):
     assert [request.made for request in asked] == [Made(forward=1, backward=1), Made(forward=2, backward=2)]
     assert hooks.passes_of(model.module[0].weight) is not hooks.OTHERS
     assert hooks.passes_of(torch.ones(1)) is hooks.OTHERS
+
+
+class Requests:
+    """Ring that keeps requests, and answers sums with their values."""
+
+    def __init__(self):
+        self.asked = []
+
+    def ask(self, request):
+        self.asked.append(request)
+        return getattr(request, "values", 0)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_nonfinite(model, monkeypatch, seed):
+    """The first gradient that is not finite is named, in the first request of its bucket."""
+    draw = random.Random(seed)
+    ring = Requests()
+    attached(model, monkeypatch, ring)
+    name, parameter = draw.choice(list(model.module.named_parameters()))
+    indices = tuple(draw.randrange(length) for length in parameter.shape)
+    value = draw.choice((float("nan"), float("inf"), float("-inf")))
+
+    def plant(gradient):
+        changed = gradient.clone()
+        changed[indices] = value
+        return changed
+
+    handle = parameter.register_hook(plant)
+    gradients(model)
+    handle.remove()
+    gradients(model)
+    found = [request.nonfinite for request in ring.asked if request.nonfinite is not None]
+    assert found == [NonFinite(parameter=name, indices=indices, value=str(value), count=1)], seed
+
+
+def test_several_nonfinite(model, monkeypatch):
+    """The first parameter in the order of the module is named, and all elements are counted."""
+    ring = Requests()
+    attached(model, monkeypatch, ring)
+    for parameter in list(model.parameters())[1:3]:
+        parameter.register_hook(lambda gradient: gradient + float("inf"))
+    gradients(model)
+    first = ring.asked[0].nonfinite
+    assert (first.parameter, first.indices, first.count) == ("0.bias", (0,), 16 + 4 * 16)
+
+
+def test_names(model):
+    """Parameters outside of DistributedDataParallel have their shapes as names."""
+    assert hooks.parameter_name(torch.nn.Linear(3, 2).weight) == "parameter of shape (2, 3)"

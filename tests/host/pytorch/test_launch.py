@@ -130,6 +130,12 @@ def test_what_is_true_at_each_pass(tmp_path):
     ends = json.loads((tmp_path / "ends.json").read_text())
     # The ranks' mean factor is 2.5; steps 2 and 4 use gradients 4 and 64, steps 1 and 3 have an infinite gradient.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
+    assert ends["not_finite"] == [[True, True]] * 4
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["nonfinite_operations"] == 2
+    names = ("rank", "step", "backward_pass", "parameter", "indices", "value")
+    assert [tuple(map(row.get, names)) for row in report["nonfinite"]] == [
+        (2, 0, 2, "weight", [0, 1], "nan"), (3, 1, 1, "weight", [0, 0], "inf")]
     # Adam's steps are 0.5 up to epsilon, which float32 rounds away here. The means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]

@@ -15,7 +15,8 @@ class Jobs:
 
     cycles, build_seconds = 5, 0.0
 
-    def __init__(self, sums):
+    def __init__(self, sums, nonfinite=()):
+        self.nonfinite, self.nonfinite_operations = list(nonfinite), len(nonfinite)
         figures = Figures(elements=10, commands=1, cycles=5)
         self.operations = [Operation(kind="all_reduce", job=0, figures=figures)] * sums
 
@@ -23,8 +24,8 @@ class Jobs:
         return 1
 
 
-def report_of(*, gloo=None, backends=("gradring",), sums=1, **options):
-    return build_report(Options(nodes=2, **options), Jobs(sums), gloo=gloo or {}, backends=[backends] * 2,
+def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), **options):
+    return build_report(Options(nodes=2, **options), Jobs(sums, nonfinite), gloo=gloo or {}, backends=[backends] * 2,
                         slow=[0, 0], seconds=1.0)
 
 
@@ -42,3 +43,17 @@ def test_levels(tmp_path, options, count):
     assert ("Sums have the same bits: " in page) is bool(count)
     assert ("since gloo has added floating-point numbers: reduce_scatter." in page) is (
         "reduce_scatter" in options.get("gloo", ()))
+
+
+def test_nonfinite(tmp_path):
+    """The table names the first gradient that is not finite, and the report all that were noted."""
+    rows = [{"rank": rank, "operation": 3, "step": step, "backward_pass": 2, "parameter": "fc.weight",
+             "indices": (3, 40), "value": "inf", "count": 1} for rank, step in ((1, 0), (0, 5))]
+    for nonfinite, where in ((rows, "backward pass 2"), (rows[::-1], "step 5")):
+        report = report_of(nonfinite=nonfinite)
+        page = write_report(report, tmp_path)[-1].read_text()
+        rank = nonfinite[0]["rank"]
+        assert f"inf in rank {rank}&#39;s gradient of fc.weight at (3, 40), {where}" in page
+        assert report["nonfinite_operations"] == 2
+        assert report["nonfinite"] == nonfinite
+    assert "not finite" not in write_report(report_of(), tmp_path)[-1].read_text()

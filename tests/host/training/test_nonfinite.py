@@ -14,7 +14,7 @@ from tests.host.training.test_workloads import SMALL
 
 
 def planted(workload, step, node, layer, name, values):
-    """Write values, keyed by place, into a parameter's gradient of a node in a step."""
+    """Write values, keyed by indices, into a parameter's gradient of a node in a step."""
     calls, differentiate = iter(range(1, 100)), workload.differentiate
     model = workload.model if isinstance(workload, CharacterModel) else workload._model
 
@@ -22,8 +22,8 @@ def planted(workload, step, node, layer, name, values):
         results = differentiate(shares, masks)
         if next(calls) == step:
             views = model.views(results[node][1])
-            for place, value in values.items():
-                views[layer][name][place] = value
+            for indices, value in values.items():
+                views[layer][name][indices] = value
         return results
 
     workload.differentiate = changed
@@ -37,22 +37,22 @@ def test_perceptron(few, seed):
     node, layer, value = draw.randrange(nodes), draw.randint(1, 2), draw.choice((np.nan, np.inf, -np.inf))
     inputs, outputs = workload.widths[layer - 1:][:2]
     name, shape = draw.choice((("weight", (outputs, inputs)), ("bias", (outputs,))))
-    place = tuple(draw.randrange(length) for length in shape)
-    planted(workload, step, node, 2 * layer - 2, name, {place: value})
+    indices = tuple(draw.randrange(length) for length in shape)
+    planted(workload, step, node, 2 * layer - 2, name, {indices: value})
     with pytest.raises(TrainingError) as caught:
         train(GoldenRing(nodes), workload, TrainingConfig(epochs=1, batch=20, hidden=(12,)))
     assert str(caught.value).startswith(f"Step {step}: "), seed
-    assert f" ({value} of node {node} is in {name} ({', '.join(map(str, place))}) of layer {layer}); " in str(
+    assert f" ({value} of node {node} is in {name} ({', '.join(map(str, indices))}) of layer {layer}); " in str(
         caught.value), seed
 
 
-@pytest.mark.parametrize(("layer", "name", "place"), [
+@pytest.mark.parametrize(("layer", "name", "indices"), [
     ("embedding", "character", (3, 5)), ("attention_0", "inward", (7, 1)), ("feed_norm_0", "scale", (2,)),
     ("rise_0", "weight", (5, 4)), ("norm", "shift", (0,)), ("output", "bias", (8,))])
-def test_transformer(lines, layer, name, place):
+def test_transformer(lines, layer, name, indices):
     workload = CharacterModel(lines, SMALL, chunk=8)
-    planted(workload, 2, 1, layer, name, {place: np.nan})
-    text = rf"^Step 2: NaN .* node 1 \(nan of node 1 is in {name} \({', '.join(map(str, place))}\) of {layer}\); "
+    planted(workload, 2, 1, layer, name, {indices: np.nan})
+    text = rf"^Step 2: NaN .* node 1 \(nan of node 1 is in {name} \({', '.join(map(str, indices))}\) of {layer}\); "
     with pytest.raises(TrainingError, match=text):
         train(GoldenRing(3), workload, TrainingConfig(epochs=1, batch=6))
 

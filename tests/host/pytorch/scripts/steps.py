@@ -256,8 +256,25 @@ def two_groups():
     return [value.item() for value in values]
 
 
+def not_finite():
+    """A gradient of rank 2 is NaN in the second pass, and one of rank 3 is infinite in a step on the nodes."""
+    weights = []
+    for kind, bad, value in ((torch.optim.SGD, 2, float("nan")), (SGD, 3, float("inf"))):
+        module = DistributedDataParallel(linear([1.0, 2.0]))
+        optimizer = kind(module.parameters(), lr=1.0)
+        for step in range(2 if bad == 2 else 1):
+            optimizer.zero_grad()
+            factors = [1.0, 1.0]
+            if bad == RANK and (bad == 3 or step):
+                factors[3 - bad] = value
+            differentiate(module, *factors)
+            optimizer.step()
+        weights.append(not bool(module.module.weight.isfinite().all()))
+    return weights
+
+
 for case in (scaler, another_optimizer, groups, frozen, types, loop, copies, unequal_skips, circle, own_hook,
-             uneven_inputs, changed_groups, passes_of_one_rank, two_groups):
+             uneven_inputs, changed_groups, passes_of_one_rank, two_groups, not_finite):
     every = [None] * RANKS
     dist.all_gather_object(every, case())
     results[case.__name__] = every
