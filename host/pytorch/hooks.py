@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -106,6 +107,9 @@ def _agree_on_infinities() -> None:
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
 
+#: Backward passes between comparisons of the ranks' weights, which begin with the first pass.
+INTERVAL = 50
+
 #: Part of a sum: the number of a job, the parameter's first index in the job's vector, and the gradient.
 _Piece = tuple[int, int, torch.Tensor]
 
@@ -138,6 +142,7 @@ class Reduction:
         self._group = module.process_group
         self.passes = Passes()  # passes of the module that sum gradients
         self._order = WeakTensorKeyDictionary()  # parameter positions if nothing is kept back
+        self._compares = False  # whether the next request has checksums of the weights
         # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
@@ -150,6 +155,7 @@ class Reduction:
         """Average a bucket's gradients, except gradients that optimizers on the nodes sum."""
         if not bucket.index():
             self.passes.backward += 1
+            self._compares = self.passes.backward % INTERVAL == 1
         parameters, buffer = bucket.parameters(), bucket.buffer()
         owned = [ownership.is_owned(parameter) for parameter in parameters]
         ring = self._group.name() == RING
@@ -181,6 +187,7 @@ class Reduction:
         """
         starts = self._starts(parameters)
         pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
+        weights, self._compares = (self._checksums() if self._compares else None), False
         nonfinite = first_nonfinite(((parameters[index], gradients[index]) for *_, index in pieces), parameter_name)
         factor = 1 / self._group.size()
         for run in _runs([(job, first, gradients[index]) for job, first, index in pieces]):
@@ -190,8 +197,8 @@ class Reduction:
                 values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
             places = np.arange(begin, begin + len(values)) if self._keeps else None
             means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
-                                           begin=begin, made=self._made(), nonfinite=nonfinite))
-            nonfinite = None  # the first request has it
+                                           begin=begin, made=self._made(), nonfinite=nonfinite, weights=weights))
+            nonfinite = weights = None  # the first request has them
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
@@ -220,6 +227,14 @@ class Reduction:
         job = int(client().ask(Open(lengths=(length,), made=self._made())))
         for parameter, first in zip(new, firsts, strict=True):
             _kept[parameter] = job, first
+
+    def _checksums(self) -> dict[str, int] | None:
+        """Checksum of each parameter of the module, which must be equal on all ranks."""
+        module = self._module()
+        return None if module is None else {
+            name: zlib.crc32(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy())
+            for name, parameter in module.module.named_parameters()
+            if parameter.device.type == "cpu" and name not in module.parameters_to_ignore}
 
     def meet(self) -> None:
         """Wait for all ranks before a forward pass that synchronizes buffers over gloo."""

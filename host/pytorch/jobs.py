@@ -22,7 +22,8 @@ from host.training.optimizers import moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text"]
+__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text",
+           "unequal_text"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,22 @@ class Operation:
 
 def nonfinite_text(row: dict[str, Any]) -> str:
     """Text about the first element that is not finite, of one rank in one operation."""
-    where = f"step {row['step']:,}" if row["step"] else f"backward pass {row['backward_pass']:,}"
     indices = f" at ({', '.join(map(str, row['indices']))})" if row["indices"] else ""
-    return f"{row['value']} in rank {row['rank']}'s gradient of {row['parameter']}{indices}, {where}"
+    return f"{row['value']} in rank {row['rank']}'s gradient of {row['parameter']}{indices}{_pass_text(row)}"
+
+
+def unequal_text(row: dict[str, Any]) -> str:
+    """Text about ranks whose weights differ from those of the others."""
+    ranks = f"rank{'s' * (len(row['ranks']) > 1)} {', '.join(map(str, row['ranks']))}"
+    return f"weights of {ranks} differ from the others', first in {row['parameter']}{_pass_text(row)}"
+
+
+def _pass_text(row: dict[str, Any]) -> str:
+    """End of a text about a step or a backward pass, which are unknown under ``join()``."""
+    for name in ("step", "backward_pass"):
+        if row.get(name):
+            return f", {name.replace('_', ' ')} {row[name]:,}"
+    return ""
 
 
 class Jobs:
@@ -78,6 +92,7 @@ class Jobs:
         self.operations: list[Operation] = []  # operations completed so far
         self.nonfinite: list[dict[str, Any]] = []  # first elements that were not finite, at most MOST_NONFINITE
         self.nonfinite_operations = 0  # operations with such elements
+        self.unequal_weights: list[dict[str, Any]] = []  # comparisons in which ranks had other weights
         self.build_seconds = 0.0  # seconds spent in builds
         self.cycles = 0  # simulated cycles, including modelled cycles of the host ports
 
@@ -94,6 +109,7 @@ class Jobs:
         if isinstance(first, Open):
             result: Any = self._open(first)
         elif isinstance(first, AllReduce):
+            self._compare_weights(requests)  # type: ignore[arg-type]
             result = self._all_reduce(requests)  # type: ignore[arg-type]
         else:
             result = self._step(requests)  # type: ignore[arg-type]
@@ -114,6 +130,22 @@ class Jobs:
                 "backward_pass": made.backward if made else None, **dataclasses.asdict(element)})
             if len(self.nonfinite) == 1:
                 self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
+
+    def _compare_weights(self, requests: Sequence[AllReduce]) -> None:
+        """Record ranks with other weights than most ranks, or than rank 0 if there is no majority."""
+        checksums = [request.weights for request in requests if request.weights is not None]
+        if len(checksums) < len(requests):
+            return
+        usual = max(checksums, key=checksums.count)
+        others = [rank for rank, own in enumerate(checksums) if own != usual]
+        if not others:
+            return
+        parameter = next(name for name in usual if any(checksums[rank].get(name) != usual[name] for rank in others))
+        made = requests[0].made
+        self.unequal_weights.append({"ranks": others, "parameter": parameter,
+                                     "backward_pass": made.backward if made else None})
+        if len(self.unequal_weights) == 1:
+            self._say(unequal_text(self.unequal_weights[0]))
 
     def save(self, request: Save) -> dict[str, Any]:
         """Return the state of a job."""

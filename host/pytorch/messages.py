@@ -108,6 +108,8 @@ class AllReduce(Request):
     # indices of the values in their job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
     begin: _Count = 0  # index of the first value in the longer vector that contains the values
+    # checksum of each parameter of the rank's module, keyed by name, in passes in which ranks are compared
+    weights: dict[str, _Count] | None = None
     group: _Count = 0  # number of the process group, counting groups of all ranks in order of creation
 
     @property

@@ -12,7 +12,7 @@ from host import schema
 from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text, shown
 from host.jobs.figures import Figures
 from host.levels import described_levels, levels_of_ring
-from host.pytorch.jobs import Jobs, Operation, Options, nonfinite_text
+from host.pytorch.jobs import Jobs, Operation, Options, nonfinite_text, unequal_text
 from host.pytorch.messages import RING
 from host.pytorch.server import by_name
 from host.reports.page import NO_WITNESS, Note, Picture, settings_table, simulation_notes, write_page
@@ -30,7 +30,8 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
     "nodes options checked levels jobs operations", *_FIGURES, "elapsed_cycles",
     Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks",
     "nonfinite_operations", Column("nonfinite", columns=columns_of(
-        "rank operation step backward_pass parameter indices value count")), "stage_seconds",
+        "rank operation step backward_pass parameter indices value count")),
+    Column("unequal_weights", columns=columns_of("ranks parameter backward_pass")), "stage_seconds",
     Column("per_operation", columns=columns_of("kind job", *_FIGURES))))
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
@@ -83,6 +84,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "slow_ranks": list(slow),
         "nonfinite_operations": jobs.nonfinite_operations,
         "nonfinite": jobs.nonfinite,
+        "unequal_weights": jobs.unequal_weights,
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
         "per_operation": [{"kind": operation.kind, "job": operation.job, **dataclasses.asdict(operation.figures),
                            "density": operation.figures.density} for operation in jobs.operations],
@@ -118,6 +120,9 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report["nonfinite"]:
         rows += [("operations with gradients that are not finite", f"{report['nonfinite_operations']:,}"),
                  ("… first", nonfinite_text(report["nonfinite"][0]))]
+    if report["unequal_weights"]:
+        rows += [("comparisons of weights that differ", f"{len(report['unequal_weights']):,}"),
+                 ("… first", unequal_text(report["unequal_weights"][0]))]
     rows += [(f"rank {rank} was slow", f"{count:,} times")
              for rank, count in enumerate(report["slow_ranks"]) if count]
     return [*rows, ("cycles in all", count_text(report["elapsed_cycles"])),

@@ -1,8 +1,10 @@
 """DistributedDataParallel hooks in a group of one process, on a ring that simulates several ranks."""
 
+import contextlib
 import copy
 import itertools
 import random
+import zlib
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from host.driver.memory import aligned  # noqa: E402
 from host.pytorch import hooks, ownership  # noqa: E402
-from host.pytorch.messages import Made, NonFinite  # noqa: E402
+from host.pytorch.jobs import Jobs, Options  # noqa: E402
+from host.pytorch.messages import AllReduce, Made, NonFinite  # noqa: E402
 from host.pytorch.optimizers import SGD  # noqa: E402
 from host.transports.session import TransportName  # noqa: E402
 from sim.golden import ring as golden  # noqa: E402
@@ -278,3 +281,37 @@ def test_several_nonfinite(model, monkeypatch):
 def test_names(model):
     """Parameters outside of DistributedDataParallel have their shapes as names."""
     assert hooks.parameter_name(torch.nn.Linear(3, 2).weight) == "parameter of shape (2, 3)"
+
+
+def test_checksums(model, monkeypatch):
+    """Every 50 backward passes, beginning with the first, the first request has checksums of all parameters."""
+    ring = Requests()
+    attached(model, monkeypatch, ring)
+    for number in range(1, 103):
+        ring.asked.clear()
+        gradients(model)
+        *rest, = (request.weights for request in ring.asked[1:])
+        assert not any(rest)
+        weights = ring.asked[0].weights
+        assert (weights is not None) == (number in (1, 51, 101))
+        if weights is not None:
+            assert weights == {name: zlib.crc32(parameter.detach().numpy().tobytes())
+                               for name, parameter in model.module.named_parameters()}
+        with torch.no_grad():
+            model.module[0].bias += 1
+
+
+@pytest.mark.parametrize(("weights", "ranks", "parameter"), [
+    ((7, 7, 7), None, ""), ((7, 8, 7), [1], "b"), ((8, 7, 7), [0], "b"), ((5, 6, 7), [1, 2], "b"),
+    ((7, None, 8), None, "")])
+def test_unequal_weights(weights, ranks, parameter):
+    """Ranks with other weights than most ranks, or than rank 0, are named once."""
+    said = []
+    jobs = Jobs(Options(nodes=3, transport=TransportName.GOLDEN), contextlib.ExitStack(), say=said.append)
+    requests = [AllReduce(values=np.ones(40, np.float32), made=Made(backward=51), weights=None if value is None else {
+        "a": 1, "b": value}) for value in weights]
+    for _ in range(2):
+        assert jobs.answer(requests).tolist() == [3.0] * 40
+    assert jobs.unequal_weights == ([] if ranks is None else [
+        {"ranks": ranks, "parameter": parameter, "backward_pass": 51}] * 2)
+    assert len(said) == (ranks is not None)

@@ -133,6 +133,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     assert ends["not_finite"] == [[True, True]] * 4
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["nonfinite_operations"] == 2
+    assert report["unequal_weights"] == [{"ranks": [1], "parameter": "weight", "backward_pass": 1}]
     names = ("rank", "step", "backward_pass", "parameter", "indices", "value")
     assert [tuple(map(row.get, names)) for row in report["nonfinite"]] == [
         (2, 0, 2, "weight", [0, 1], "nan"), (3, 1, 1, "weight", [0, 0], "inf")]

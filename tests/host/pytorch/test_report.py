@@ -15,8 +15,9 @@ class Jobs:
 
     cycles, build_seconds = 5, 0.0
 
-    def __init__(self, sums, nonfinite=()):
+    def __init__(self, sums, nonfinite=(), unequal=()):
         self.nonfinite, self.nonfinite_operations = list(nonfinite), len(nonfinite)
+        self.unequal_weights = list(unequal)
         figures = Figures(elements=10, commands=1, cycles=5)
         self.operations = [Operation(kind="all_reduce", job=0, figures=figures)] * sums
 
@@ -24,9 +25,9 @@ class Jobs:
         return 1
 
 
-def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), **options):
-    return build_report(Options(nodes=2, **options), Jobs(sums, nonfinite), gloo=gloo or {}, backends=[backends] * 2,
-                        slow=[0, 0], seconds=1.0)
+def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), unequal=(), **options):
+    return build_report(Options(nodes=2, **options), Jobs(sums, nonfinite, unequal), gloo=gloo or {},
+                        backends=[backends] * 2, slow=[0, 0], seconds=1.0)
 
 
 @pytest.mark.parametrize(("options", "count"), [
@@ -57,3 +58,13 @@ def test_nonfinite(tmp_path):
         assert report["nonfinite_operations"] == 2
         assert report["nonfinite"] == nonfinite
     assert "not finite" not in write_report(report_of(), tmp_path)[-1].read_text()
+
+
+def test_unequal_weights(tmp_path):
+    rows = [{"ranks": ranks, "parameter": "fc.weight", "backward_pass": number} for ranks, number in (
+        ([1], 51), ([0, 1], None))]
+    for unequal, text in ((rows, "rank 1 differ from the others&#39;, first in fc.weight, backward pass 51<"),
+                          (rows[1:], "ranks 0, 1 differ from the others&#39;, first in fc.weight<")):
+        report = report_of(unequal=unequal)
+        assert f"weights of {text}" in write_report(report, tmp_path)[-1].read_text()
+        assert report["unequal_weights"] == unequal

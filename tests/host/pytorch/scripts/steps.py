@@ -257,11 +257,15 @@ def two_groups():
 
 
 def not_finite():
-    """A gradient of rank 2 is NaN in the second pass, and one of rank 3 is infinite in a step on the nodes."""
+    """Rank 1 has other weights, a gradient of rank 2 is NaN in the second pass, and one of rank 3 is infinite in a
+    step on the nodes."""
     weights = []
     for kind, bad, value in ((torch.optim.SGD, 2, float("nan")), (SGD, 3, float("inf"))):
         module = DistributedDataParallel(linear([1.0, 2.0]))
         optimizer = kind(module.parameters(), lr=1.0)
+        if bad == 2 and RANK == 1:
+            with torch.no_grad():
+                module.module.weight += 1
         for step in range(2 if bad == 2 else 1):
             optimizer.zero_grad()
             factors = [1.0, 1.0]
