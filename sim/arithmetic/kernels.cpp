@@ -4,26 +4,8 @@
 // vector register belong to different sums; a sum is never split. The compiler must not fuse a product and a sum, so
 // it is given -ffp-contract=off, and library.py checks the compiled library before it is used.
 
-#include <cfloat>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
 #include "coefficients.h"
-
-#ifdef __FAST_MATH__
-#error "sums must be as they are written: compile without -ffast-math"
-#endif
-static_assert(FLT_EVAL_METHOD == 0, "floats must not be computed with more bits than they have");
-
-// On x86, the loader selects the version with the widest vectors that the processor supports.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX512F__)
-#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VERSIONS
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "common.h"
 
 namespace {
 
@@ -32,20 +14,6 @@ constexpr std::ptrdiff_t PANEL = 16;  // columns of a tile: two vectors
 constexpr int ROWS = 4;               // rows of a tile
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-
-INLINE float number(std::uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE std::int32_t pattern(float value) {
-    std::int32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-INLINE float canonical(float value) { return value == value ? value : number(0x7fc00000); }
 
 // A matrix within a batch: element (i, j) is at data[i * row + j * column].
 struct Matrix {

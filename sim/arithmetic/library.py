@@ -6,7 +6,7 @@ Its sums are correct only if the compiler rounds each product and each sum separ
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from sim.verilated.toolchain import (
     without_comments,
 )
 
-__all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
+__all__ = ["COMMON", "FLAGS", "KERNELS", "address", "build", "built", "check", "library", "load", "prototype"]
 
-#: C++ source of the kernels.
-KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
+_FOLDER = Path(__file__).parent
+
+#: C++ source of the kernels, and the part that they share with kernels of formats.
+KERNELS = without_comments(_FOLDER / "kernels.cpp")
+COMMON = without_comments(_FOLDER / "common.h")
 
 #: Compiler options that prevent products and sums from being fused, on any processor.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
@@ -47,17 +50,21 @@ def _coefficients() -> str:
     return "\n".join([*lines, ""])
 
 
-def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
-    """Compile the kernels unless that has been done already; return the library's path."""
-    header = _coefficients()
-    key = digest(text, header, repr(tuple(flags)), target(), source(build))
+def built(name: str, files: Mapping[str, str], *, flags: Sequence[str] = FLAGS) -> Path:
+    """Compile ``name``.cpp, one of the given files, unless that has been done already; return the library's path."""
+    key = digest(repr(sorted(files.items())), repr(tuple(flags)), target(), source(built))
 
     def make(folder: Path) -> None:
-        (folder / "kernels.cpp").write_text(text)
-        (folder / "coefficients.h").write_text(header)
-        run([compiler(), *flags, "-I.", "-shared", "kernels.cpp", "-o", "library.so"], cwd=folder)
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        run([compiler(), *flags, "-I.", "-shared", f"{name}.cpp", "-o", "library.so"], cwd=folder)
 
-    return cached(cache_folder("arithmetic") / f"kernels-{key}", make) / "library.so"
+    return cached(cache_folder("arithmetic") / f"{name}-{key}", make) / "library.so"
+
+
+def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
+    """Compile the kernels unless that has been done already; return the library's path."""
+    return built("kernels", {"kernels.cpp": text, "common.h": COMMON, "coefficients.h": _coefficients()}, flags=flags)
 
 
 #: Argument types of each kernel: N is a 64-bit number, A is the address of an array.
@@ -65,13 +72,18 @@ _ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "N
               "logarithms": "NAA", "softmax_parts": "NNAAAA"}
 
 
+def prototype(library: ctypes.CDLL, name: str, arguments: str, result: type[ctypes.c_int64] | None = None) -> None:
+    """Set the types of a function's arguments, N for a 64-bit number or A for an address, and of its result."""
+    function = getattr(library, name)
+    function.restype = result
+    function.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in arguments]
+
+
 def load(path: Path) -> ctypes.CDLL:
     """Load a library of kernels; its functions return no values."""
     loaded = ctypes.CDLL(str(path))
     for name, kinds in _ARGUMENTS.items():
-        kernel = getattr(loaded, name)
-        kernel.restype = None
-        kernel.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in kinds]
+        prototype(loaded, name, kinds)
     return loaded
 
 

@@ -15,8 +15,8 @@ from hdl.registry import FEATURES, feature
 ROOT = Path(__file__).parents[2]
 
 #: Folders with one subfolder per feature.
-TREES = ("hdl/features", "sim/golden/features", "host/features", "sim/verilated/features", "tests/features",
-         "tests/host/features")
+TREES = ("hdl/features", "sim/golden/features", "sim/arithmetic/features", "host/features", "sim/verilated/features",
+         "tests/features", "tests/host/features")
 #: Folders of programs that use the product; a program is removed if it imports a missing module.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 

@@ -97,6 +97,11 @@ class NVFP4(BlockFormat):
         """Stored scale of a NaN block."""
         return _NAN
 
+    def thresholds(self) -> tuple[Integers, Integers, Integers]:
+        """Bit patterns: thresholds of scales (126), thresholds of elements per scale (127, 7), and numbers per scale
+        (128, 8)."""
+        return _tables(self.power)
+
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
         """Quantize elements to blocks, padding the last block with +0; no random bits are used."""
         values = np.asarray(bits, np.uint32)
@@ -105,7 +110,7 @@ class NVFP4(BlockFormat):
         magnitudes = elements & _MAGNITUDE
         largest = magnitudes.max(axis=1, initial=0)
         special = largest >= _INFINITE
-        at_scale, at_element, _ = _tables(self.power)
+        at_scale, at_element, _ = self.thresholds()
         scales = np.clip(np.searchsorted(at_scale, largest, side="right"), 1, _LARGEST)
         codes = elements >> 31 << 3 | (
             magnitudes[:, :, np.newaxis] >= at_element[scales][:, np.newaxis]).sum(axis=2)
@@ -115,7 +120,7 @@ class NVFP4(BlockFormat):
     def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
         """Decode the elements of blocks; the highest bit of a scale is ignored."""
         scales = (blocks.exponents & _NAN)[:, np.newaxis]
-        numbers = _tables(self.power)[2][scales, blocks.codes & 7]
+        numbers = self.thresholds()[2][scales, blocks.codes & 7]
         signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)
         elements: Bits = (signs | numbers).astype(np.uint32).reshape(-1)
         return elements >> np.uint32(16) if bf16 else elements

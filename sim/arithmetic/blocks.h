@@ -1,0 +1,127 @@
+// Packets of blocks of a fixed number of elements and bytes, and codes packed into bytes. A format is a class with
+// BLOCK, the elements of a block, BYTES, its bytes, and functions encode and decode for one block.
+
+#include "common.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are stored with their lowest byte first");
+
+// GCC vectorizes a loop over the few elements of a block only if it does not unroll it first.
+#define VECTORIZE _Pragma("GCC unroll 1")
+
+namespace {
+
+typedef std::uint32_t Word;
+typedef std::uint8_t Byte;
+
+constexpr Word INFINITE = 0x7f800000, NAN_BITS = 0x7fc00000, MAGNITUDE = 0x7fffffff;
+
+// The bits of eight codes of WIDTH bits, each in a byte, without gaps.
+template <int WIDTH>
+INLINE std::uint64_t squeeze(std::uint64_t x) {
+    if (WIDTH == 8) return x;
+    constexpr int w = WIDTH;
+    x = (x & 0x00ff00ff00ff00ff) | (x >> 8 & 0x00ff00ff00ff00ff) << w;
+    x = (x & 0x0000ffff0000ffff) | (x >> 16 & 0x0000ffff0000ffff) << 2 * w;
+    return (x & 0x00000000ffffffff) | x >> 32 << 4 * w;
+}
+
+// The inverse of squeeze; higher bits of x are ignored.
+template <int WIDTH>
+INLINE std::uint64_t spread(std::uint64_t x) {
+    if (WIDTH == 8) return x;
+    constexpr int w = WIDTH;
+    constexpr std::uint64_t four = (std::uint64_t{1} << 4 * w) - 1, two = (1u << 2 * w) - 1, one = (1u << w) - 1;
+    x = (x & four) | (x >> 4 * w & four) << 32;
+    x = (x & two * 0x0000000100000001) | (x >> 2 * w & two * 0x0000000100000001) << 16;
+    return (x & one * 0x0001000100010001) | (x >> w & one * 0x0001000100010001) << 8;
+}
+
+// A number of WIDTH bytes, lowest byte first. Without parts of eight bytes it would pass through memory.
+template <int WIDTH>
+INLINE std::uint64_t load_bytes(const Byte* bytes) {
+    std::uint64_t x = 0;
+    if (WIDTH == 8) {
+        std::memcpy(&x, bytes, 8);
+        return x;
+    }
+    if (WIDTH & 4) {
+        std::uint32_t four;
+        std::memcpy(&four, bytes, 4);
+        x = four;
+    }
+    if (WIDTH & 2) {
+        std::uint16_t two;
+        std::memcpy(&two, bytes + (WIDTH & 4), 2);
+        x |= static_cast<std::uint64_t>(two) << 8 * (WIDTH & 4);
+    }
+    if (WIDTH & 1) x |= static_cast<std::uint64_t>(bytes[WIDTH - 1]) << 8 * (WIDTH - 1);
+    return x;
+}
+
+// Store COUNT codes, each in a byte, as COUNT * WIDTH bits.
+template <int WIDTH, int COUNT>
+INLINE void store_codes(const Byte* codes, Byte* bytes) {
+    static_assert(COUNT % 8 == 0, "eight codes are stored at a time");
+    for (int i = 0; i < COUNT / 8; ++i) {
+        std::uint64_t x;
+        std::memcpy(&x, codes + 8 * i, 8);
+        x = squeeze<WIDTH>(x);
+        std::memcpy(bytes + WIDTH * i, &x, WIDTH);
+    }
+}
+
+// The inverse of store_codes.
+template <int WIDTH, int COUNT>
+INLINE void load_codes(const Byte* bytes, Byte* codes) {
+    static_assert(COUNT % 8 == 0, "eight codes are loaded at a time");
+    for (int i = 0; i < COUNT / 8; ++i) {
+        const std::uint64_t x = spread<WIDTH>(load_bytes<WIDTH>(bytes + WIDTH * i));
+        std::memcpy(codes + 8 * i, &x, 8);
+    }
+}
+
+// Encode a packet: the last block is padded with +0, and the last word with zero bits. Returns the number of words.
+template <class Format>
+INLINE std::int64_t encode_blocks(std::int64_t count, const Word* x, Word* words) {
+    constexpr std::int64_t block = Format::BLOCK, size = Format::BYTES;
+    Byte* bytes = reinterpret_cast<Byte*>(words);
+    const std::int64_t whole = count / block, rest = count % block, blocks = whole + (rest > 0);
+    const std::int64_t length = (blocks * size + 3) / 4;
+    for (std::int64_t b = 0; b < whole; ++b) Format::encode(x + b * block, bytes + b * size);
+    if (rest) {
+        Word padded[block] = {};
+        std::memcpy(padded, x + whole * block, rest * sizeof(Word));
+        Format::encode(padded, bytes + whole * size);
+    }
+    std::memset(bytes + blocks * size, 0, 4 * length - blocks * size);
+    return length;
+}
+
+// Decode a packet. Returns the number of words.
+template <class Format>
+INLINE std::int64_t decode_blocks(std::int64_t count, const Word* words, Word* x) {
+    constexpr std::int64_t block = Format::BLOCK, size = Format::BYTES;
+    const Byte* bytes = reinterpret_cast<const Byte*>(words);
+    const std::int64_t whole = count / block, rest = count % block;
+    for (std::int64_t b = 0; b < whole; ++b) Format::decode(bytes + b * size, x + b * block);
+    if (rest) {
+        Word padded[block];
+        Format::decode(bytes + whole * size, padded);
+        std::memcpy(x + whole * block, padded, rest * sizeof(Word));
+    }
+    return ((whole + (rest > 0)) * size + 3) / 4;
+}
+
+}  // namespace
+
+// Functions of a format's library. Their form is the one that hop in formats.cpp calls: `table` is a codebook or null,
+// and the result is the number of words of the packet.
+#define ENTRIES(Format)                                                                                      \
+    extern "C" {                                                                                             \
+    VERSIONS std::int64_t encode(const void*, std::int64_t count, const Word* x, Word* words) {              \
+        return encode_blocks<Format>(count, x, words);                                                       \
+    }                                                                                                        \
+    VERSIONS std::int64_t decode(const void*, std::int64_t count, const Word* words, std::int64_t, Word* x) { \
+        return decode_blocks<Format>(count, words, x);                                                       \
+    }                                                                                                        \
+    }

@@ -1,0 +1,21 @@
+"""Kernels of weights as indices of the nearest centroids."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sim.arithmetic.format_source import FormatSource
+from sim.golden.features.codebook.codec import CentroidCodec
+
+__all__ = ["source"]
+
+
+def source(codec: CentroidCodec) -> FormatSource:
+    """Kernels of a codec, and its codebook."""
+    count = codec.centroids
+    bounds = np.array(codec.bounds or (0,) * (count - 1), np.uint32)
+    ordered = np.where(bounds >> 31, bounds ^ np.uint32(0x7FFF_FFFF), bounds)
+    centroids = np.array(codec.codebook or (0,) * count, np.uint32)
+    return FormatSource(path=Path(__file__).parent / "centroids.cpp",
+                        constants={"CENTROIDS": count, "INDEX_BITS": codec.table.index_bits},
+                        codebook=np.concatenate([ordered, np.zeros(1, np.uint32), centroids]))

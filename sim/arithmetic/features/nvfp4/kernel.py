@@ -1,0 +1,22 @@
+"""Kernels of NVFP4."""
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from sim.arithmetic.format_source import FormatSource
+from sim.golden.codecs import FixedCodec
+from sim.golden.features.nvfp4.nvfp4 import NVFP4
+
+__all__ = ["source"]
+
+
+def source(codec: FixedCodec) -> FormatSource:
+    """Kernels of NVFP4 with the tensor scale of a codec."""
+    form = cast(NVFP4, codec.format)
+    scales, elements, numbers = form.thresholds()
+    # The first number of a scale is zero, and the second one is half of the scale.
+    halves = np.where(np.arange(len(numbers)) == form.nan, 0, numbers[:, 1])
+    return FormatSource(path=Path(__file__).parent / "nvfp4.cpp", constants={
+        "SCALES": scales, "ELEMENTS": elements, "HALF_SCALES": halves})

@@ -1,0 +1,62 @@
+// Blocks of 16 E2M1 numbers with an E4M3 scale: sim/golden/features/nvfp4/nvfp4.py. constants.h has the thresholds.
+
+#include "blocks.h"
+#include "constants.h"
+
+namespace {
+
+constexpr int LARGEST_SCALE = 126, NAN_SCALE = 127;
+
+struct NVFP4 {
+    static constexpr int BLOCK = 16, BYTES = 9;
+
+    // Scale of a block: the number of thresholds that its largest magnitude reaches, but at least 1.
+    INLINE int scale(int largest) {
+        int low = 0;
+        for (int step = 64; step; step /= 2) {
+            low += low + step <= LARGEST_SCALE && SCALES[low + step - 1] <= largest ? step : 0;
+        }
+        return low > 1 ? low : 1;
+    }
+
+    INLINE void encode(const Word* x, Byte* bytes) {
+        int magnitudes[BLOCK], largest = 0;
+        VECTORIZE for (int i = 0; i < BLOCK; ++i) {
+            magnitudes[i] = x[i] & MAGNITUDE;
+            largest = magnitudes[i] > largest ? magnitudes[i] : largest;
+        }
+        if (largest >= static_cast<int>(INFINITE)) {
+            std::memset(bytes, 0, BYTES);
+            bytes[0] = NAN_SCALE;
+            return;
+        }
+        const int chosen = scale(largest);
+        const int* thresholds = ELEMENTS[chosen];
+        Byte codes[BLOCK];
+        VECTORIZE for (int i = 0; i < BLOCK; ++i) {
+            int reached = 0;
+            for (int k = 0; k < 7; ++k) reached += magnitudes[i] >= thresholds[k];
+            codes[i] = static_cast<Byte>(x[i] >> 31 << 3 | reached);
+        }
+        bytes[0] = static_cast<Byte>(chosen);
+        store_codes<4, BLOCK>(codes, bytes + 1);
+    }
+
+    INLINE void decode(const Byte* bytes, Word* x) {
+        Byte codes[BLOCK];
+        load_codes<4, BLOCK>(bytes + 1, codes);
+        const int code = bytes[0] & 127;
+        // Half of the scale; products with elements in units of 0.5 are exact.
+        const float half = number(HALF_SCALES[code]);
+        VECTORIZE for (int i = 0; i < BLOCK; ++i) {
+            const int magnitude = codes[i] & 7, field = magnitude >> 1;
+            const int integer = field ? (2 | (magnitude & 1)) << (field - 1) : magnitude;
+            const Word product = pattern(static_cast<float>(integer) * half);
+            x[i] = code == NAN_SCALE ? NAN_BITS : static_cast<Word>(codes[i] >> 3) << 31 | product;
+        }
+    }
+};
+
+}  // namespace
+
+ENTRIES(NVFP4)

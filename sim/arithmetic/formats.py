@@ -1,0 +1,248 @@
+"""Codecs of the ring, and what a rank does at a hop, at compiled speed.
+
+Results are bit-identical to the golden models: the codecs of :data:`sim.golden.codecs.CODECS`,
+:func:`sim.golden.floating.add`, and the steps of :mod:`sim.golden.ring`. All arrays are contiguous arrays of
+``uint32`` in one dimension. Elements are binary32 bit patterns.
+
+The kernels of each format are a library of their own, which is compiled when it is first used.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.registry import FEATURES as REGISTRY
+from hdl.registry import feature_of_format
+from sim.arithmetic.format_source import FormatSource
+from sim.arithmetic.library import COMMON, FLAGS, address, built, prototype
+from sim.golden import floating
+from sim.golden.codecs import CODECS, RAW, Codec
+from sim.golden.lazy_table import LazyTable, OnDemand
+from sim.verilated.toolchain import ToolError, compiler, without_comments
+
+__all__ = ["FEATURES", "PIECE", "TEXT", "Kernels", "add", "arithmetic", "kernels", "load", "names", "nonzeros"]
+
+Bits = npt.NDArray[np.uint32]
+_Source = Callable[[Any], FormatSource]
+
+_FOLDER = Path(__file__).parent
+
+#: C++ source of additions and hops.
+TEXT = without_comments(_FOLDER / "formats.cpp")
+
+#: Number of elements that a hop works on at a time; they fill whole words in every format.
+PIECE = 1024
+
+#: Arguments of the functions; see :func:`sim.arithmetic.library.prototype`.
+_ARITHMETIC = {"add": "NAAA", "nonzeros": "NANA", "hop": "AANNAAAAA"}
+_CODEC = {"encode": "ANAA", "decode": "ANANA"}
+
+
+def _same(source: _Source) -> _Source:
+    return source
+
+
+#: For each feature that adds formats with kernels, the function that returns the kernels of a codec.
+FEATURES: LazyTable[_Source] = LazyTable({
+    "bf16": OnDemand("sim.arithmetic.features.bf16.kernel:source", _same),
+    "mx": OnDemand("sim.arithmetic.features.mx.kernel:source", _same),
+    "nvfp4": OnDemand("sim.arithmetic.features.nvfp4.kernel:source", _same),
+    "codebook": OnDemand("sim.arithmetic.features.codebook.kernel:source", _same),
+    "table": OnDemand("sim.arithmetic.features.table.kernel:source", _same),
+})
+
+
+def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
+    """Load the library of additions and hops, which is compiled unless that has been done already."""
+    loaded = ctypes.CDLL(str(built("formats", {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(
+        _FOLDER / "blocks.h")}, flags=flags)))
+    for name, arguments in _ARITHMETIC.items():
+        prototype(loaded, name, arguments)
+    return loaded
+
+
+@functools.cache
+def arithmetic() -> ctypes.CDLL:
+    """Return the library of additions and hops of this process.
+
+    Raises
+    ------
+    ToolError
+        No compiler is available, or the compiled additions differ from the golden model.
+    """
+    loaded = load()
+    if not _adds(loaded):
+        raise ToolError(f"{compiler()} must make sums that are rounded to nearest even and may be subnormal, and its "
+                        f"library does not; CXX must name a compiler without options such as -ffast-math")
+    return loaded
+
+
+def _adds(library: ctypes.CDLL) -> bool:
+    """Whether sums of ties, subnormal numbers, infinities and NaNs have the bits of the golden model."""
+    numbers = np.array([0, 1, 2, 0x7F_FFFF, 0x80_0000, 0x3380_0000, 0x3F80_0000, 0x3F80_0001, 0x7F7F_FFFF,
+                        0x7F80_0000, 0x7F80_0001, 0x7FC0_0000], np.uint32)
+    numbers = np.concatenate([numbers, numbers | np.uint32(1 << 31)])
+    a, b = (pairs.reshape(-1) for pairs in np.meshgrid(numbers, numbers))
+    sums = np.empty_like(a)
+    library.add(len(a), address(a), address(b), address(sums))
+    return np.array_equal(sums, floating.add(a, b))
+
+
+def _checked(name: str, x: Bits, count: int | None = None) -> int:
+    """Address of an array; raises ValueError unless it is as described above and has ``count`` elements."""
+    if x.dtype != np.uint32 or x.ndim != 1 or not x.flags.c_contiguous or not x.flags.aligned:
+        raise ValueError(f"{name} must be a contiguous array of uint32 in one dimension, not {x.dtype} of shape "
+                         f"{x.shape!r} with strides {x.strides!r}")
+    if count is not None and len(x) != count:
+        raise ValueError(f"{name} must be of {count!r} numbers, not {len(x)!r}")
+    return address(x)
+
+
+class Kernels:
+    """Kernels of one codec; :func:`kernels` returns them.
+
+    Parameters
+    ----------
+    codec : Codec
+        Golden model, with its codebook.
+    source : FormatSource
+        Source of the kernels.
+    flags : sequence of str
+        Options of the compiler.
+    """
+
+    def __init__(self, codec: Codec, source: FormatSource, *, flags: Sequence[str] = FLAGS) -> None:
+        self.codec = codec
+        self.source = source
+        self._table = None if source.codebook is None else address(source.codebook)
+        library = ctypes.CDLL(str(built(source.path.stem, source.files(), flags=flags)))
+        for name, arguments in _CODEC.items():
+            prototype(library, name, arguments, ctypes.c_int64)
+        self._encode, self._decode = library.encode, library.decode
+
+    def encode(self, x: Bits, words: Bits) -> int:
+        """Encode elements as the words of a packet.
+
+        Parameters
+        ----------
+        x : array of shape (count,)
+            Elements.
+        words : array of shape (codec.max_words(count),)
+            Array for the words, which must not overlap ``x``.
+
+        Returns
+        -------
+        int
+            Number of words; only with a table of exponents may it be less than the length of ``words``.
+        """
+        source, target = _checked("Elements", x), _checked("Words", words, self.codec.max_words(len(x)))
+        result: int = self._encode(self._table, len(x), source, target) if len(x) else 0
+        return result
+
+    def decode(self, words: Bits, out: Bits) -> None:
+        """Decode a packet into ``out``, an array of as many elements as the packet has; the arrays must not overlap.
+
+        Raises
+        ------
+        ValueError
+            The words are not a packet of that many elements.
+        """
+        source, target = _checked("Words", words), _checked("Elements", out)
+        most = self.codec.max_words(len(out))
+        if self.source.fixed and len(words) != most:
+            raise ValueError(f"Words of {len(out)!r} elements must be {most!r}, not {len(words)!r}")
+        if len(out) and self._decode(self._table, len(out), source, len(words), target) < 0:
+            raise ValueError(f"Words must be a packet of {len(out)!r} elements, not {len(words)!r} other words")
+
+    def hop(self, gradient: Bits, *, received: Bits | None = None, residual: Bits | None = None,
+            words: Bits | None = None, result: Bits | None = None) -> None:
+        """Do what one rank does to one block: add its gradient to the received sum, and encode the new sum.
+
+        The block is one packet. Packets of multiples of 128 elements fill whole words, so that a block of several
+        such packets, of which the last one may be short, has the same words.
+
+        Parameters
+        ----------
+        gradient : array of shape (count,)
+            Gradient of this rank, in which -0 counts as +0.
+        received : array of shape (codec.max_words(count),), optional
+            Words of the sum of the previous ranks; omitted by the first rank of a block.
+        residual : array of shape (count,), optional
+            Coding errors of this rank, which are added to its gradient, and then replaced. They are unused if the
+            codec is exact or without ``words``.
+        words : array of shape (codec.max_words(count),), optional
+            Array for the words of the new sum; it may be ``received``. Omitted if the sum is not encoded.
+        result : array of shape (count,), optional
+            Array for the decoded words, or for the sum if it is not encoded; it may be ``gradient``.
+        """
+        if not self.codec.gradients:
+            raise ValueError("Codec must be one for gradients, not for weights only")
+        count, size = len(gradient), self.codec.max_words(len(gradient))
+        if self.codec.exact or words is None:
+            residual = None
+        arrays = [None if x is None else _checked(name, x, length) for name, x, length in (
+            ("Received words", received, size), ("Gradient", gradient, count), ("Residuals", residual, count),
+            ("Words", words, size), ("Result", result, count))]
+        encode, decode = (ctypes.cast(function, ctypes.c_void_p) for function in (self._encode, self._decode))
+        arithmetic().hop(encode, decode, self.codec.max_words(PIECE), count, *arrays)
+
+
+def kernels(name: str, codebook: npt.ArrayLike | None = None) -> Kernels:
+    """Kernels of a codec of :data:`sim.golden.codecs.CODECS`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the codec.
+    codebook : array of uint32, optional
+        Its codebook, as for ``bind`` of the codec.
+
+    Raises
+    ------
+    ValueError
+        The codec has no kernels.
+    ToolError
+        No compiler is available.
+    """
+    return _kernels(name, None if codebook is None else tuple(np.asarray(codebook, np.uint32).tolist()))
+
+
+@functools.lru_cache(maxsize=64)
+def _kernels(name: str, codebook: tuple[int, ...] | None) -> Kernels:
+    if name not in names():
+        raise ValueError(f"Codec must be one of {', '.join(names())}, not {name!r}")
+    codec = CODECS[name] if codebook is None else CODECS[name].bind(codebook)
+    source = _raw if name == RAW else FEATURES[feature_of_format(name)]
+    return Kernels(codec, source(codec))
+
+
+def _raw(codec: Codec) -> FormatSource:
+    return FormatSource(path=_FOLDER / "raw.cpp")
+
+
+def names() -> tuple[str, ...]:
+    """Names of the codecs that have kernels, in the order of :data:`sim.golden.codecs.CODECS`."""
+    added = {name for feature, entry in REGISTRY.items() if feature in FEATURES for name in entry.formats}
+    return tuple(name for name in CODECS if name == RAW or name in added)
+
+
+def add(a: Bits, b: Bits, out: Bits) -> None:
+    """Sums of binary32 bit patterns, as :func:`sim.golden.floating.add`; the arrays are of equal length, and ``out``
+    may be ``a`` or ``b``."""
+    addresses = [_checked(name, x, len(a)) for name, x in (("Addends", a), ("Addends", b), ("Sums", out))]
+    arithmetic().add(len(a), *addresses)
+
+
+def nonzeros(x: Bits, segment: int) -> npt.NDArray[np.int64]:
+    """Number of elements other than zeros, of either sign, in each segment of ``segment`` elements; the last segment
+    may be short."""
+    if segment < 1:
+        raise ValueError(f"Segment must be at least 1, not {segment!r}")
+    counts = np.empty(-(-len(x) // segment), np.int64)
+    arithmetic().nonzeros(len(x), _checked("Elements", x), segment, address(counts))
+    return counts
