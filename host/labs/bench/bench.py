@@ -3,7 +3,7 @@
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, and less is better. Rows in cycles must not
 exceed their :func:`limit`. The other rows are only shown:
 
-- rows in seconds, since they depend on the machine;
+- rows in seconds or nanoseconds, since they depend on the machine;
 - the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but the cycles are
   attributed to the first step of the all-gather, which sends the sum;
 - a reduce-scatter of sparse gradients, since its bound does not include the last sums;
@@ -229,7 +229,8 @@ def node_rows(ring: Ring) -> list[Row]:
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Measure all rows; ``announce`` is called with the name of each stage when the stage starts."""
     rows = []
-    for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product"):
+    for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product",
+                   "sim.bench.formats"):
         announce(module.rpartition(".")[2])
         rows += importlib.import_module(module).rows()
 
