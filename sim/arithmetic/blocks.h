@@ -114,14 +114,14 @@ INLINE std::int64_t decode_blocks(std::int64_t count, const Word* words, Word* x
 
 }  // namespace
 
-// Functions of a format's library. Their form is the one that hop in formats.cpp calls: `table` is a codebook or null,
-// and the result is the number of words of the packet.
-#define ENTRIES(Format)                                                                                      \
-    extern "C" {                                                                                             \
-    VERSIONS std::int64_t encode(const void*, std::int64_t count, const Word* x, Word* words) {              \
-        return encode_blocks<Format>(count, x, words);                                                       \
-    }                                                                                                        \
+// Functions of a format's library. Their form is the one that hop in formats.cpp calls: `table` is a codebook or
+// null, and the result is the number of words of the packet.
+#define ENTRIES(Format)                                                                                       \
+    extern "C" {                                                                                              \
+    VERSIONS std::int64_t encode(const void*, std::int64_t count, const Word* x, Word* words) {               \
+        return encode_blocks<Format>(count, x, words);                                                        \
+    }                                                                                                         \
     VERSIONS std::int64_t decode(const void*, std::int64_t count, const Word* words, std::int64_t, Word* x) { \
-        return decode_blocks<Format>(count, words, x);                                                       \
-    }                                                                                                        \
+        return decode_blocks<Format>(count, words, x);                                                        \
+    }                                                                                                         \
     }

@@ -58,7 +58,8 @@ VERSIONS void nonzeros(std::int64_t count, const Word* x, std::int64_t segment, 
 //
 // `piece_words` is the number of words of PIECE elements. For the first rank of a block, received is null. If words
 // is null, the sum is not encoded, and residual is left unchanged. Unless they are null, residual gets the coding
-// errors, and `result` the decoded words, or the sum if it is not encoded. Words may be received, and result gradient.
+// errors, and `result` the decoded words, or the sum if it is not encoded. Words may be received; result may be
+// gradient.
 void hop(Encode* encode, Decode* decode, std::int64_t piece_words, std::int64_t count, const Word* received,
          const Word* gradient, Word* residual, Word* words, Word* result) {
     for (std::int64_t first = 0, word = 0; first < count; first += PIECE, word += piece_words) {
