@@ -1,12 +1,9 @@
 // Arithmetic of a ring on arrays of binary32 bit patterns: sim/golden/ring.py and floating.py. See formats.py.
 
 #include "blocks.h"
+#include "constants.h"
 
 namespace {
-
-// Elements that hop works on at a time, so that they stay in the processor's first cache. In every format they fill
-// whole words.
-constexpr std::int64_t PIECE = 1024;
 
 typedef std::int64_t Encode(const void* table, std::int64_t count, const Word* x, Word* words);
 typedef std::int64_t Decode(const void* table, std::int64_t count, const Word* words, std::int64_t length, Word* x);
@@ -56,10 +53,10 @@ VERSIONS void nonzeros(std::int64_t count, const Word* x, std::int64_t segment, 
 
 // What one rank does to one block: add its gradient to the sum in `received`, and encode the new sum in `words`.
 //
-// `piece_words` is the number of words of PIECE elements. For the first rank of a block, received is null. If words
-// is null, the sum is not encoded, and residual is left unchanged. Unless they are null, residual gets the coding
-// errors, and `result` the decoded words, or the sum if it is not encoded. Words may be received; result may be
-// gradient.
+// It works on PIECE elements at a time, which stay in the processor's first cache; `piece_words` is the number of
+// their words. For the first rank of a block, received is null. If words is null, the sum is not encoded, and
+// residual is left unchanged. Unless they are null, residual gets the coding errors, and `result` the decoded words,
+// or the sum if it is not encoded. Words may be received, and result may be gradient.
 void hop(Encode* encode, Decode* decode, std::int64_t piece_words, std::int64_t count, const Word* received,
          const Word* gradient, Word* residual, Word* words, Word* result) {
     for (std::int64_t first = 0, word = 0; first < count; first += PIECE, word += piece_words) {

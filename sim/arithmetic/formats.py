@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hdl.registry import FEATURES as REGISTRY
 from hdl.registry import feature_of_format
-from sim.arithmetic.format_source import FormatSource
+from sim.arithmetic.format_source import FormatSource, header
 from sim.arithmetic.library import COMMON, FLAGS, address, built, prototype
 from sim.golden import floating
 from sim.golden.codecs import CODECS, RAW, Codec
@@ -59,8 +59,9 @@ FEATURES: LazyTable[_Source] = LazyTable({
 
 def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
     """Load the library of additions and hops, which is compiled unless that has been done already."""
-    loaded = ctypes.CDLL(str(built("formats", {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(
-        _FOLDER / "blocks.h")}, flags=flags)))
+    files = {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(_FOLDER / "blocks.h"),
+             "constants.h": header({"PIECE": PIECE})}
+    loaded = ctypes.CDLL(str(built("formats", files, flags=flags)))
     for name, arguments in _ARITHMETIC.items():
         prototype(loaded, name, arguments)
     return loaded
@@ -93,13 +94,15 @@ def _adds(library: ctypes.CDLL) -> bool:
     return np.array_equal(sums, floating.add(a, b))
 
 
-def _checked(name: str, x: Bits, count: int | None = None) -> int:
+def _checked(name: str, x: Bits, count: int | None = None, *, written: bool = False) -> int:
     """Address of an array; raises ValueError unless it is as described above and has ``count`` elements."""
     if x.dtype != np.uint32 or x.ndim != 1 or not x.flags.c_contiguous or not x.flags.aligned:
         raise ValueError(f"{name} must be a contiguous array of uint32 in one dimension, not {x.dtype} of shape "
                          f"{x.shape!r} with strides {x.strides!r}")
     if count is not None and len(x) != count:
         raise ValueError(f"{name} must be of {count!r} numbers, not {len(x)!r}")
+    if written and not x.flags.writeable:
+        raise ValueError(f"{name} must be an array that can be written, not one that is read only")
     return address(x)
 
 
@@ -140,7 +143,8 @@ class Kernels:
         int
             Number of words; only with a table of exponents may it be less than the length of ``words``.
         """
-        source, target = _checked("Elements", x), _checked("Words", words, self.codec.max_words(len(x)))
+        source = _checked("Elements", x)
+        target = _checked("Words", words, self.codec.max_words(len(x)), written=True)
         result: int = self._encode(self._table, len(x), source, target) if len(x) else 0
         return result
 
@@ -152,7 +156,7 @@ class Kernels:
         ValueError
             The words are not a packet of that many elements.
         """
-        source, target = _checked("Words", words), _checked("Elements", out)
+        source, target = _checked("Words", words), _checked("Elements", out, written=True)
         most = self.codec.max_words(len(out))
         if self.source.fixed and len(words) != most:
             raise ValueError(f"Words of {len(out)!r} elements must be {most!r}, not {len(words)!r}")
@@ -185,9 +189,9 @@ class Kernels:
         count, size = len(gradient), self.codec.max_words(len(gradient))
         if self.codec.exact or words is None:
             residual = None
-        arrays = [None if x is None else _checked(name, x, length) for name, x, length in (
-            ("Received words", received, size), ("Gradient", gradient, count), ("Residuals", residual, count),
-            ("Words", words, size), ("Result", result, count))]
+        arrays = [None if x is None else _checked(name, x, length, written=written) for name, x, length, written in (
+            ("Received words", received, size, False), ("Gradient", gradient, count, False),
+            ("Residuals", residual, count, True), ("Words", words, size, True), ("Result", result, count, True))]
         encode, decode = (ctypes.cast(function, ctypes.c_void_p) for function in (self._encode, self._decode))
         arithmetic().hop(encode, decode, self.codec.max_words(PIECE), count, *arrays)
 
@@ -234,8 +238,8 @@ def names() -> tuple[str, ...]:
 def add(a: Bits, b: Bits, out: Bits) -> None:
     """Sums of binary32 bit patterns, as :func:`sim.golden.floating.add`; the arrays are of equal length, and ``out``
     may be ``a`` or ``b``."""
-    addresses = [_checked(name, x, len(a)) for name, x in (("Addends", a), ("Addends", b), ("Sums", out))]
-    arithmetic().add(len(a), *addresses)
+    arithmetic().add(len(a), _checked("Addends", a), _checked("Addends", b, len(a)),
+                     _checked("Sums", out, len(a), written=True))
 
 
 def nonzeros(x: Bits, segment: int) -> npt.NDArray[np.int64]:

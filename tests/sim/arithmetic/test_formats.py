@@ -11,16 +11,11 @@ from sim.golden import floating, ring, zero_value
 from sim.golden.codecs import CODECS
 from sim.verilated.toolchain import ToolError
 from tests.nvfp4 import every_place
+from tests.sim.arithmetic.samples import SAMPLES, SPECIAL, decoded, encoded, golden, same, scaled
 from tests.words import bits_of, random_words, words
 
 NAMES = formats.names()
 GRADIENTS = [name for name in NAMES if CODECS[name].gradients]
-
-#: Zeros, subnormal, normal and largest numbers, infinities, and quiet and signalling NaNs with payloads.
-POSITIVE = words(0, 1, 2, 0x3F_FFFF, 0x40_0000, 0x7F_FFFF, 0x80_0000, 0x80_0001, 0xFF_FFFF, 0x100_0000, 0x3F7F_FFFF,
-                 0x3F80_0000, 0x3F80_0001, 0x40C0_0000, 0x43E0_0000, 0x7E80_0000, 0x7F00_0000, 0x7F7F_8000,
-                 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FC0_0001, 0x7FFF_FFFF)
-SPECIAL = np.concatenate([POSITIVE, POSITIVE | np.uint32(1 << 31)])
 
 
 def codebook(name):
@@ -35,76 +30,6 @@ def codebook(name):
 
 def kernels(name):
     return formats.kernels(name, codebook(name))
-
-
-def scaled(count, seed, low=-140, high=125):
-    """Normal numbers whose scale changes every 16 elements, as bits."""
-    generator = np.random.default_rng(seed)
-    scales = np.repeat(generator.integers(low, high, -(-count // 16)), 16)[:count]
-    near = scales + generator.integers(-6, 1, count)
-    return np.ldexp(generator.standard_normal(count).astype(np.float32), near.astype(np.int32)).view(np.uint32)
-
-
-def ties():
-    """Numbers at, just below and just above the middle of any two neighbours of a format with up to eight bits.
-
-    In a block, the first number determines the scale.
-    """
-    odd = np.arange(1, 1 << 10, 2)
-    exact = np.concatenate([np.float32(512) + odd, odd / np.float32(2), odd / np.float32(16), odd / np.float32(512)])
-    bits = bits_of(exact)[:, np.newaxis] + words(0, 1, 0xFFFF_FFFF)
-    bits = np.ascontiguousarray(bits.reshape(-1)[:bits.size // 15 * 15])
-    blocks = np.insert(bits.reshape(-1, 15), 0, bits_of([1023])[0], axis=1)
-    return blocks.reshape(-1) | random_words(blocks.size) & np.uint32(1 << 31)
-
-
-def peaks():
-    """Blocks whose largest number is at, just below or just above one with a fraction of up to four bits."""
-    fractions = np.arange(0, 1 << 23, 1 << 19, dtype=np.uint32)[:, np.newaxis] + words(0, 1, 0xFFFF_FFFF)
-    numbers = np.concatenate([fractions.reshape(-1) + np.uint32(exponent << 23) for exponent in (1, 124, 253, 254)])
-    blocks = numbers[:, np.newaxis] - (np.arange(32, dtype=np.uint32) * np.uint32(0x12_3456))
-    return np.where(blocks >> 31, numbers[:, np.newaxis], blocks).reshape(-1)
-
-
-def encoded(kernel, x):
-    """Words of a packet; all words beyond it are left unchanged."""
-    packet = np.full(kernel.codec.max_words(len(x)), 0xDEAD_BEEF, np.uint32)
-    size = kernel.encode(x, packet)
-    assert (packet[size:] == 0xDEAD_BEEF).all()
-    return packet[:size]
-
-
-def decoded(kernel, packet, count):
-    x = np.empty(count, np.uint32)
-    kernel.decode(packet, x)
-    return x
-
-
-def golden(codec, x):
-    """Words of elements, and the elements of these words."""
-    packet = codec.encode(x)
-    return packet, codec.decode(packet, len(x))
-
-
-def same(kernel, x, expected=None):
-    """Whether the words of ``x``, and the elements of these words, equal ``expected`` or the golden model."""
-    packet, elements = golden(kernel.codec, x) if expected is None else expected
-    return (encoded(kernel, x).tobytes() == packet.tobytes() and
-            decoded(kernel, packet, len(x)).tobytes() == elements.tobytes())
-
-
-def samples():
-    """Special numbers alone, and among others so that most blocks are finite; random bits; mixed scales; ties."""
-    finite = SPECIAL[(SPECIAL & 0x7F80_0000) != 0x7F80_0000]
-    among = scaled(64 * len(SPECIAL), 3)
-    among[::64] = SPECIAL
-    bits = random_words(6000, 4)
-    return {"special": SPECIAL, "finite": finite, "repeated": np.repeat(SPECIAL, 32), "among": among,
-            "random": bits, "random finite": np.where((bits >> 23 & 255) == 255, bits & np.uint32(0xBFFF_FFFF), bits),
-            "scaled": scaled(6000, 5), "ties": ties(), "peaks": peaks()}
-
-
-SAMPLES = samples()
 
 
 @functools.cache
@@ -321,12 +246,18 @@ def test_refusals():
         raw.encode(x, x[:63].copy())
     with pytest.raises(ValueError, match=r"^Words of 64 elements must be 64, not 63$"):
         raw.decode(x[:63], x.copy())
-    with pytest.raises(ValueError, match=r"^Residuals must be of 64 numbers, not 1$"):
-        formats.kernels(GRADIENTS[-1]).hop(x, residual=x[:1], words=np.empty(
-            CODECS[GRADIENTS[-1]].max_words(64), np.uint32))
+    for name in GRADIENTS:
+        if CODECS[name].exact:
+            continue
+        with pytest.raises(ValueError, match=r"^Residuals must be of 64 numbers, not 1$"):
+            formats.kernels(name).hop(x, residual=x[:1], words=np.empty(CODECS[name].max_words(64), np.uint32))
     for wrong in (x[::2], x.astype(np.int64), x.reshape(8, 8)):
         with pytest.raises(ValueError, match=r"^Elements must be a contiguous array of uint32 in one dimension, not"):
             raw.encode(wrong, x)
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match=r"^Sums must be an array that can be written, not one that is read only$"):
+        formats.add(x, x, fixed)
     with pytest.raises(ValueError, match=r"^Segment must be at least 1, not 0$"):
         formats.nonzeros(x, 0)
     for name in set(NAMES) - set(GRADIENTS):

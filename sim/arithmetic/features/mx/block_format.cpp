@@ -11,7 +11,7 @@ constexpr int LARGEST_DIFFERENCE = (1 << DIFFERENCE_BITS) - 1;
 constexpr int NAN_EXPONENT = 255;
 constexpr int FAR = 26;  // a shift that leaves nothing of a significand, not even a tie
 
-static_assert(CODE_BITS <= 8 && DIFFERENCE_BITS * SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
+static_assert(CODE_BITS <= 8 && SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
 static_assert(LOWEST >= 0, "blocks have exponents for all finite numbers");
 
 INLINE int larger(int a, int b) { return a > b ? a : b; }
@@ -105,7 +105,7 @@ struct BlockFormat {
         const bool top = INFINITIES && field > TOP_FIELD;
         Word result = static_cast<Word>(exponent) << 23 | (bits & 0x7fffff);
         result = exponent >= 255 || top ? INFINITE : result;
-        result = (integer == 0 || exponent <= 0) && !top ? 0 : result;
+        result = integer == 0 || exponent <= 0 ? 0 : result;
         const bool nan = magnitude == NAN_MAGNITUDE || (INFINITIES && magnitude > (TOP_FIELD + 1) << FRACTION_BITS);
         return nan ? NAN_BITS : static_cast<Word>(sign) << 31 | result;
     }

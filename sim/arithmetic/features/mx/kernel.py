@@ -20,7 +20,7 @@ def source(codec: FixedCodec) -> FormatSource:
     """
     form = cast(BlockFormat, codec.format)
     if (form.rounding is not Rounding.NEAREST_EVEN or form.exponent_bits != 8 or form.code_bits > 8
-            or form.block % 8 or form.difference_bits * form.subsets % 8):
+            or form.block % 8 or form.subsets % 8):
         raise ValueError(f"Format must have exponents of 8 bits, differences that fill bytes, codes of at most 8 "
                          f"bits and rounding to nearest even to have kernels, not {form!r}")
     return FormatSource(path=Path(__file__).parent / "block_format.cpp", constants={
