@@ -18,12 +18,12 @@ from host.jobs.figures import Figures
 from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
 from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
+from host.pytorch.norms import norms_of
 from host.training.optimizers import moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text",
-           "unequal_text"]
+__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text", "unequal_text"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,8 @@ class Operation:
     kind: str  # ``all_reduce`` or ``step``
     job: int
     figures: Figures
+    # Euclidean norm of each rank's gradients; None if it is not finite. Empty for sums that are not of gradients.
+    norms: tuple[float | None, ...] = ()
 
 
 def nonfinite_text(row: dict[str, Any]) -> str:
@@ -180,7 +182,8 @@ class Jobs:
                 raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
         sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places,
                                                       begin=first.begin)
-        self.operations.append(Operation(kind="all_reduce", job=number, figures=figures))
+        norms = () if first.made is None else norms_of([ask.values for ask in requests])
+        self.operations.append(Operation(kind="all_reduce", job=number, figures=figures, norms=norms))
         return sums
 
     def _step(self, requests: Sequence[Step]) -> Any:
@@ -211,7 +214,8 @@ class Jobs:
         if first.weights is not None:
             job.load(first.weights, fresh=first.state is None and not any(job.steps))
         weights, figures = job.step(np.stack([request.gradients for request in requests]), used)
-        self.operations.append(Operation(kind="step", job=first.job, figures=figures))
+        norms = norms_of([request.gradients for request in requests])
+        self.operations.append(Operation(kind="step", job=first.job, figures=figures, norms=norms))
         return weights
 
 

@@ -14,6 +14,7 @@ from host.jobs.figures import Figures
 from host.levels import described_levels, levels_of_ring
 from host.pytorch.jobs import Jobs, Operation, Options, nonfinite_text, unequal_text
 from host.pytorch.messages import RING
+from host.pytorch.norms import OUTLIER, draw_norms, outliers_of
 from host.pytorch.server import by_name
 from host.reports.page import NO_WITNESS, Note, Picture, settings_table, simulation_notes, write_page
 from host.reports.style import COLOURS, FAINT, INK, picture, show_thousands
@@ -32,7 +33,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
     "nonfinite_operations", Column("nonfinite", columns=columns_of(
         "rank operation step backward_pass parameter indices value count")),
     Column("unequal_weights", columns=columns_of("ranks parameter backward_pass")), "stage_seconds",
-    Column("per_operation", columns=columns_of("kind job", *_FIGURES))))
+    Column("per_operation", columns=columns_of("kind job norms", *_FIGURES))))
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
@@ -86,8 +87,9 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "nonfinite": jobs.nonfinite,
         "unequal_weights": jobs.unequal_weights,
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
-        "per_operation": [{"kind": operation.kind, "job": operation.job, **dataclasses.asdict(operation.figures),
-                           "density": operation.figures.density} for operation in jobs.operations],
+        "per_operation": [{"kind": operation.kind, "job": operation.job, "norms": operation.norms,
+                           **dataclasses.asdict(operation.figures), "density": operation.figures.density}
+                          for operation in jobs.operations],
     })
 
 
@@ -123,6 +125,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report["unequal_weights"]:
         rows += [("comparisons of weights that differ", f"{len(report['unequal_weights']):,}"),
                  ("… first", unequal_text(report["unequal_weights"][0]))]
+    rows += [(f"gradients of rank {rank}, norms above {OUTLIER:g} times the median", f"{len(numbers):,}, first in "
+              f"operation {numbers[0]:,}") for rank, numbers in outliers_of(report["per_operation"]).items()]
     rows += [(f"rank {rank} was slow", f"{count:,} times")
              for rank, count in enumerate(report["slow_ranks"]) if count]
     return [*rows, ("cycles in all", count_text(report["elapsed_cycles"])),
@@ -161,8 +165,9 @@ def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.P
     pictures = []
     if report["per_operation"]:
         _draw(report, drawn)
-        pictures.append(Picture(drawn, "Charts of the cycles of each operation, of commands and of host ports, and "
-                                         "of the words on all links; the table has their sums."))
+        pictures.append(Picture(drawn, "Charts of the cycles of each operation, of commands and of host ports, of "
+                                         "the words on all links, and of the norms of each rank's gradients; the "
+                                         "table has sums and outliers."))
     else:
         drawn.unlink(missing_ok=True)
     write_page(page, title=f"gradring: a PyTorch script on {report['nodes']} nodes", verdict=verdict(report),
@@ -204,7 +209,8 @@ def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
     places = np.arange(1, len(operations) + 1)
     commands = np.array([(row["cycles"] or 0) + (row["sparsify_cycles"] or 0) for row in operations])
     ports = np.array([row["host_cycles"] or 0 for row in operations])
-    with picture(path, size=(9, 6), rows=2, sharex=True) as (above, below):
+    has_norms = any(row["norms"] for row in operations)
+    with picture(path, size=(9, 6 + 3 * has_norms), rows=2 + has_norms, sharex=True) as (above, below, *rest):
         above.fill_between(places, commands, step="mid", color=COLOURS[0], label="commands", linewidth=0)
         above.fill_between(places, commands, commands + ports, step="mid", color="#cfd8e0", linewidth=0,
                            label=f"host ports, {'simulated' if report['options']['host_port'] else 'modelled'}")
@@ -215,7 +221,9 @@ def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
             below.plot(places, [row["words_dense"] for row in operations], color=FAINT, linestyle="--",
                        drawstyle="steps-mid", label="raw")
         below.set_title("Words on all links")
-        below.set_xlabel("operation")
+        for axes in rest:
+            draw_norms(axes, operations)
+        [above, below, *rest][-1].set_xlabel("operation")
         for axes in (above, below):
             axes.set_ylim(bottom=0)
             axes.legend(loc="upper right", labelcolor=INK)

@@ -1,9 +1,11 @@
 """Reports of PyTorch scripts: levels of reproducibility of their sums."""
 
+import numpy as np
 import pytest
 
 from host.jobs.figures import Figures
 from host.pytorch.jobs import Operation, Options
+from host.pytorch.norms import norms_of, outliers_of
 from host.pytorch.report import build_report, write_report
 from tests.present import needs
 
@@ -15,18 +17,19 @@ class Jobs:
 
     cycles, build_seconds = 5, 0.0
 
-    def __init__(self, sums, nonfinite=(), unequal=()):
+    def __init__(self, sums, nonfinite=(), unequal=(), norms=()):
         self.nonfinite, self.nonfinite_operations = list(nonfinite), len(nonfinite)
         self.unequal_weights = list(unequal)
         figures = Figures(elements=10, commands=1, cycles=5)
         self.operations = [Operation(kind="all_reduce", job=0, figures=figures)] * sums
+        self.operations += [Operation(kind="step", job=0, figures=figures, norms=row) for row in norms]
 
     def __len__(self):
         return 1
 
 
-def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), unequal=(), **options):
-    return build_report(Options(nodes=2, **options), Jobs(sums, nonfinite, unequal), gloo=gloo or {},
+def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), unequal=(), norms=(), **options):
+    return build_report(Options(nodes=2, **options), Jobs(sums, nonfinite, unequal, norms), gloo=gloo or {},
                         backends=[backends] * 2, slow=[0, 0], seconds=1.0)
 
 
@@ -68,3 +71,20 @@ def test_unequal_weights(tmp_path):
         report = report_of(unequal=unequal)
         assert f"weights of {text}" in write_report(report, tmp_path)[-1].read_text()
         assert report["unequal_weights"] == unequal
+
+
+def test_norms(tmp_path):
+    """Ranks whose gradients have norms far above the median of three or more are named."""
+    norms = [(1.0, 2.0, 3.0), (1.0, 20.0, 2.0), (0.0, None, 5.0), (3.0, 40.0, 2.0), (0.0, 0.0, 1e-9),
+             (1.0, None, None)]
+    report = report_of(norms=norms)
+    assert [row["norms"] for row in report["per_operation"]] == [(), *norms]
+    *_, page = write_report(report, tmp_path)
+    assert "gradients of rank 1, norms above 10 times the median" in page.read_text()
+    assert outliers_of(report["per_operation"]) == {1: [5], 2: [6]}
+    assert outliers_of([{"norms": (1.0, 100.0)}, {"norms": ()}]) == {}
+
+
+def test_norms_of_vectors():
+    vectors = np.array([[3, 4], [np.inf, 0], [np.nan, 1], [0, 0]], np.float32)
+    assert norms_of(vectors) == (5.0, None, None, 0.0)

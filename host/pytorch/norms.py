@@ -1,0 +1,55 @@
+"""Norms of each rank's gradients, and ranks with much larger ones than the others."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from host.pytorch.messages import Vector
+from host.reports.style import COLOURS, FAINT, INK
+
+__all__ = ["OUTLIER", "draw_norms", "norms_of", "outliers_of"]
+
+#: Ratio to the median of all ranks above which the norm of a rank's gradients is an outlier.
+OUTLIER = 10
+
+
+def norms_of(vectors: Sequence[Vector]) -> tuple[float | None, ...]:
+    """Euclidean norms; None for those that are not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = [float(np.dot(vector, vector)) for vector in vectors]
+    return tuple(math.sqrt(square) if math.isfinite(square) else None for square in squares)
+
+
+def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    """Numbers of the operations, from 1, in which a rank's norm is far above the median of three or more ranks."""
+    outliers: dict[int, list[int]] = {}
+    for number, row in enumerate(operations, start=1):
+        finite = [norm for norm in row["norms"] if norm is not None]
+        limit = OUTLIER * statistics.median(finite) if len(finite) > 2 else math.inf
+        for rank, norm in enumerate(row["norms"]):
+            if norm is not None and norm > limit:
+                outliers.setdefault(rank, []).append(number)
+    return dict(sorted(outliers.items()))
+
+
+def draw_norms(axes: Any, operations: Sequence[dict[str, Any]]) -> None:
+    """Plot the norms of each rank's gradients, and the median."""
+    ranks = max(len(row["norms"]) for row in operations)
+    norms = np.array([[math.nan if norm is None else norm for norm in row["norms"]] if row["norms"]
+                      else [math.nan] * ranks for row in operations])
+    numbers = np.arange(1, len(operations) + 1)
+    known = ~np.isnan(norms).all(axis=1)
+    for rank in range(ranks):
+        axes.plot(numbers, norms[:, rank], color=FAINT, linewidth=0.8, marker=".", markersize=2,
+                  label="each rank" if not rank else None)
+    axes.plot(numbers[known], np.nanmedian(norms[known], axis=1), color=COLOURS[0], label="median")
+    for rank, outliers in outliers_of(operations).items():
+        axes.plot(outliers, norms[np.array(outliers) - 1, rank], linestyle="none", marker="o", color=COLOURS[1],
+                  label=f"rank {rank}, above {OUTLIER:g} times the median")
+    if (norms[known] > 0).any():
+        axes.set_yscale("log")
+    axes.set_title("Norms of each rank's gradients")
+    axes.legend(loc="upper right", labelcolor=INK)
