@@ -65,7 +65,7 @@ def nonfinite_text(row: dict[str, Any]) -> str:
 
 
 def unequal_text(row: dict[str, Any]) -> str:
-    """Text about ranks whose weights differ from those of the others."""
+    """Text about ranks whose weights differ from the others'."""
     ranks = f"rank{'s' * (len(row['ranks']) > 1)} {', '.join(map(str, row['ranks']))}"
     return f"weights of {ranks} differ from the others', first in {row['parameter']}{_pass_text(row)}"
 

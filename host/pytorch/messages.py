@@ -68,7 +68,7 @@ class NonFinite:
     """First element of a rank's gradients that is not finite."""
 
     parameter: str
-    indices: tuple[_Count, ...]  # those of the element in the parameter
+    indices: tuple[_Count, ...]  # where it is in the parameter
     value: str  # nan, inf or -inf
     count: _Count  # number of such elements in the rank's gradients
 

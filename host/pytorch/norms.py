@@ -17,7 +17,7 @@ OUTLIER = 10
 
 
 def norms_of(vectors: Sequence[Vector]) -> tuple[float | None, ...]:
-    """Euclidean norms; None for those that are not finite."""
+    """Euclidean norms; None where they are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = [float(np.dot(vector, vector)) for vector in vectors]
     return tuple(math.sqrt(square) if math.isfinite(square) else None for square in squares)
