@@ -24,6 +24,7 @@ from host.driver.memory import aligned  # noqa: E402
 from host.pytorch import hooks, ownership  # noqa: E402
 from host.pytorch.jobs import Jobs, Options  # noqa: E402
 from host.pytorch.messages import AllReduce, Made, NonFinite  # noqa: E402
+from host.pytorch.nonfinite import first_nonfinite  # noqa: E402
 from host.pytorch.optimizers import SGD  # noqa: E402
 from host.transports.session import TransportName  # noqa: E402
 from sim.golden import ring as golden  # noqa: E402
@@ -276,6 +277,15 @@ def test_several_nonfinite(model, monkeypatch):
     gradients(model)
     first = ring.asked[0].nonfinite
     assert (first.parameter, first.indices, first.count) == ("0.bias", (0,), 16 + 4 * 16)
+
+
+def test_finite_gradients_with_an_infinite_sum():
+    largest = torch.full((2,), torch.finfo(torch.float32).max)
+    wrong = torch.tensor([[1.0, float("nan")]])
+    pairs = [(largest, largest), (wrong, None), (wrong, wrong)]
+    assert first_nonfinite(pairs[:2], hooks.parameter_name) is None
+    assert first_nonfinite(pairs, lambda parameter: "b") == NonFinite(
+        parameter="b", indices=(0, 1), value="nan", count=1)
 
 
 def test_names(model):
