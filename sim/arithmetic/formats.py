@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hdl.registry import FEATURES as REGISTRY
 from hdl.registry import feature_of_format
 from sim.arithmetic.format_source import FormatSource, header
-from sim.arithmetic.library import COMMON, FLAGS, address, built, prototype
+from sim.arithmetic.library import COMMON, FLAGS, address, built, checked, prototype
 from sim.golden import floating
 from sim.golden.codecs import CODECS, RAW, Codec
 from sim.golden.lazy_table import LazyTable, OnDemand
@@ -94,18 +94,6 @@ def _adds(library: ctypes.CDLL) -> bool:
     return np.array_equal(sums, floating.add(a, b))
 
 
-def _checked(name: str, x: Bits, count: int | None = None, *, written: bool = False) -> int:
-    """Address of an array; raises ValueError unless it is as described above and has ``count`` elements."""
-    if x.dtype != np.uint32 or x.ndim != 1 or not x.flags.c_contiguous or not x.flags.aligned:
-        raise ValueError(f"{name} must be a contiguous array of uint32 in one dimension, not {x.dtype} of shape "
-                         f"{x.shape!r} with strides {x.strides!r}")
-    if count is not None and len(x) != count:
-        raise ValueError(f"{name} must be of {count!r} numbers, not {len(x)!r}")
-    if written and not x.flags.writeable:
-        raise ValueError(f"{name} must be an array that can be written, not one that is read only")
-    return address(x)
-
-
 class Kernels:
     """Kernels of one codec; :func:`kernels` returns them.
 
@@ -143,8 +131,8 @@ class Kernels:
         int
             Number of words; only with a table of exponents may it be less than the length of ``words``.
         """
-        source = _checked("Elements", x)
-        target = _checked("Words", words, self.codec.max_words(len(x)), written=True)
+        source = checked("Elements", x)
+        target = checked("Words", words, self.codec.max_words(len(x)), written=True)
         result: int = self._encode(self._table, len(x), source, target) if len(x) else 0
         return result
 
@@ -156,7 +144,7 @@ class Kernels:
         ValueError
             The words are not a packet of that many elements.
         """
-        source, target = _checked("Words", words), _checked("Elements", out, written=True)
+        source, target = checked("Words", words), checked("Elements", out, written=True)
         most = self.codec.max_words(len(out))
         if self.source.fixed and len(words) != most:
             raise ValueError(f"Words of {len(out)!r} elements must be {most!r}, not {len(words)!r}")
@@ -189,7 +177,7 @@ class Kernels:
         count, size = len(gradient), self.codec.max_words(len(gradient))
         if self.codec.exact or words is None:
             residual = None
-        arrays = [None if x is None else _checked(name, x, length, written=written) for name, x, length, written in (
+        arrays = [None if x is None else checked(name, x, length, written=written) for name, x, length, written in (
             ("Received words", received, size, False), ("Gradient", gradient, count, False),
             ("Residuals", residual, count, True), ("Words", words, size, True), ("Result", result, count, True))]
         encode, decode = (ctypes.cast(function, ctypes.c_void_p) for function in (self._encode, self._decode))
@@ -238,8 +226,8 @@ def names() -> tuple[str, ...]:
 def add(a: Bits, b: Bits, out: Bits) -> None:
     """Sums of binary32 bit patterns, as :func:`sim.golden.floating.add`; the arrays are of equal length, and ``out``
     may be ``a`` or ``b``."""
-    arithmetic().add(len(a), _checked("Addends", a), _checked("Addends", b, len(a)),
-                     _checked("Sums", out, len(a), written=True))
+    arithmetic().add(len(a), checked("Addends", a), checked("Addends", b, len(a)),
+                     checked("Sums", out, len(a), written=True))
 
 
 def nonzeros(x: Bits, segment: int) -> npt.NDArray[np.int64]:
@@ -248,5 +236,5 @@ def nonzeros(x: Bits, segment: int) -> npt.NDArray[np.int64]:
     if segment < 1:
         raise ValueError(f"Segment must be at least 1, not {segment!r}")
     counts = np.empty(-(-len(x) // segment), np.int64)
-    arithmetic().nonzeros(len(x), _checked("Elements", x), segment, address(counts))
+    arithmetic().nonzeros(len(x), checked("Elements", x), segment, address(counts))
     return counts

@@ -26,7 +26,8 @@ from sim.verilated.toolchain import (
     without_comments,
 )
 
-__all__ = ["COMMON", "FLAGS", "KERNELS", "address", "build", "built", "check", "library", "load", "prototype"]
+__all__ = ["COMMON", "FLAGS", "KERNELS", "address", "build", "built", "check", "checked", "library", "load",
+           "prototype"]
 
 _FOLDER = Path(__file__).parent
 
@@ -91,6 +92,24 @@ def address(x: npt.NDArray[Any]) -> int:
     """Address of an array's first element; several times faster than ``x.ctypes``."""
     result: int = x.__array_interface__["data"][0]
     return result
+
+
+def checked(name: str, x: npt.NDArray[np.uint32], count: int | None = None, *, written: bool = False) -> int:
+    """Address of the first element of a contiguous array of ``uint32`` in one dimension.
+
+    Raises
+    ------
+    ValueError
+        The array is another, has not ``count`` elements, or is ``written`` but read only.
+    """
+    if x.dtype != np.uint32 or x.ndim != 1 or not x.flags.c_contiguous or not x.flags.aligned:
+        raise ValueError(f"{name} must be a contiguous array of uint32 in one dimension, not {x.dtype} of shape "
+                         f"{x.shape!r} with strides {x.strides!r}")
+    if count is not None and len(x) != count:
+        raise ValueError(f"{name} must be of {count!r} numbers, not {len(x)!r}")
+    if written and not x.flags.writeable:
+        raise ValueError(f"{name} must be an array that can be written, not one that is read only")
+    return address(x)
 
 
 def check(library: ctypes.CDLL) -> list[str]:
