@@ -87,7 +87,7 @@ def _agrees(loaded: ctypes.CDLL) -> bool:
         expected, planes = golden.update(
             gradient, weights, [moments.unpack(words, len(gradient)) for words in stored] if packed else state,
             settings)
-        _run(loaded, gradient, result, stored, settings, packed=packed)
+        _run(loaded, settings, len(gradient), [address(x) for x in (gradient, result, *stored)], packed=packed)
         if not np.array_equal(result, expected) or not all(
                 np.array_equal(words, moments.pack(plane) if packed else plane)
                 for words, plane in zip(stored, planes, strict=True)):
@@ -95,13 +95,11 @@ def _agrees(loaded: ctypes.CDLL) -> bool:
     return True
 
 
-def _run(loaded: ctypes.CDLL, gradient: Bits, weights: Bits, state: Sequence[Bits], settings: Settings, *,
-         packed: bool) -> None:
-    """Update arrays that are as they must be."""
+def _run(loaded: ctypes.CDLL, settings: Settings, count: int, addresses: Sequence[int], *, packed: bool) -> None:
+    """Update arrays at the addresses of gradients, weights and each plane that the rule uses."""
     scalars = np.array([getattr(settings, name) for name in _SCALARS], np.uint32)
-    planes = [address(plane) for plane in state] + [None, None]
-    loaded.update(settings.rule, bool(settings.nesterov), packed, address(scalars), len(gradient), address(gradient),
-                  address(weights), *planes[:2])
+    unused = (None,) * (4 - len(addresses))
+    loaded.update(settings.rule, bool(settings.nesterov), packed, address(scalars), count, *addresses, *unused)
 
 
 def update(gradient: Bits, weights: Bits, state: Sequence[Bits], settings: Settings, *, packed: bool = False) -> None:
@@ -132,16 +130,18 @@ def update(gradient: Bits, weights: Bits, state: Sequence[Bits], settings: Setti
     ToolError
         No compiler is available.
     """
-    if any(np.ndim(getattr(settings, name)) for name in (*_SCALARS, "nesterov")):
+    if any(isinstance(getattr(settings, name), np.ndarray) for name in (*_SCALARS, "nesterov")):
         raise ValueError("Settings must be scalars, not arrays")
     if len(state) < settings.planes:
         raise ValueError(f"State of rule {settings.rule.name} must have {settings.planes!r} planes, not "
                          f"{len(state)!r}")
     planes, count = state[:settings.planes], len(gradient)
-    checked("Gradients", gradient)
-    checked("Weights", weights, count, written=True)
-    for index, plane in enumerate(planes):
-        checked(f"Plane {index} of the state", plane, -(-count // 2) if packed else count, written=True)
-    if any(np.may_share_memory(a, b) for a, b in itertools.combinations((gradient, weights, *planes), 2)):
+    size = -(-count // 2) if packed else count
+    addresses = [checked("Gradients", gradient), checked("Weights", weights, count, written=True),
+                 *(checked(f"Plane {index} of the state", plane, size, written=True)
+                   for index, plane in enumerate(planes))]
+    arrays = (gradient, weights, *planes)
+    extents = sorted((start, start + x.nbytes) for start, x in zip(addresses, arrays, strict=True))
+    if any(end > start for (_, end), (start, _) in itertools.pairwise(extents)):
         raise ValueError("Gradients, weights and planes of the state must not overlap")
-    _run(kernel(), gradient, weights, planes, settings, packed=packed)
+    _run(kernel(), settings, count, addresses, packed=packed)
