@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sim.arithmetic import formats
 
-__all__ = ["LENGTH", "measure", "rows"]
+__all__ = ["LENGTH", "fastest", "measure", "rows"]
 
 #: Elements of the array, and number of runs, of which the fastest counts.
 LENGTH, RUNS = 1 << 20, 7
@@ -35,7 +35,7 @@ def _gradients(length: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(1).standard_normal(length).astype(np.float32) * np.float32(1e-3)
 
 
-def _fastest(action: Callable[[], object], length: int) -> float:
+def fastest(action: Callable[[], object], length: int) -> float:
     """Nanoseconds per element of the fastest of several runs."""
     seconds = []
     for _ in range(RUNS):
@@ -57,7 +57,7 @@ def measure(name: str, *, length: int = LENGTH) -> dict[str, float]:
         "copy": lambda: np.copyto(result, x)}
     if not kernels.codec.gradients:
         del actions["hop"]
-    return {kernel: _fastest(action, length) for kernel, action in actions.items()}
+    return {kernel: fastest(action, length) for kernel, action in actions.items()}
 
 
 def rows() -> list[dict[str, Any]]:

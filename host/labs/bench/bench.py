@@ -230,7 +230,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     """Measure all rows; ``announce`` is called with the name of each stage when the stage starts."""
     rows = []
     for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product",
-                   "sim.bench.formats"):
+                   "sim.bench.formats", "sim.bench.optimizers"):
         announce(module.rpartition(".")[2])
         rows += importlib.import_module(module).rows()
 
