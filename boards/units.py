@@ -129,15 +129,18 @@ def integer_sum(*, width, lanes):
     """Units of a node that sums integers: for exponents, integers and their sums, and complete sums."""
     from hdl.features.reproducible import exponents, field_hash, prefix, rows
     from hdl.features.reproducible.integer_adder import IntegerAdder
-    from hdl.features.reproducible.layout import integers_layout
     from hdl.features.reproducible.quantizer import Quantizer
     from hdl.features.reproducible.rounder import Rounder
+    from hdl.streams.stream import beat_layout
     slices = {"lanes": lanes, "slice_lanes": 32 // width}
     return Together(
         scan=exponents.ExponentScan(lanes=lanes), maximum=exponents.FieldMaximum(),
         cutter=prefix.PrefixCutter(), joiner=prefix.PrefixJoiner(), summed_fields=exponents.FieldReader(),
         rounded_fields=exponents.FieldReader(), field_hash=field_hash.SingleFieldHash(depth=8),
-        own_hash=field_hash.FieldHash(depth=2), gate=field_hash.HashGate(shape=integers_layout(width)),
+        rounded_field_hash=field_hash.SingleFieldHash(depth=Rounder.latency),
+        rounded_hash=field_hash.SumHash(depth=Rounder.latency, width=width),
+        arrived_hash=field_hash.SumHash(depth=4), kept_hash=field_hash.SumHash(depth=2),
+        gate=field_hash.HashGate(shape=beat_layout(32 // width)),
         narrower=rows.RowNarrower(**slices), widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width),
         adder=IntegerAdder(width=width), rounder=Rounder(width=width))
 

@@ -6,6 +6,8 @@ distribution of addends among nodes.
 
 import dataclasses
 
+from amaranth.lib import stream
+
 from hdl.features.microbatches.addend_adder import AddendAdder
 from hdl.features.microbatches.fields import AddendMaximum, FieldRepeater
 from hdl.features.microbatches.group_jobs import GroupJobs
@@ -14,6 +16,7 @@ from hdl.features.reproducible.exponents import MAX_GROUPS
 from hdl.features.reproducible.exponents_part import Exponents
 from hdl.features.reproducible.field_hash import FieldHash
 from hdl.features.reproducible.integer_sum import IntegerSum
+from hdl.features.reproducible.layout import integers_layout, parity_of
 from hdl.features.reproducible.quantizer import Quantizer
 from hdl.features.reproducible.sequences import SUMS, groups_in, groups_of, has_ahead
 from hdl.group import GROUP
@@ -95,9 +98,18 @@ class MicrobatchSum(_AddendReader, IntegerSum):
 
     def _own(self, m, integers):
         m.submodules.addend_adder = adder = AddendAdder(width=self._width)
-        connect_stream(m, integers, adder.i)
+        own = stream.Signature(integers_layout(self._width, parity=True)).create()
         connect_stream(m, self.added_groups, adder.groups)
-        m.d.comb += adder.addends.eq(self.setup.addends)
+        m.d.comb += [
+            adder.addends.eq(self.setup.addends),
+            adder.i.valid.eq(integers.valid),
+            integers.ready.eq(adder.i.ready),
+            own.valid.eq(adder.o.valid),
+            adder.o.ready.eq(own.ready),
+            own.payload.parity.eq(parity_of(adder.o.payload)),
+            *(port[name].eq(other[name]) for name in ("data", "special", "last")
+              for port, other in ((adder.i.payload, integers.payload), (own.payload, adder.o.payload))),
+        ]
         # `wrong` stays high. Once `o.ready` is high, the next word to be added belongs to the wrong packet, and
         # `summed_place` holds the place of this packet.
-        return adder.o, adder.wrong & adder.o.ready
+        return own, adder.wrong & adder.o.ready

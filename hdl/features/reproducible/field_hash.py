@@ -1,45 +1,65 @@
-"""Hashes of packets of exponent fields, which show that two units use the same exponents.
+"""Hashes of packets of exponent fields and of complete sums, which show that two units use the same words.
 
 The hash of a packet begins as :data:`START`. For each word, it is rotated left by :data:`ROTATION` bits, and the word
 is added modulo 2. So each flipped bit changes it, and so do flipped bits at the same place of several words, and two
 different words that are exchanged, unless each bit of them differs.
+
+Hashes that remain in a node are half as long: both halves of each word are added modulo 2 (:func:`folded`), and the
+hash begins as the lower half of :data:`START`. Each flipped bit still changes exactly one bit of the folded word.
 """
 
 from amaranth.hdl import Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.features.reproducible.layout import check_width, codes_of, integers_layout
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["HASH", "ROTATION", "START", "FieldHash", "HashGate", "SingleFieldHash"]
+__all__ = ["HASH", "ROTATION", "START", "SUM_HASH", "FieldHash", "HashGate", "SingleFieldHash", "SumHash", "folded",
+           "sum_hash"]
 
-#: Number of bits of a hash.
+#: Number of bits of a hash of exponent fields.
 HASH = 32
+#: Number of bits of a hash of complete sums.
+SUM_HASH = 16
 #: Hash of no words.
 START = 0x9E37_79B9
 #: Number of bits by which a hash rotates for each word; odd, so that words of a packet have different rotations.
 ROTATION = 5
 
 
+def folded(word):
+    """Sum modulo 2 of the halves of a word. The upper half is rotated, so that equal halves do not cancel."""
+    return word[:SUM_HASH] ^ word[SUM_HASH:].rotate_left(1)
+
+
+def sum_hash(so_far, codes):
+    """Hash of complete sums, with one more word of codes."""
+    return so_far.rotate_left(ROTATION) ^ folded(codes)
+
+
 class _Hash(wiring.Component):
     """Base class of units that form the hash of each packet that passes; their ``latency`` is 1 cycle."""
 
     latency = 1
+    #: Number of bits of the hash.
+    bits = HASH
 
     def __init__(self, depth, i, o):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"Number of hashes must be an integer of at least 2, not {depth!r}")
         self._depth = depth
         super().__init__({"i": In(stream.Signature(i)), "o": Out(stream.Signature(o)),
-                          "hash": Out(stream.Signature(HASH))})
+                          "hash": Out(stream.Signature(self.bits))})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.hashes = hashes = Queue(shape=HASH, depth=self._depth)
+        m.submodules.hashes = hashes = Queue(shape=self.bits, depth=self._depth)
         connect_stream(m, hashes.o, self.hash)
         last = self.i.payload.last
-        so_far = Signal(HASH, init=START)
-        following = Signal(HASH)
+        start = START % (1 << self.bits)
+        so_far = Signal(self.bits, init=start)
+        following = Signal(self.bits)
         taken = Signal()
         m.d.comb += [
             self.o.valid.eq(self.i.valid & hashes.i.ready),
@@ -51,7 +71,7 @@ class _Hash(wiring.Component):
         begins, added = self._pass(m, taken)
         m.d.comb += following.eq(Mux(begins, so_far.rotate_left(ROTATION), so_far) ^ added)
         with m.If(taken):
-            m.d.sync += so_far.eq(Mux(last, START, following))
+            m.d.sync += so_far.eq(Mux(last, start, following))
         return m
 
     def _pass(self, m, taken):
@@ -114,6 +134,42 @@ class SingleFieldHash(_Hash):
         return index == 0, added
 
 
+class SumHash(_Hash):
+    """Form the hash of the codes of each packet of complete sums that passes.
+
+    Timing and ``depth`` are as in :class:`FieldHash`.
+
+    Parameters
+    ----------
+    depth : int
+        Number of hashes that can wait; at least 2.
+    width : int, optional
+        Width in bits of integers with flags, 16 or 32; by default, words contain codes.
+
+    Members
+    -------
+    i : In(stream of integers_layout(width) or word_layout())
+    o : Out(stream of integers_layout(width) or word_layout())
+    hash : Out(stream of 16 bits)
+        One for each packet.
+    """
+
+    bits = SUM_HASH
+
+    def __init__(self, *, depth, width=None):
+        if width is not None:
+            check_width(width)
+        self._width = width
+        shape = word_layout() if width is None else integers_layout(width)
+        super().__init__(depth, shape, shape)
+
+    def _pass(self, m, taken):
+        word = self.i.payload
+        codes = word.data if self._width is None else codes_of(word, self._width)
+        m.d.comb += self.o.payload.eq(word)
+        return Const(1, 1), folded(codes)
+
+
 class HashGate(wiring.Component):
     """Hold the last word of each packet until two hashes are equal. If they differ, it is never offered, and neither
     are words after it.
@@ -131,14 +187,14 @@ class HashGate(wiring.Component):
     -------
     i : In(stream of shape)
     o : Out(stream of shape)
-    a, b : In(stream of 32 bits)
+    a, b : In(stream of 16 bits)
         Hashes, one of each for each packet. They are taken together, the next ones after the packet.
     wrong : Out(1)
         Pulse: the hashes that are taken in this cycle differ.
     """
 
     def __init__(self, *, shape):
-        hashes = stream.Signature(HASH)
+        hashes = stream.Signature(SUM_HASH)
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape)),
                           "a": In(hashes), "b": In(hashes), "wrong": Out(1)})
 

@@ -13,8 +13,8 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.features.reproducible.field_hash import HASH
-from hdl.features.reproducible.layout import check_width, integers_layout, integers_of
+from hdl.features.reproducible.field_hash import HASH, START, SUM_HASH, sum_hash
+from hdl.features.reproducible.layout import check_width, integers_layout, integers_of, parity_of
 from hdl.streams.delay import DelayLine
 from hdl.streams.stream import SkidBuffer, word_layout
 
@@ -73,12 +73,17 @@ class IntegerAdder(wiring.Component):
     ``first`` is the opposite of ``paired``. If they are equal, ``added_wrong`` pulses for the packet: with a wrong
     bit ``paired``, the addends of earlier nodes would be missing, but the checksum would match.
 
+    Both the sum and the changes are formed from the node's own integers, so words at ``a`` have a parity, and so has
+    the register behind it. If one of them is wrong, ``added_wrong`` pulses. ``total_hash`` is formed from the sums
+    that are checked; a :class:`~hdl.features.reproducible.field_hash.SumHash` shows later whether they are still
+    right.
+
     Each packet is checked twice: as it was received, and after the addition. Both checks end in the same cycle. If
     only ``added_wrong`` pulses, this node has a fault. If ``received_wrong`` pulses, the fault is in an earlier node
     or between them, or this node's exponents are wrong, and ``added_wrong`` usually pulses with it. Packets of
     ``sent`` do not wait for checks: a wrong sum is sent with a checksum that does not match, and ``received_wrong``
-    pulses in the next node. For this, a packet that was wrong when it was received gets the checksum 0. Otherwise,
-    the checksum would match for the next node if only the hash of this node is wrong.
+    pulses in the next node. For this, a packet gets the checksum 0 if it was wrong when it was received, or if its
+    kind or the register with the node's own integers is wrong. Otherwise, the checksum would match for the next node.
 
     The last word of a final packet is offered only after both checks. If one of them fails, it is never offered, and
     ``total`` remains silent until reset, since further words would continue this packet. Nothing else stops.
@@ -99,7 +104,7 @@ class IntegerAdder(wiring.Component):
 
     Members
     -------
-    a : In(stream of integers_layout(width))
+    a : In(stream of integers_layout(width, parity=True))
         The node's own integers.
     b : In(stream of word_layout())
         Packets from the ring. Their ``last`` is ignored.
@@ -116,6 +121,10 @@ class IntegerAdder(wiring.Component):
         Pulse: a packet from the ring and the hash did not match its checksum.
     added_wrong : Out(1)
         Pulse: the sums of a packet and the hash did not match the received checksum and that of this node's changes.
+    complete : Out(1)
+        Whether the packet whose checks have ended is final; valid in the cycle of ``checked``.
+    total_hash : Out(16)
+        Hash of the sums of this packet; valid in the cycle of ``checked``.
     """
 
     def __init__(self, *, width):
@@ -124,9 +133,10 @@ class IntegerAdder(wiring.Component):
         words = stream.Signature(word_layout())
         integers = stream.Signature(integers_layout(width))
         super().__init__({
-            "a": In(integers), "b": In(words), "kind": In(stream.Signature(kind_layout())),
-            "hash": In(stream.Signature(HASH)), "sent": Out(words), "total": Out(integers), "checked": Out(1),
-            "received_wrong": Out(1), "added_wrong": Out(1),
+            "a": In(stream.Signature(integers_layout(width, parity=True))), "b": In(words),
+            "kind": In(stream.Signature(kind_layout())), "hash": In(stream.Signature(HASH)), "sent": Out(words),
+            "total": Out(integers), "checked": Out(1), "received_wrong": Out(1), "added_wrong": Out(1),
+            "complete": Out(1), "total_hash": Out(SUM_HASH),
         })
 
     @property
@@ -151,15 +161,17 @@ class IntegerAdder(wiring.Component):
         m.d.comb += step.eq(output.i.ready)
         # The number of a stage is its distance from the inputs, in cycles.
         slots = self._slots(m, step, 4 + span)
-        own, removed, received, marks = self._enter(m, step)  # stage 1
+        own, removed, received, marks, differs = self._enter(m, step)  # stage 1
         begun, offset, unsure = self._begin(m, step)  # stage 1
+        flipped = self._flipped(m, step, differs, slots[1])  # stage 1
 
         # Check of the packet from the ring. If there is none, its checksum is the hash.
         check = self._checksum(m, step, "received", _elements(received), slots[1:])
         without = _register(m, step, (begun - offset)[:HASH], "without")  # stage 2
         without = _delayed(m, step, without, span - 1, "without_hash")  # stage 1 + span
         received_unequal = _register(m, step, (check ^ without).any(), "received_unequal")
-        received_unequal = _register(m, step, received_unequal, "spoiled")  # stage 3 + span
+        spoiled = received_unequal  # stage 2 + span
+        received_unequal = _register(m, step, received_unequal, "received_unequal_2")  # stage 3 + span
         received_differs = _register(m, step, received_unequal, "received_differs")  # stage 4 + span
 
         # Checksum of the sum: that of the packet from the ring plus that of the changes, without and with the hash.
@@ -167,8 +179,9 @@ class IntegerAdder(wiring.Component):
                    for lane in range(self._lanes)]  # stage 2
         check = self._checksum(m, step, "changed", changes, slots[2:])
         without = _register(m, step, without, "received_check")  # stage 2 + span
-        later = _delayed(m, step, Cat(begun, unsure), span + 1, "begun_checks")  # stage 2 + span
+        later = _delayed(m, step, Cat(begun, unsure | flipped), span + 1, "begun_checks")  # stage 2 + span
         begun, unsure = later[:HASH], later[HASH]
+        spoiled = _register(m, step, spoiled | unsure, "spoiled")  # stage 3 + span
         # The lowest bit of this sum only generates a carry, which makes the check fail.
         expected = (Cat(unsure, check) + Cat(unsure, without))[1:33]
         expected = _register(m, step, expected, "expected")  # stage 3 + span
@@ -178,8 +191,10 @@ class IntegerAdder(wiring.Component):
         sums, marks = self._sums(m, step, own, received, marks)  # stage 3
         check = self._checksum(m, step, "added", _elements(sums), slots[3:])
         added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # stage 4 + span
+        total_hash = self._hash(m, step, sums, slots[3])  # stage 3
+        m.d.sync += self.total_hash.eq(_delayed(m, step, total_hash, span + 1, "total_hash"))
         self._leave(m, step, slots[3 + span:], sums=_delayed(m, step, sums, span, "sums"),
-                    seal=Mux(received_unequal, 0, seal), marks=_delayed(m, step, marks, span, "marks"),
+                    seal=Mux(spoiled, 0, seal), marks=_delayed(m, step, marks, span, "marks"),
                     stored=output.i, differs=Cat(received_differs, added_differs))
         self._offer(m, output.o)
         return m
@@ -208,7 +223,8 @@ class IntegerAdder(wiring.Component):
 
     def _enter(self, m, step):
         """Registers of the inputs: own integers or the codes of special sums, received codes that these replace,
-        received words, and flags of the sum. The code of +infinity is stored as that of NaN.
+        received words, flags of the sum, and whether a parity is wrong. The code of +infinity is stored as that of
+        NaN.
         """
         width, paired = self._width, self.kind.payload.paired
         a, word = self.a.payload, self.b.payload.data
@@ -217,9 +233,10 @@ class IntegerAdder(wiring.Component):
         arrays = [Signal(data.ArrayLayout(width, self._lanes), name=name, reset_less=True)
                   for name in ("own", "removed", "received")]
         own, removed, received = arrays
+        parities = []  # of each lane and its flags
         with m.If(step):
             m.d.sync += [
-                own.eq(a.data),
+                own.eq(self._load(a.data)),
                 removed.eq(word),
                 received.eq(word),
                 marks.last.eq(a.last),
@@ -228,6 +245,8 @@ class IntegerAdder(wiring.Component):
         for lane, flag in enumerate(flags.word_select(n, 2) for n in range(self._lanes)):
             special = Signal(2, name=f"special_{lane}")
             m.d.comb += special.eq(a.special[lane] | Mux(paired, flag, 0))
+            # The code of -infinity has an even number of ones, the other one an odd number.
+            parities.append(Mux(special.any(), special[1], a.data.word_select(lane, width).xor()))
             # Synchronous resets of flip-flops need no LUTs.
             with m.If(step):
                 m.d.sync += marks.special[lane].eq(special)
@@ -237,7 +256,23 @@ class IntegerAdder(wiring.Component):
                 m.d.sync += removed[lane].eq(0)
             with m.If(step & ~paired):
                 m.d.sync += received[lane].eq(0)
-        return own, removed, received, marks
+        wrong = _register(m, step, a.parity ^ parity_of(a), "wrong_parity")
+        parity = _register(m, step, Cat(parities).xor(), "parity")
+        differs = own.as_value().xor() ^ marks.special.as_value().xor() ^ parity
+        return own, removed, received, marks, wrong | differs
+
+    def _flipped(self, m, step, differs, slot):
+        """Whether any word of the packet in this stage had a wrong parity; valid for the slot of the checksum."""
+        flipped = Signal()
+        with m.If(step & slot.integers & differs):
+            m.d.sync += flipped.eq(1)
+        with m.If(step & slot.check):
+            m.d.sync += flipped.eq(0)
+        return flipped
+
+    def _load(self, word):
+        """Word in the register with the node's own integers. Tests replace it by a register with faults."""
+        return word
 
     def _begin(self, m, step):
         """Registers of the checksum to which that of this node's changes is added, of the hash that it contains, and
@@ -308,6 +343,16 @@ class IntegerAdder(wiring.Component):
             m.d.sync += check.eq(0)
         return check
 
+    def _hash(self, m, step, codes, slot):
+        """Hash of the codes of the packet in this stage; valid for the slot of the checksum."""
+        start = START % (1 << SUM_HASH)
+        so_far = Signal(SUM_HASH, init=start)
+        with m.If(step & slot.integers):
+            m.d.sync += so_far.eq(sum_hash(so_far, codes.as_value()))
+        with m.If(step & slot.check):
+            m.d.sync += so_far.eq(start)
+        return so_far
+
     def _leave(self, m, step, slots, *, sums, seal, marks, stored, differs):
         """Hold each word in the last stage, and the last word of a final packet until both checks are done."""
         width, (slot, last_slot) = self._width, slots
@@ -336,6 +381,7 @@ class IntegerAdder(wiring.Component):
         ]
         m.d.sync += [
             self.checked.eq(step & last_slot.check),
+            self.complete.eq(held.final),
             self.received_wrong.eq(step & last_slot.check & differs[0]),
             self.added_wrong.eq(step & last_slot.check & differs[1]),
         ]

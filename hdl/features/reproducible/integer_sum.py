@@ -5,14 +5,16 @@ it writes them back, and in an all-reduce it sends them as integers, which every
 """
 
 import enum
+import functools
+import operator
 
-from amaranth.hdl import C, Cat, Module, Mux
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import GRADIENT_CODECS
 from hdl.features.reproducible.exponents import MAX_GROUPS, FieldReader
-from hdl.features.reproducible.field_hash import HASH, FieldHash, HashGate, SingleFieldHash
+from hdl.features.reproducible.field_hash import HASH, SUM_HASH, HashGate, SingleFieldHash, SumHash, folded
 from hdl.features.reproducible.integer_adder import IntegerAdder, kind_layout
 from hdl.features.reproducible.layout import codes_of, integers_layout, integers_of
 from hdl.features.reproducible.quantizer import Quantizer
@@ -27,6 +29,7 @@ from hdl.features.reproducible.sequences import (
     is_partial_sum,
     mask,
 )
+from hdl.features.reproducible.stamped_queue import StampedQueue
 from hdl.ring.parts.conditions import is_gather, is_sum
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
 from hdl.streams.route import PacketDemux, PacketMux
@@ -84,9 +87,24 @@ def _place(record, setup):
     return {"segment": record.segment, "block": record.block}
 
 
-def _used_layout():
-    """Layout of the hash of a complete sum's exponents and of the sum's place, which are stored until rounding."""
-    return data.StructLayout({"hash": HASH, "place": _place_layout()})
+def _kept_layout():
+    """Layout of the hash, the segment and the block of a complete sum, which are stored until the gather."""
+    return data.StructLayout({"hash": SUM_HASH, "place": _place_layout()})
+
+
+def _hash_layout():
+    """Layout of a packet of one hash."""
+    return data.StructLayout({"hash": SUM_HASH, "last": 1})
+
+
+def _join(m, sources, sink):
+    """Connect the sum modulo 2 of hashes, which are taken together."""
+    there = Cat(source.valid for source in sources).all()
+    m.d.comb += [
+        sink.valid.eq(there),
+        sink.payload.eq(functools.reduce(operator.xor, (source.payload for source in sources))),
+        *(source.ready.eq(sink.ready & there) for source in sources),
+    ]
 
 
 def _rounded_from(record, setup):
@@ -119,6 +137,9 @@ def describe(config):
             Instruction("rounded_groups", ROUNDED, groups, groups_in),
             Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
+            # Source of their hashes, and block and segment of each packet, for reports of wrong hashes.
+            Instruction("rounded_hash_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
+            Instruction("rounded_place", ROUNDED, _place_layout(), _place),
         ),
         reads={"gradients": 1},
         inputs=(Input("to_adder", Channel.INGRESS, packets=is_partial_sum),
@@ -143,7 +164,11 @@ class IntegerSum(Part):
     All units work at the rate of the link: one word, of one or two integers, in a cycle.
 
     Checksums of packets include a hash of the exponents (:mod:`hdl.features.reproducible.field_hash`), so they show
-    if nodes use different ones. The exponents with which a node rounds its own complete sums must have the same hash.
+    if nodes use different ones. Words and exponents that enter the rounder must have the same hashes as in the adder:
+    all of the node's own sums, and the exponents of gathered ones. Words of gathered sums must have the hash with
+    which they arrived. The last row of a packet is not offered before, which takes no additional cycles, since the
+    rounder's latency is longer, unless a packet has one or two words. Sums that leave for the gather are compared as
+    well, but do not wait.
     """
 
     def __init__(self, *, config, description):
@@ -181,31 +206,25 @@ class IntegerSum(Part):
         m.submodules.places = places = Queue(shape=_place_layout(), depth=adder.latency)
         m.submodules.fields_demux = fields = PacketDemux(outputs=len(FieldsTo))
         # One packet can wait for the link without stalling the adder, and another for the adder.
-        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * packet, block=True)
-        m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=packet, block=True)
+        m.submodules.to_send = to_send = StampedQueue(depth=2 * packet)
+        m.submodules.to_add = to_add = StampedQueue(depth=packet)
         connect_stream(m, self.fields_to, fields.route)
         connect_stream(m, self.agreed, fields.i)
         connect_stream(m, self.kind, adder.kind)
-        own, own_wrong = self._quantized(m, fields.o[FieldsTo.QUANTIZER], adder.hash)
+        hashes = stream.Signature(HASH).create()
+        own, own_wrong = self._quantized(m, fields.o[FieldsTo.QUANTIZER], hashes)
         connect_stream(m, own, adder.a)
         connect_stream(m, self.to_adder, to_add.i)
         connect_stream(m, to_add.o, adder.b)
         connect_stream(m, adder.sent, to_send.i)
         connect_stream(m, to_send.o, self.encoded)
         connect_stream(m, self.transit, self.forwarded)
-        # Complete sums in the adder: a packet takes at least two cycles.
-        m.submodules.used_hashes = used = Queue(shape=_used_layout(), depth=adder.latency)
-        # The last word of a complete sum is rounded only if its exponents have the same hash as in the adder.
-        m.submodules.gate = gate = HashGate(shape=integers_layout(width))
-        m.d.comb += [
-            used.i.valid.eq(taken(self.kind) & self.kind.payload.final),
-            used.i.payload.hash.eq(adder.hash.payload),
-            used.i.payload.place.eq(self.summed_place.payload),
-            gate.a.valid.eq(used.o.valid),
-            gate.a.payload.eq(used.o.payload.hash),
-            used.o.ready.eq(gate.a.ready),
-        ]
-        rounded = self._rounded(m, self._complete(m, adder.total, gate), fields, gate)
+        # The last row of a sum leaves only if its words and exponents have not changed since the adder or the ring.
+        m.submodules.gate = gate = HashGate(shape=beat_layout(slices))
+        own_hash, gathered_hash = self._hashes(m, adder, hashes)
+        sums, arrived, kept_wrong = self._complete(m, adder, places.o.payload)
+        self._select_hash(m, gate.a, own=own_hash, gathered=(gathered_hash, arrived))
+        rounded = self._rounded(m, sums, fields, gate)
         with m.If(setup.fused):
             connect_stream(m, rounded, self.finished)
         with m.Else():
@@ -219,17 +238,21 @@ class IntegerSum(Part):
             pulses.compressed_adds.eq(taken(self.kind) & self.kind.payload.paired),
             pulses.decodes.eq(taken(rounded) & rounded.payload.last),
             pulses.not_finite.eq(setup.sum & taken(rounded) & has_infinite(rounded.payload)),
-            pulses.wrong_sum.eq(adder.received_wrong | adder.added_wrong | gate.wrong | own_wrong),
+            pulses.wrong_sum.eq(Cat(adder.received_wrong, adder.added_wrong, gate.wrong, kept_wrong.found, own_wrong,
+                                    to_add.wrong, to_send.wrong).any()),
             # The node in which the fault occurred: if a packet was wrong when it arrived, its sender. If exponents of
             # the two nodes differ, it may also be this node.
             pulses.wrong_sum_detail.eq(Cat(
                 Mux(adder.received_wrong | adder.added_wrong, places.o.payload,
-                    Mux(own_wrong, self.summed_place.payload, used.o.payload.place)),
+                    Mux(gate.wrong, self.rounded_place.payload,
+                        # After a wrong packet to add or to send, this is the next sum.
+                        Mux(kept_wrong.found, kept_wrong.place, self.summed_place.payload))),
                 Mux(adder.received_wrong, setup.predecessor, setup.rank))),
             self.summed_place.ready.eq(taken(self.kind)),
             places.i.valid.eq(self.summed_place.ready),
             places.i.payload.eq(self.summed_place.payload),
             places.o.ready.eq(adder.checked),
+            self.rounded_place.ready.eq(taken(gate.o) & gate.o.payload.last),
         ]
         return m
 
@@ -263,12 +286,56 @@ class IntegerSum(Part):
         ]
 
     def _own(self, m, integers):
-        """Integers of the node, and whether the packet to be added has failed a check."""
+        """Integers of the node, with their parity, and whether the packet to be added has failed a check."""
         return integers, C(0, 1)
 
-    def _complete(self, m, total, gate):
-        """Send complete sums to the gather, and return all sums to round: the node's own ones, through the gate, and
-        gathered ones.
+    def _hashes(self, m, adder, hashes):
+        """Connect the hashes of exponents to the adder, and keep the ones of sums that this node will round; return
+        streams of hashes of its own sums, with their exponents, and of the exponents of gathered ones.
+        """
+        # A packet takes at least two cycles in the adder, and one in the rounder.
+        waiting = adder.latency + Rounder.latency
+        m.submodules.used_hashes = used = Queue(shape=SUM_HASH, depth=waiting)
+        m.submodules.total_hashes = totals = Queue(shape=SUM_HASH, depth=waiting)
+        # Exponents wait for the gather of their sums, which lags by one segment.
+        m.submodules.gathered_hashes = gathered = Queue(shape=SUM_HASH, depth=self._gathered_packets)
+        final = self.kind.payload.final
+        own = stream.Signature(SUM_HASH).create()
+        m.d.comb += [
+            adder.hash.valid.eq(hashes.valid & gathered.i.ready),
+            adder.hash.payload.eq(hashes.payload),
+            hashes.ready.eq(adder.hash.ready & gathered.i.ready),
+            used.i.valid.eq(taken(self.kind) & final),
+            used.i.payload.eq(folded(hashes.payload)),
+            totals.i.valid.eq(adder.checked & adder.complete),
+            totals.i.payload.eq(adder.total_hash),
+            gathered.i.valid.eq(taken(self.kind) & ~final & _is_rounded_everywhere(self.setup)),
+            gathered.i.payload.eq(folded(hashes.payload)),
+        ]
+        _join(m, (used.o, totals.o), own)
+        return own, gathered.o
+
+    @property
+    def _gathered_packets(self):
+        """Number of packets whose exponents can wait for the gather of their sums."""
+        return 4 * max(self._config.topology.max_nodes, 2)
+
+    def _select_hash(self, m, sink, *, own, gathered):
+        """Connect the hash of each packet that is rounded."""
+        m.submodules.rounded_hash_mux = chosen = PacketMux(inputs=len(RoundedFrom), shape=_hash_layout())
+        connect_stream(m, self.rounded_hash_from, chosen.route)
+        for source, parts in ((RoundedFrom.OWN, (own,)), (RoundedFrom.GATHERED, gathered)):
+            hashes = stream.Signature(SUM_HASH).create()
+            _join(m, parts, hashes)
+            port = chosen.i[source]
+            m.d.comb += [port.valid.eq(hashes.valid), hashes.ready.eq(port.ready),
+                         port.payload.hash.eq(hashes.payload), port.payload.last.eq(1)]
+        m.d.comb += [sink.valid.eq(chosen.o.valid), chosen.o.ready.eq(sink.ready),
+                     sink.payload.eq(chosen.o.payload.hash)]
+
+    def _complete(self, m, adder, checked_place):
+        """Send complete sums to the gather; return all sums to round, the node's own ones and gathered ones, hashes
+        of the words of gathered ones, and whether a sum that has left was wrong.
         """
         config, width = self._config, self._width
         layout, words = integers_layout(width), config.segment * width // 32
@@ -276,50 +343,81 @@ class IntegerSum(Part):
         m.submodules.rounded_mux = chosen = PacketMux(inputs=len(RoundedFrom), shape=layout)
         # Sums are gathered one segment later.
         m.submodules.kept_sums = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
+        m.submodules.arrived_hash = arrived = SumHash(depth=4)
         m.submodules.to_round = to_round = Queue(shape=word_layout(), depth=words, block=True)
         connect_stream(m, self.total_to, totals.route)
         connect_stream(m, self.rounded_from, chosen.route)
-        connect_stream(m, total, totals.i)
-        connect_stream(m, totals.o[TotalTo.ROUNDER], gate.i)
-        connect_stream(m, gate.o, chosen.i[RoundedFrom.OWN])
+        connect_stream(m, adder.total, totals.i)
+        connect_stream(m, totals.o[TotalTo.ROUNDER], chosen.i[RoundedFrom.OWN])
         own = totals.o[TotalTo.KEPT]
         m.d.comb += [kept.i.valid.eq(own.valid), own.ready.eq(kept.i.ready), kept.i.payload.last.eq(own.payload.last),
                      kept.i.payload.data.eq(codes_of(own.payload, width))]
-        connect_stream(m, kept.o, self.kept)
-        connect_stream(m, self.to_rounder, to_round.i)
+        connect_stream(m, self.to_rounder, arrived.i)
+        connect_stream(m, arrived.o, to_round.i)
         gathered, word = chosen.i[RoundedFrom.GATHERED], to_round.o.payload
         integers, flags = integers_of(m, word.data, width)
         m.d.comb += [gathered.valid.eq(to_round.o.valid), to_round.o.ready.eq(gathered.ready),
                      gathered.payload.eq(Cat(integers, flags, word.last))]
-        return chosen.o
+        return chosen.o, arrived.hash, self._compare_kept(m, kept.o, adder, checked_place)
+
+    def _compare_kept(self, m, kept, adder, checked_place):
+        """Send complete sums; return whether a sum has changed since the adder, with its segment and block."""
+        m.submodules.kept_hash = sent = SumHash(depth=2)
+        # Sums of two segments, and the last one of a command, which may be short.
+        m.submodules.kept_hashes = expected = Queue(shape=_kept_layout(), depth=4)
+        connect_stream(m, kept, sent.i)
+        connect_stream(m, sent.o, self.kept)
+        wrong = Signal(data.StructLayout({"found": 1, "place": _place_layout()}))
+        both = sent.hash.valid & expected.o.valid
+        m.d.comb += [
+            expected.i.valid.eq(adder.checked & adder.complete & _is_rounded_everywhere(self.setup)),
+            expected.i.payload.hash.eq(adder.total_hash),
+            expected.i.payload.place.eq(checked_place),
+            sent.hash.ready.eq(both),
+            expected.o.ready.eq(both),
+        ]
+        m.d.sync += [wrong.found.eq(both & (sent.hash.payload != expected.o.payload.hash)),
+                     wrong.place.eq(expected.o.payload.place)]
+        return wrong
 
     def _rounded(self, m, sums, fields, gate):
-        """Round complete sums, and return rows; the gate receives hashes of the exponents of the node's own ones."""
+        """Round complete sums, and return rows; the gate receives hashes of the sums with their exponents, and rows
+        pass it.
+        """
         config, slices = self._config, 32 // self._width
         words = field_words(config.segment)
         m.submodules.rounder = rounder = Rounder(width=self._width)
         m.submodules.rounded_fields = reader = FieldReader()
         m.submodules.rounded_fields_mux = chosen = PacketMux(inputs=len(RoundedFrom))
         # Exponents of sums wait for the gather of these sums, which lags by one segment.
-        several = 4 * words * max(config.topology.max_nodes, 2)
-        for name, depth, sink, source in (("own_fields", 4 * words, FieldsTo.OWN, RoundedFrom.OWN),
-                                          ("gathered_fields", several, FieldsTo.GATHERED, RoundedFrom.GATHERED)):
+        for name, depth, sink, source in (
+                ("own_fields", 4 * words, FieldsTo.OWN, RoundedFrom.OWN),
+                ("gathered_fields", words * self._gathered_packets, FieldsTo.GATHERED, RoundedFrom.GATHERED)):
             m.submodules[name] = queue = Queue(shape=word_layout(), depth=max(depth, 4), block=depth > 32)
             connect_stream(m, fields.o[sink], queue.i)
-            if source is RoundedFrom.OWN:
-                # Its reader holds the fields of two packets that have not been compared.
-                m.submodules.own_hash = own_hash = FieldHash(depth=2)
-                connect_stream(m, queue.o, own_hash.i)
-                connect_stream(m, own_hash.hash, gate.b)
-                connect_stream(m, own_hash.o, chosen.i[source])
-            else:
-                connect_stream(m, queue.o, chosen.i[source])
+            connect_stream(m, queue.o, chosen.i[source])
         connect_stream(m, self.rounded_fields_from, chosen.route)
         connect_stream(m, chosen.o, reader.i)
         connect_stream(m, self.rounded_groups, reader.groups)
-        connect_stream(m, reader.o, rounder.fields)
-        connect_stream(m, sums, rounder.i)
-        m.d.comb += rounder.spare.eq(self.setup.spare)
+        # Packets of one word may follow each other in the rounder.
+        m.submodules.rounded_field_hash = field_hash = SingleFieldHash(depth=Rounder.latency)
+        m.submodules.rounded_hash = sum_hash = SumHash(depth=Rounder.latency, width=self._width)
+        connect_stream(m, field_hash.o, rounder.fields)
+        connect_stream(m, sums, sum_hash.i)
+        connect_stream(m, sum_hash.o, rounder.i)
+        exponents = stream.Signature(SUM_HASH).create()
+        m.d.comb += [
+            field_hash.i.valid.eq(reader.o.valid),
+            field_hash.i.payload.field.eq(reader.o.payload),
+            field_hash.i.payload.last.eq(rounder.i.payload.last),
+            reader.o.ready.eq(field_hash.i.ready),
+            exponents.valid.eq(field_hash.hash.valid),
+            exponents.payload.eq(folded(field_hash.hash.payload)),
+            field_hash.hash.ready.eq(exponents.ready),
+            rounder.spare.eq(self.setup.spare),
+        ]
+        _join(m, (exponents, sum_hash.hash), gate.b)
         m.submodules.widener = widener = RowWidener(lanes=config.lanes, slice_lanes=slices)
-        connect_stream(m, rounder.o, widener.i)
+        connect_stream(m, rounder.o, gate.i)
+        connect_stream(m, gate.o, widener.i)
         return widener.o

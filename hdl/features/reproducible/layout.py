@@ -8,7 +8,7 @@ addends are summed there, the limits of the addends leave three codes unused, wh
 from amaranth.hdl import Cat, Const, Mux, Signal
 from amaranth.lib import data
 
-__all__ = ["SPARE", "WIDTHS", "check_width", "codes_of", "integers_layout", "integers_of"]
+__all__ = ["SPARE", "WIDTHS", "check_width", "codes_of", "integers_layout", "integers_of", "parity_of"]
 
 #: Widths in bits of integers on the ring.
 WIDTHS = (16, 32)
@@ -23,13 +23,20 @@ def check_width(width):
         raise ValueError(f"Integer width must be {' or '.join(map(str, WIDTHS))}, not {width!r}")
 
 
-def integers_layout(width):
+def integers_layout(width, *, parity=False):
     """Layout of a word of integers between units.
 
     ``special`` has two bits for each integer: bit 0 is set if the element is +infinity or NaN, and bit 1 if it is
-    -infinity or NaN.
+    -infinity or NaN. With ``parity``, there is a field ``parity``: whether the number of ones in ``data`` and
+    ``special`` is odd.
     """
-    return data.StructLayout({"data": 32, "special": data.ArrayLayout(2, 32 // width), "last": 1})
+    return data.StructLayout({"data": 32, "special": data.ArrayLayout(2, 32 // width), "last": 1,
+                              **({"parity": 1} if parity else {})})
+
+
+def parity_of(word):
+    """Field ``parity`` of the integers and flags of an :func:`integers_layout` view."""
+    return word.data.xor() ^ word.special.as_value().xor()
 
 
 def _codes(width):

@@ -23,6 +23,7 @@ class Quantizer(wiring.Component):
     the sum, an integer has b = ``width`` - ``spare`` bits: it is the multiple of 2**(F - 125 - b) nearest to its
     element, limited to ±(2**(b - 1) - 1). The integer of an infinity or a NaN is 0, and its flags are set; a lane
     without ``keep`` has integer 0 and no flags. An element with an exponent field above F has an unspecified result.
+    The parity is computed beside the integers, not from them, so it shows if they change later.
 
     Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages move together while the output is
     free or accepted. ``i.ready`` depends combinationally on ``o.ready`` and ``fields.valid``, and ``fields.ready`` on
@@ -41,7 +42,7 @@ class Quantizer(wiring.Component):
         Exponent field F of each group, 1 to 254, taken with the group's last beat.
     spare : In(range(9))
         Base-2 logarithm of the number of addends, rounded up. It must be stable while beats are in the unit.
-    o : Out(stream of integers_layout(width))
+    o : Out(stream of integers_layout(width, parity=True))
     """
 
     latency = 4
@@ -54,7 +55,7 @@ class Quantizer(wiring.Component):
             "i": In(stream.Signature(beat_layout(self._lanes))),
             "fields": In(stream.Signature(8)),
             "spare": In(SPARE),
-            "o": Out(stream.Signature(integers_layout(width))),
+            "o": Out(stream.Signature(integers_layout(width, parity=True))),
         })
 
     @property
@@ -101,19 +102,23 @@ class Quantizer(wiring.Component):
         # Stage 1: add the spare bits to the exponent field, for all lanes.
         beat = register("beat", elements=self.i.payload.elements.as_value(), keep=self.i.payload.keep,
                         reach=self.fields.payload + self.spare)
-        integers, flags = zip(*(self._lane(m, register, beat, lane) for lane in range(self._lanes)), strict=True)
-        result = register("result", data=Cat(integers), special=Cat(flags), last=last)
+        lanes = (self._lane(m, register, beat, lane) for lane in range(self._lanes))
+        integers, flags, parities = zip(*lanes, strict=True)
+        result = register("result", data=Cat(integers), special=Cat(flags), last=last, parities=Cat(parities))
         m.d.comb += [
             self.o.payload.data.eq(result.data),
             self.o.payload.special.as_value().eq(result.special),
             self.o.payload.last.eq(result.last),
+            self.o.payload.parity.eq(result.parities.xor()),
         ]
         with m.If(advance):
             m.d.sync += self.o.valid.eq(valid)
         return m
 
     def _lane(self, m, register, beat, lane):
-        """Stages 2 and 3 of a lane and the addition of stage 4; return the integer and its flags."""
+        """Stages 2 and 3 of a lane and the addition of stage 4; return the integer, its flags, and bits with the
+        parity of both.
+        """
         width = self._width
 
         # 2: unpack, and compute the distance from the integer's highest magnitude bit.
@@ -147,8 +152,28 @@ class Quantizer(wiring.Component):
         # 4: round and negate, in one addition.
         up = aligned.guard & (rest.sticky | (aligned.magnitude[0] ^ aligned.sign))
         integer = Signal(width, name=f"integer_{lane}")
-        m.d.comb += integer.eq(Cat(aligned.magnitude, aligned.sign) + (up ^ aligned.sign))
-        return integer, rest.special
+        value, carry = Cat(aligned.magnitude, aligned.sign), up ^ aligned.sign
+        m.d.comb += integer.eq(value + carry)
+        return integer, rest.special, Cat(value.xor() ^ rest.special.xor(), carry & self._changes(value))
+
+    @classmethod
+    def _changes(cls, value):
+        """Whether an odd number of bits change if a number with an even number of bits is incremented.
+
+        Pairs of ones change, and the carry passes. In the first other pair, one bit changes if it is even, and both
+        bits if it is odd. The tree of pairs is as fast as the carry chain.
+        """
+        return cls._change_tree([(value[start:start + 2].all(), ~value[start]) for start in range(0, len(value), 2)])
+
+    @classmethod
+    def _change_tree(cls, pairs):
+        """Whether a carry into the lowest of some pairs of bits changes an odd number of bits. ``pairs`` has, for
+        each pair, whether the carry passes, and whether one bit changes.
+        """
+        while len(pairs) > 1:
+            pairs = [(low & high, changes | (low & other))
+                     for (low, changes), (high, other) in zip(pairs[::2], pairs[1::2], strict=True)]
+        return pairs[0][1]
 
     def _full(self, m, significand, amount, lane):
         """Whether a number has exponent F and the largest magnitude, which is not rounded up.

@@ -1,15 +1,19 @@
 # amaranth: UnusedElaboratable=no
-"""Hashes of packets of exponent fields: hdl/features/reproducible/field_hash.py."""
+"""Hashes of packets of exponent fields and of complete sums: hdl/features/reproducible/field_hash.py."""
 
 import numpy as np
 import pytest
 
 from hdl.features.reproducible.exponents import MAX_GROUPS
-from hdl.features.reproducible.field_hash import FieldHash, HashGate, SingleFieldHash
+from hdl.features.reproducible.field_hash import SUM_HASH, FieldHash, HashGate, SingleFieldHash, SumHash
+from hdl.features.reproducible.layout import WIDTHS, integers_layout
 from hdl.streams.stream import word_layout
-from sim.golden.features.reproducible.packet import field_hash, pack_fields
+from sim.golden.features.reproducible.packet import codes_of, field_hash, pack, pack_fields
+from sim.golden.features.reproducible.sums import Addend
+from sim.payload import pack as rows_of
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed
+from tests.features.reproducible.words import sum_hash
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused_values
@@ -100,16 +104,78 @@ def test_single_latency():
     assert run.moves("hash").tolist() == (np.flatnonzero(fields >> 8) + SingleFieldHash.latency).tolist()
 
 
+# --- SumHash
+
+def _sums(generator, width, count):
+    """Packet of words of integers with flags, and the words of their codes."""
+    lanes = 32 // (width or 32)
+    integers = generator.integers(-9999, 9999, count * lanes)
+    flags = np.where(generator.random(count * lanes) < 0.3, generator.integers(1, 4, count * lanes), 0)
+    if width is None:
+        words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
+        return packets.words([words]), words
+    integers[flags != 0] = 0
+    codes = codes_of(Addend(integers, flags & 1 != 0, flags & 2 != 0), width)
+    return rows_of(integers_layout(width), {
+        "data": pack(integers, width), "special": flags.reshape(count, lanes),
+        "last": np.arange(count) == count - 1}), pack(codes, width)
+
+
+def _drive_sums(generator, depth, width, sums=None):
+    if sums is None:
+        sums = [_sums(generator, width, count) for count in (1, 2, 64, 1, 1, *generator.integers(1, 20, 40))]
+    beats = {"i": np.concatenate([rows for rows, _ in sums])}
+    return Drive(beats, [words for _, words in sums], cycles=cycles_for(beats))
+
+
+def _model_sums(run, sums, willing, ready):
+    hashes = np.array([sum_hash(words) for words in sums], np.uint16)
+    return Want({}, {"hash": hashes})
+
+
+SUMS = UnitBench(lambda depth, width: SumHash(depth=depth, width=width), _model_sums, _drive_sums)
+test_sum_depth = refused_values(SumHash, {}, "depth", [1, 0, "2", None],
+                                "Number of hashes must be an integer of at least 2")
+test_sum_width = refused_values(SumHash, {"depth": 2}, "width", [8, 64, "16"], "Integer width must be 16 or 32")
+test_sums = SUMS.lockstep([(2, None), *((4, width) for width in WIDTHS)])
+
+
+@pytest.mark.parametrize("width", [None, *WIDTHS])
+def test_each_bit_changes_the_hash_of_sums(width):
+    """Packets with one bit of an integer or a flag inverted, a word less, a word twice, or two words exchanged."""
+    rows, _ = _sums(np.random.default_rng(1), width, 5)
+    words = rows[:, np.newaxis] if rows.ndim == 1 else rows
+    bits = 32 if width is None else 32 + 2 * (32 // width)
+    wrong = [words[order] for order in ([0, 1, 3, 4], [0, 1, 1, 2, 3, 4], [0, 2, 1, 3, 4])]
+    for word, bit in np.ndindex(5, bits):
+        if width is not None and bit < 32 and _is_special(rows[word], width, bit // width):
+            continue  # integers of special elements are not used
+        copy = words.copy()
+        copy[word] ^= words.dtype.type(1 << bit)
+        wrong.append(copy)
+    unit = SUMS.unit(2, width)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(np.concatenate([words, *wrong]).reshape(-1, *rows.shape[1:]))},
+                          sinks={"o": True, "hash": True}, cycles=10 * len(wrong))
+    hashed = trace["hash__payload"][trace["hash__valid"].astype(bool)]
+    assert len(hashed) == 1 + len(wrong)
+    assert (hashed[1:] != hashed[0]).all()
+
+
+def _is_special(row, width, lane):
+    return int(row) >> 32 + 2 * lane & 3 != 0
+
+
 # --- HashGate
 
 def _drive_gate(generator, wrong=None):
     """Packets with equal hashes, up to that with the index ``wrong``, whose hashes differ in one bit."""
     words = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
              for count in (1, 1, 2, 9, 1, *generator.integers(1, 20, 30))]
-    first = generator.integers(0, 1 << 32, len(words), dtype=np.uint32)
+    first = generator.integers(0, 1 << SUM_HASH, len(words), dtype=np.uint16)
     second = first.copy()
     if wrong is not None:
-        second[wrong] ^= np.uint32(1 << int(generator.integers(32)))
+        second[wrong] ^= np.uint16(1 << int(generator.integers(SUM_HASH)))
     beats = {"i": packets.words(words), "a": first, "b": second}
     return Drive(beats, (words, wrong), cycles=cycles_for(beats))
 
@@ -142,7 +208,7 @@ def test_gate_takes_hashes_in_any_order():
     for late in ("a", "b", "i"):
         unit.reset()
         willing = {name: np.arange(60) >= (20 if name == late else 0) for name in ("a", "b", "i")}
-        rows = {"a": np.array([7], np.uint32), "b": np.array([7], np.uint32),
+        rows = {"a": np.array([7], np.uint16), "b": np.array([7], np.uint16),
                 "i": packets.words([np.arange(3, dtype=np.uint32)])}
         trace = unit.lockstep(sources={name: Feed(rows[name], willing[name]) for name in rows},
                               sinks={"o": stall_array("none", 60, seed=1)})
@@ -151,7 +217,7 @@ def test_gate_takes_hashes_in_any_order():
 
 
 @pytest.mark.parametrize("make", [lambda: FieldHash(depth=2), lambda: SingleFieldHash(depth=2),
-                                  lambda: HashGate(shape=word_layout())])
+                                  lambda: SumHash(depth=2), lambda: HashGate(shape=word_layout())])
 def test_offers(make):
     """Every offered word stays until it is accepted."""
     offers(make, depth=4)()

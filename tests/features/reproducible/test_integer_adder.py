@@ -17,6 +17,7 @@ from sim.golden.features.reproducible.sums import Addend, partial_sums
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from sim.verilated.vectors import pack as rows_of
+from tests.features.reproducible.words import own_rows, sum_hash
 from tests.refusals import refused_values
 from tests.traces import taken
 
@@ -35,6 +36,13 @@ class FaultyAdder(IntegerAdder):
     def _add(self, own, received):
         half, bits = self._width // 2, (self._width - 1).bit_length()
         return super()._add(own, received) ^ Mux(own[half:] == MARK, Const(1, self._width) << own[:bits], 0)
+
+
+class FaultyRegister(IntegerAdder):
+    """Adder that inverts one bit of some words in the register with its own integers."""
+
+    def _load(self, word):
+        return super()._load(word) ^ Mux(word[8:16] == MARK, Const(1, 32) << word[:5], 0)
 
 
 @functools.cache
@@ -83,10 +91,16 @@ class Packet:
     final: bool = False
     faults: np.ndarray | int = 0  # wrong bits of sums
     contradicts: bool = False  # whether a bit of the kind is wrong
+    spoilt: np.ndarray | int = 0  # wrong bits of own integers, behind their parity
 
     @property
     def words(self):
         return len(self.own.integers) * self.width // 32
+
+    @property
+    def _own(self):
+        """Own addend, as it is added."""
+        return dataclasses.replace(self.own, integers=self.own.integers ^ self.spoilt)
 
     def _parts(self):
         """Received addend, and its checksum without the hash."""
@@ -99,7 +113,7 @@ class Packet:
     @property
     def total(self):
         """Sum, in which an integer that is too large wraps."""
-        total = self.own + self._parts()[0]
+        total = self._own + self._parts()[0]
         limit = 1 << self.width - 1
         wrapped = ((total.integers + limit) % (2 * limit) ^ self.faults) - limit
         return flagged(wrapped, flags_of(total))
@@ -108,14 +122,24 @@ class Packet:
     def check(self):
         """Expected checksum of the sum without the hash: the received one and that of the changes."""
         received, check = self._parts()
-        difference = codes_of(self.own + received, self.width) - codes_of(received, self.width)
-        changes = np.where(flags_of(self.own + received), difference, self.own.integers)
+        total = self._own + received
+        difference = codes_of(total, self.width) - codes_of(received, self.width)
+        changes = np.where(flags_of(total), difference, self._own.integers)
         return (check + weighted(changes)) % 2 ** 32
 
     @property
     def sent_check(self):
         """Checksum that is sent."""
-        return 0 if self.received_wrong else (self.check + self.hash) % 2 ** 32
+        return 0 if self.received_wrong or self._unsure else (self.check + self.hash) % 2 ** 32
+
+    @property
+    def total_hash(self):
+        return sum_hash(pack(codes_of(self.total, self.width), self.width))
+
+    @property
+    def _unsure(self):
+        """Whether the kind or a parity is wrong."""
+        return bool(self.contradicts or np.any(self.spoilt))
 
     @property
     def received_wrong(self):
@@ -124,7 +148,7 @@ class Packet:
 
     @property
     def added_wrong(self):
-        return weighted(codes_of(self.total, self.width)) != (self.check + self.contradicts) % 2 ** 32
+        return weighted(codes_of(self.total, self.width)) != (self.check + self._unsure) % 2 ** 32
 
 
 def random_flags(generator, count, rate):
@@ -169,10 +193,10 @@ def beats(packets, generator):
     received = [packet.received for packet in packets if packet.received is not None]
     received = np.concatenate([np.zeros(0, np.uint32), *received])
     return {
-        "a": rows_of(integers_layout(width), {
-            "data": np.concatenate([pack(packet.own.integers, width) for packet in packets]),
-            "special": np.concatenate([flags_of(packet.own) for packet in packets]).reshape(-1, lanes),
-            "last": np.concatenate([np.arange(packet.words) == packet.words - 1 for packet in packets])}),
+        "a": own_rows(
+            width, np.concatenate([pack(packet.own.integers, width) for packet in packets]),
+            np.concatenate([flags_of(packet.own) for packet in packets]).reshape(-1, lanes),
+            np.concatenate([np.arange(packet.words) == packet.words - 1 for packet in packets])),
         "b": rows_of(word_layout(), {"data": received, "last": generator.integers(0, 2, len(received))}),
         "kind": rows_of(kind_layout(), {"paired": [packet.received is not None for packet in packets],
                                         "final": [packet.final for packet in packets],
@@ -229,6 +253,9 @@ def run(packets, kinds=None, *, seed=1, kind=IntegerAdder):
     np.testing.assert_array_equal(np.flatnonzero(trace["hash__valid"] & trace["hash__ready"]), ends, note)
     for name in ("received_wrong", "added_wrong"):
         assert np.count_nonzero(trace[name]) == sum(getattr(packet, name) for packet in packets), f"{name}, {note}"
+    checked = np.flatnonzero(trace["checked"])
+    assert trace["complete"][checked].tolist() == [packet.final for packet in packets], note
+    assert trace["total_hash"][checked].tolist() == [packet.total_hash for packet in packets], note
     for name in ("sent", "total"):  # an offer stays until it is taken
         held = np.flatnonzero((trace[f"{name}__valid"] & ~trace[f"{name}__ready"] & 1)[:-1])
         assert trace[f"{name}__valid"][held + 1].all(), note
@@ -443,6 +470,57 @@ def test_wrong_bits_of_kinds(width):
         assert np.count_nonzero(taken(trace, "total", integers_layout(width))[1]["last"]) == 1
 
 
+def own_packets(width):
+    """A packet for each bit of a word of own integers, with this bit wrong, and each followed by a right one."""
+    generator = np.random.default_rng(8)
+    count, packets = elements_in(3, width), []
+    for bit, paired in itertools.product(range(32), (False, True)):
+        packet = random_packet(generator, width, 3, paired=paired, final=False, rate=0)
+        own = generator.integers(-100, 100, count)
+        first, spoilt = elements_in(1, width), np.zeros(count, np.int64)
+        own[first] = MARK << 8 | bit
+        wrong = np.int64(1) << bit % width
+        spoilt[first + bit // width] = wrong - 2 * wrong * (bit % width == width - 1)
+        packet = dataclasses.replace(packet, own=flagged(own, np.zeros(count, np.uint8)))
+        packets += [dataclasses.replace(packet, spoilt=spoilt),
+                    random_packet(generator, width, 2, paired=paired, final=False, rate=0)]
+        packets[-1].own.integers[:] = 1
+    return packets
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrong_bits_of_the_own_register(width):
+    """A flipped bit is reported by this node, and by the next one as a wrong packet; a complete sum never ends."""
+    packets = own_packets(width)
+    assert [packet.added_wrong for packet in packets] == [True, False] * (len(packets) // 2)
+    assert not any(packet.received_wrong for packet in packets)
+    sent = expected_sent(packets)[0]
+    assert sent[3:7 * len(packets) // 2:7] == [0] * (len(packets) // 2)  # checksums of wrong packets
+    run(packets, kind=FaultyRegister)
+    run(packets, ["geometric"] * len(PORTS), kind=FaultyRegister)
+    for packet in packets[:8:2]:
+        trace = run([dataclasses.replace(packet, final=True)], kind=FaultyRegister)
+        assert not taken(trace, "total", integers_layout(width))[1]["last"].any()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrong_bits_of_own_words(width):
+    """Each bit of a word at ``a`` that does not have its parity, flags included, is reported once."""
+    packet = random_packet(np.random.default_rng(9), width, 3, paired=False, final=False, rate=0)
+    layout, unit = integers_layout(width, parity=True), adder(width, IntegerAdder)
+    right = beats([packet], np.random.default_rng(0))
+    bits = [bit for name, field in layout if name != "last"
+            for bit in range(field.offset, field.offset + field.width)]
+    rows = np.concatenate([np.where(np.arange(3) == 1, right["a"] ^ np.uint64(1 << bit), right["a"]) for bit in bits])
+    unit.reset()
+    sources = {"a": Feed(rows), "b": Feed(right["b"]), "kind": Feed(np.repeat(right["kind"], len(bits))),
+               "hash": Feed(np.repeat(right["hash"], len(bits)))}
+    trace = unit.lockstep(sources=sources, sinks={"sent": True, "total": True}, cycles=50 + 4 * len(bits))
+    assert trace["added_wrong"].sum() == trace["checked"].sum() == len(bits)
+    assert not trace["received_wrong"].any()
+    assert taken(trace, "sent", word_layout())[1]["data"][3::4].tolist() == [0] * len(bits)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("place", range(4))
 def test_wrong_hash_of_a_node(width, place):
@@ -478,7 +556,7 @@ def test_rate_and_latency(width):
     sizes = [1, 2, 1, 9, LONGEST * width // 32, 3]
     for final, paired in itertools.product((False, True), repeat=2):
         trace = run([random_packet(generator, width, size, paired=paired, final=final) for size in sizes])
-        start = taken(trace, "a", integers_layout(width))[0][0]
+        start = taken(trace, "a", integers_layout(width, parity=True))[0][0]
         ends = start + np.cumsum(np.array(sizes) + 1) - 1
         assert taken(trace, "kind", kind_layout())[0].tolist() == ends.tolist()
         slots = np.arange(start, ends[-1] + 1)

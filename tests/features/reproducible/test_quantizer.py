@@ -9,7 +9,7 @@ import pytest
 from hdl.features.reproducible.layout import SPARE, WIDTHS, integers_layout
 from hdl.features.reproducible.quantizer import Quantizer
 from sim.golden.features.reproducible import sums as golden
-from sim.payload import pack
+from tests.features.reproducible.words import own_rows
 from tests.hdl.compression.packets import as_beats, as_rows
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused_values
@@ -55,8 +55,7 @@ class Vectors:
             data.append((codes << np.arange(self.lanes) * self.width).sum(axis=1))
             special.append(np.pad(flags, padding).reshape(beats, self.lanes))
             last.append(np.arange(beats) == beats - 1)
-        return pack(integers_layout(self.width), {
-            "data": np.concatenate(data), "special": np.concatenate(special), "last": np.concatenate(last)})
+        return own_rows(self.width, np.concatenate(data), np.concatenate(special), np.concatenate(last))
 
     def drive(self):
         """Stimuli; lanes without ``keep`` hold infinities and NaNs."""
@@ -215,7 +214,7 @@ def test_latency_and_rate(width):
     vectors = _draw(np.random.default_rng(3), width, 2, LENGTHS)
     run = BENCH.check((width,), drive=vectors.drive())
     beats = len(run.drive.beats["i"])
-    when, _ = taken(run.trace, "o", integers_layout(width))
+    when, _ = taken(run.trace, "o", integers_layout(width, parity=True))
     assert run.moves("i").tolist() == list(range(beats))
     assert when.tolist() == list(range(Quantizer.latency, Quantizer.latency + beats))
     assert Quantizer(width=width).width == width

@@ -20,7 +20,8 @@ _EACH = 50
 def main(
     count: Annotated[int, typer.Option(min=1, help="Number of flips.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 1,
-    only: Annotated[str, typer.Option(help="Flip bits of paths that contain this, such as sums.adder.")] = "",
+    only: Annotated[str, typer.Option(help="Flip bits of this stage of the table, such as 'sums of integers', or "
+                                    "of paths that contain this, such as sums.adder.")] = "",
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
     """Flip bits in commands of 4 simulated nodes, one in each command, and compare results with those without it."""

@@ -25,6 +25,7 @@ from sim.golden.codecs import GRADIENT_CODECS
 from sim.verilated.ring import VerilatedRing
 from tests.features.reproducible.flips.library import Item, flip_library
 from tests.features.reproducible.flips.nodes import CONFIGS, NODES
+from tests.features.reproducible.flips.report import is_drawn
 from tests.host.rings import Reference, random
 
 __all__ = ["Flip", "play"]
@@ -174,9 +175,11 @@ class _Case:
         return bool(here.any() and not written[:, here].any())
 
     def draw(self, generator, cycles, only):
-        """Draw a flip of a flip-flop or a word of a memory with ``only`` in its path, in one of the cycles."""
-        items = [index for index, item in enumerate(self.items)
-                 if item.path.startswith(_DRAWN) and not item.path.startswith(_LEFT_OUT) and only in item.path]
+        """Draw a flip of a flip-flop or a word of a memory in one of the cycles, as chosen by ``only``
+        (:func:`~tests.features.reproducible.flips.report.is_drawn`).
+        """
+        items = [index for index, item in enumerate(self.items) if item.path.startswith(_DRAWN)
+                 and not item.path.startswith(_LEFT_OUT) and is_drawn(item.path, only)]
         weights = np.array([item.rows if item.rows > 1 else item.bits for item in map(self.items.__getitem__, items)])
         index = int(generator.choice(items, p=weights / weights.sum()))
         item = self.items[index]
@@ -185,8 +188,8 @@ class _Case:
 
 
 def play(name, operation, count, seed, only=""):
-    """Flip ``count`` bits in one command each, of paths that contain ``only``. Returns a list of dictionaries, for
-    :func:`tests.features.reproducible.flips.report.row`.
+    """Flip ``count`` bits in one command each, in paths or a stage chosen by ``only``. Returns a list of
+    dictionaries, for :func:`tests.features.reproducible.flips.report.show`.
     """
     generator = np.random.default_rng([seed, *f"{name}{operation}".encode()])
     case = _Case(name, operation, generator)

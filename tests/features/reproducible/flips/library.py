@@ -28,11 +28,12 @@ _MEMORY = re.compile(r"^\s*VlUnpacked<(?:[CSIQ]Data|VlWide<\d+>)/\*(?P<high>\d+)
 #: Modules of Verilog, with their registers and instances.
 _MODULE = re.compile(r"^module (\S+) ?\(.*?^endmodule", re.MULTILINE | re.DOTALL)
 _REGISTER = re.compile(r"(\S+) *(?:\[[\d:]+\])? <= ")
-_INSTANCE = re.compile(r"^  (\S+) +(\S+) \(\n((?:    \..*\n)+)  \);", re.MULTILINE)
+_INSTANCE = re.compile(r"^  (\S+) +(\S+) +\(\n((?:    \..*\n)+)  \);", re.MULTILINE)
 _PORT = re.compile(r"\.(\S+?) ?\((\S+) ?\)")
 #: Functions that set initial values, which registers have and other signals have not.
 _INITIAL = re.compile(r"void \w+___eval_(?:static|initial)__TOP\w*\(\w+\* vlSelf\) \{\n(?P<body>.*?)\n\}\n",
                       re.DOTALL)
+_PATTERNS = (_VECTOR, _MEMORY, _MODULE, _REGISTER, _INSTANCE, _PORT, _INITIAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ def flip_library(config) -> tuple[build.Library, list[Item]]:
     verilate = build.options("node", "ring_node", "--savable")
     key = toolchain.digest(verilog, repr(harness), repr((*verilate, *build.FLAGS, *memories)),
                            toolchain.version("verilator"), toolchain.target(),
-                           toolchain.source(flip_library, _items, _owners))
+                           toolchain.source(flip_library, _items, _owners), *(each.pattern for each in _PATTERNS))
     directory = toolchain.cache_folder("verilated") / f"flips-{key}"
 
     def make(folder: Path) -> None:

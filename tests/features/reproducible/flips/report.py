@@ -7,7 +7,7 @@ from rich.table import Table
 
 from tests.features.reproducible.flips.nodes import NODES
 
-__all__ = ["COLUMNS", "effect", "named", "show", "unit"]
+__all__ = ["COLUMNS", "STAGES", "effect", "is_drawn", "named", "show", "unit"]
 
 #: Effects of a flip. Found are those from WRONG_SUM to "other".
 COLUMNS = ("no effect", "WRONG_SUM", "BAD_CRC", "refused", "time-out", "other", "silent")
@@ -18,12 +18,19 @@ _TIME_OUTS = ("INGRESS_TIMEOUT", "EGRESS_TIMEOUT")
 #: Stages of a sum, and the units of each. All other units are control.
 _STAGES = {
     "before the integers": ("exponents", "sums.reader", "sums.narrower", "sums.fields", "sums.quantizer"),
-    "sums of integers": ("sums.adder", "sums.field_hash", "sums.fields_demux", "sums.gate", "sums.own_fields",
-                         "sums.own_hash", "sums.places", "sums.to_add", "sums.to_send", "sums.total_demux",
-                         "sums.used_hashes"),
-    "complete sums, weights": ("sums", "masters", "to_forward", "weight_codec", "weights", "write_back"),
+    "sums of integers": ("sums.adder", "sums.arrived_hash", "sums.field_hash", "sums.fields_demux", "sums.gate",
+                         "sums.gathered_fields", "sums.gathered_hashes", "sums.kept_hash", "sums.kept_hashes",
+                         "sums.kept_sums", "sums.own_fields", "sums.places", "sums.rounded_field_hash",
+                         "sums.rounded_fields", "sums.rounded_fields_mux", "sums.rounded_hash",
+                         "sums.rounded_hash_mux", "sums.rounded_mux", "sums.to_add", "sums.to_round", "sums.to_send",
+                         "sums.total_demux", "sums.total_hashes", "sums.used_hashes"),
+    "rounding, weights": ("sums", "masters", "to_forward", "weight_codec", "weights", "write_back"),
     "packets": ("arriving", "depacketizer", "link", "packetizer", "received"),
 }
+_CONTROL = "control"
+
+#: Names of the stages in the table.
+STAGES = (*_STAGES, _CONTROL)
 
 
 def unit(path):
@@ -36,7 +43,12 @@ def unit(path):
 
 def _stage(name):
     part = name.split(".")[0]
-    return next((stage for stage, units in _STAGES.items() if name in units or part in units), "control")
+    return next((stage for stage, units in _STAGES.items() if name in units or part in units), _CONTROL)
+
+
+def is_drawn(path, only):
+    """Whether a path is of the stage ``only``, or contains ``only`` if there is no stage of this name."""
+    return _stage(unit(path)) == only if only in STAGES else only in path
 
 
 def effect(result):
@@ -75,7 +87,7 @@ def show(results):
     for result in results:
         name = unit(result["path"])
         stages[_stage(name)][name].append(result)
-    for stage in [*_STAGES, "control"]:
+    for stage in STAGES:
         for name, of_unit in sorted(stages[stage].items()):
             table.add_row(name, *_numbers(of_unit))
         of_stage = [result for of_unit in stages[stage].values() for result in of_unit]

@@ -1,0 +1,69 @@
+"""Queue of packets that shows if a wrong address or count brings words of another packet."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import Queue, word_layout
+
+__all__ = ["STAMP", "StampedQueue"]
+
+#: Number of bits of a stamp: as many as block memory, which is 36 bits wide, has left beside a word.
+STAMP = 3
+
+
+class StampedQueue(wiring.Component):
+    """Queue of packets in block memory. Each row is stamped with the number of its packet, modulo 8.
+
+    If a flipped bit of an address or of a count repeats rows, their stamps are wrong. The first of these rows may
+    pass, but no row after it is offered, and ``wrong`` is high until reset. A checksum does not show this: an old
+    packet has the right checksum.
+
+    Latency and throughput are as in :class:`~hdl.streams.stream.Queue` with ``block``. ``wrong`` is a register,
+    high from the cycle after the row was taken; ``o.valid`` and ``i.ready`` depend only on registers.
+
+    Parameters
+    ----------
+    depth : int
+        Capacity in words; at least 4.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    o : Out(stream of word_layout())
+    wrong : Out(1)
+    """
+
+    i: In(stream.Signature(word_layout()))
+    o: Out(stream.Signature(word_layout()))
+    wrong: Out(1)
+
+    def __init__(self, *, depth):
+        self._depth = depth
+        super().__init__()
+
+    def _queue(self, shape):
+        """Queue of rows. Tests replace it by one with faults."""
+        return Queue(shape=shape, depth=self._depth, block=True)
+
+    def elaborate(self, platform):
+        m = Module()
+        shape = data.StructLayout({"word": word_layout(), "stamp": STAMP})
+        m.submodules.queue = queue = self._queue(shape)
+        entering, leaving = Signal(STAMP), Signal(STAMP)
+        m.d.comb += [
+            queue.i.valid.eq(self.i.valid),
+            queue.i.payload.word.eq(self.i.payload),
+            queue.i.payload.stamp.eq(entering),
+            self.i.ready.eq(queue.i.ready),
+            self.o.valid.eq(queue.o.valid & ~self.wrong),
+            self.o.payload.eq(queue.o.payload.word),
+            queue.o.ready.eq(self.o.ready & ~self.wrong),
+        ]
+        with m.If(self.i.valid & self.i.ready & self.i.payload.last):
+            m.d.sync += entering.eq(entering + 1)
+        with m.If(self.o.valid & self.o.ready):
+            m.d.sync += self.wrong.eq(queue.o.payload.stamp != leaving)
+            with m.If(self.o.payload.last):
+                m.d.sync += leaving.eq(leaving + 1)
+        return m
