@@ -221,8 +221,8 @@ _MEANINGS: dict[EventStatus, str] = {
                                 "privileged host ({event.detail})",
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
     EventStatus.WRONG_SUM: "a sum of segment {low} does not match its checksum (0x{event.detail:08x}: in the highest "
-                           "byte the rank of the node at fault, or its predecessor, then the block); the segment was "
-                           "not applied; repeat the step, or go on from a checkpoint",
+                           "byte the rank of the node at fault, or its predecessor, then the block); this node has "
+                           "not applied the segment; repeat the step, or go on from a checkpoint",
 }
 
 #: Statuses of invalid commands, which a node would reject again.
