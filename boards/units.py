@@ -137,9 +137,9 @@ def integer_sum(*, width, lanes):
         scan=exponents.ExponentScan(lanes=lanes), maximum=exponents.FieldMaximum(),
         cutter=prefix.PrefixCutter(), joiner=prefix.PrefixJoiner(), summed_fields=exponents.FieldReader(),
         rounded_fields=exponents.FieldReader(), field_hash=field_hash.SingleFieldHash(depth=8),
-        rounded_field_hash=field_hash.SingleFieldHash(depth=Rounder.latency),
-        rounded_hash=field_hash.SumHash(depth=Rounder.latency, width=width),
-        arrived_hash=field_hash.SumHash(depth=4), kept_hash=field_hash.SumHash(depth=2),
+        rounded_field_hash=field_hash.SingleFieldHash(depth=2, folds=True),
+        rounded_hash=field_hash.SumHash(depth=2, width=width),
+        arrived_hash=field_hash.SumHash(depth=2), kept_hash=field_hash.SumHash(depth=2),
         gate=field_hash.HashGate(shape=beat_layout(32 // width)),
         narrower=rows.RowNarrower(**slices), widener=rows.RowWidener(**slices), quantizer=Quantizer(width=width),
         adder=IntegerAdder(width=width), rounder=Rounder(width=width))

@@ -45,16 +45,17 @@ class _Hash(wiring.Component):
     #: Number of bits of the hash.
     bits = HASH
 
-    def __init__(self, depth, i, o):
+    def __init__(self, depth, i, o, *, folds=False):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"Number of hashes must be an integer of at least 2, not {depth!r}")
         self._depth = depth
+        self._folds = folds
         super().__init__({"i": In(stream.Signature(i)), "o": Out(stream.Signature(o)),
-                          "hash": Out(stream.Signature(self.bits))})
+                          "hash": Out(stream.Signature(SUM_HASH if folds else self.bits))})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.hashes = hashes = Queue(shape=self.bits, depth=self._depth)
+        m.submodules.hashes = hashes = Queue(shape=self.hash.payload.shape(), depth=self._depth)
         connect_stream(m, hashes.o, self.hash)
         last = self.i.payload.last
         start = START % (1 << self.bits)
@@ -66,7 +67,7 @@ class _Hash(wiring.Component):
             self.i.ready.eq(self.o.ready & hashes.i.ready),
             taken.eq(self.o.valid & self.o.ready),
             hashes.i.valid.eq(taken & last),
-            hashes.i.payload.eq(following),
+            hashes.i.payload.eq(folded(following) if self._folds else following),
         ]
         begins, added = self._pass(m, taken)
         m.d.comb += following.eq(Mux(begins, so_far.rotate_left(ROTATION), so_far) ^ added)
@@ -112,17 +113,23 @@ class SingleFieldHash(_Hash):
 
     Timing and ``depth`` are as in :class:`FieldHash`.
 
+    Parameters
+    ----------
+    depth : int
+    folds : bool
+        Whether hashes are :func:`folded`.
+
     Members
     -------
     i : In(stream of a field and ``last``)
         ``last`` marks the last field of a packet. It is used only in the cycle in which the field is taken.
     o : Out(stream of 8 bits)
-    hash : Out(stream of 32 bits)
+    hash : Out(stream of 32 bits, or 16 bits with ``folds``)
         One for each packet.
     """
 
-    def __init__(self, *, depth):
-        super().__init__(depth, data.StructLayout({"field": 8, "last": 1}), 8)
+    def __init__(self, *, depth, folds=False):
+        super().__init__(depth, data.StructLayout({"field": 8, "last": 1}), 8, folds=folds)
 
     def _pass(self, m, taken):
         field, last = self.i.payload.field, self.i.payload.last

@@ -343,7 +343,7 @@ class IntegerSum(Part):
         m.submodules.rounded_mux = chosen = PacketMux(inputs=len(RoundedFrom), shape=layout)
         # Sums are gathered one segment later.
         m.submodules.kept_sums = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
-        m.submodules.arrived_hash = arrived = SumHash(depth=4)
+        m.submodules.arrived_hash = arrived = SumHash(depth=2)
         m.submodules.to_round = to_round = Queue(shape=word_layout(), depth=words, block=True)
         connect_stream(m, self.total_to, totals.route)
         connect_stream(m, self.rounded_from, chosen.route)
@@ -399,24 +399,19 @@ class IntegerSum(Part):
         connect_stream(m, self.rounded_fields_from, chosen.route)
         connect_stream(m, chosen.o, reader.i)
         connect_stream(m, self.rounded_groups, reader.groups)
-        # Packets of one word may follow each other in the rounder.
-        m.submodules.rounded_field_hash = field_hash = SingleFieldHash(depth=Rounder.latency)
-        m.submodules.rounded_hash = sum_hash = SumHash(depth=Rounder.latency, width=self._width)
+        m.submodules.rounded_field_hash = field_hash = SingleFieldHash(depth=2, folds=True)
+        m.submodules.rounded_hash = sum_hash = SumHash(depth=2, width=self._width)
         connect_stream(m, field_hash.o, rounder.fields)
         connect_stream(m, sums, sum_hash.i)
         connect_stream(m, sum_hash.o, rounder.i)
-        exponents = stream.Signature(SUM_HASH).create()
         m.d.comb += [
             field_hash.i.valid.eq(reader.o.valid),
             field_hash.i.payload.field.eq(reader.o.payload),
             field_hash.i.payload.last.eq(rounder.i.payload.last),
             reader.o.ready.eq(field_hash.i.ready),
-            exponents.valid.eq(field_hash.hash.valid),
-            exponents.payload.eq(folded(field_hash.hash.payload)),
-            field_hash.hash.ready.eq(exponents.ready),
             rounder.spare.eq(self.setup.spare),
         ]
-        _join(m, (exponents, sum_hash.hash), gate.b)
+        _join(m, (field_hash.hash, sum_hash.hash), gate.b)
         m.submodules.widener = widener = RowWidener(lanes=config.lanes, slice_lanes=slices)
         connect_stream(m, rounder.o, gate.i)
         connect_stream(m, gate.o, widener.i)

@@ -78,21 +78,25 @@ def test_latency_and_capacity(depth):
 
 # --- SingleFieldHash
 
-def _drive_single(generator, depth):
+def _drive_single(generator, depth, folds=False):
     fields = [generator.integers(1, 255, groups)
               for groups in (MAX_GROUPS, 1, 4, 5, 1, 1, *generator.integers(1, MAX_GROUPS + 1, 50))]
     beats = {"i": np.concatenate([packet | (np.arange(len(packet)) == len(packet) - 1) << 8 for packet in fields])}
     return Drive(beats, fields, cycles=cycles_for(beats))
 
 
-def _model_single(_, fields, willing, ready):
-    return Want({}, {"o": np.concatenate(fields), "hash": hashes_of(fields)})
+def _model_single(unit, fields, willing, ready):
+    hashes = hashes_of(fields)
+    if len(unit.hash.payload) == SUM_HASH:
+        high = hashes >> 16
+        hashes = ((hashes ^ high << 1 ^ high >> 15) & 0xFFFF).astype(np.uint16)
+    return Want({}, {"o": np.concatenate(fields), "hash": hashes})
 
 
-SINGLE = UnitBench(lambda depth: SingleFieldHash(depth=depth), _model_single, _drive_single)
+SINGLE = UnitBench(lambda depth, folds=False: SingleFieldHash(depth=depth, folds=folds), _model_single, _drive_single)
 test_single_depth = refused_values(SingleFieldHash, {}, "depth", [1, 0, "2", None],
                                    "Number of hashes must be an integer of at least 2")
-test_single = SINGLE.lockstep([(2,), (8,)])
+test_single = SINGLE.lockstep([(2,), (8,), (2, True)])
 test_single_resets = SINGLE.resets([(2,), (8,)], (1, 2, 3, 17))
 
 
@@ -128,7 +132,7 @@ def _drive_sums(generator, depth, width, sums=None):
     return Drive(beats, [words for _, words in sums], cycles=cycles_for(beats))
 
 
-def _model_sums(run, sums, willing, ready):
+def _model_sums(_, sums, willing, ready):
     hashes = np.array([sum_hash(words) for words in sums], np.uint16)
     return Want({}, {"hash": hashes})
 
