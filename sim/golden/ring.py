@@ -28,8 +28,8 @@ one node sends nothing, but rounds its gradients like any sum.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,9 @@ import numpy.typing as npt
 from sim.golden import floating, moments, optimizer
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, AgreedCodec, Codec, is_agreed
 
-__all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_indices",
-           "broadcast", "canonical", "distribute", "floats", "fused_update", "groups_before", "largest_block",
-           "places", "reduce_scatter", "segment_indices", "settings"]
+__all__ = ["GROUP", "PACKET_OVERHEAD", "Arithmetic", "Part", "Traffic", "Update", "all_gather", "all_reduce", "bits",
+           "block_indices", "broadcast", "canonical", "distribute", "floats", "fused_update", "groups_before",
+           "largest_block", "places", "reduce_scatter", "segment_indices", "settings"]
 
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
@@ -49,6 +49,9 @@ GROUP = 32
 
 #: Number of words of a packet other than its payload: three header words and one CRC word.
 PACKET_OVERHEAD = 4
+
+#: Number of elements that a rank works on at a time, so that they stay in the processor's cache.
+PART = 1 << 15
 
 
 def bits(values: npt.ArrayLike) -> Bits:
@@ -81,15 +84,19 @@ def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Ind
     Group j of the ceil(length/32) groups belongs to block (j + block_offset) mod nodes. Only the last group of the
     vector may be partial, and blocks may be empty.
     """
+    _check_blocks(length, nodes, block_offset)
+    elements = np.arange(length)
+    blocks = (elements // GROUP + block_offset) % nodes
+    return [elements[blocks == block] for block in range(nodes)]
+
+
+def _check_blocks(length: int, nodes: int, block_offset: int) -> None:
     if length < 0:
         raise ValueError(f"Length must be zero or more, not {length!r}")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
     if not 0 <= block_offset < nodes:
         raise ValueError(f"Block offset must be below {nodes}, not {block_offset!r}")
-    elements = np.arange(length)
-    blocks = (elements // GROUP + block_offset) % nodes
-    return [elements[blocks == block] for block in range(nodes)]
 
 
 def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int = 0) -> list[list[Indices]]:
@@ -97,11 +104,15 @@ def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int 
 
     All blocks get the segment count of the longest one; segments beyond the end of a block are empty.
     """
-    if segment < GROUP or segment % GROUP:
-        raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
+    _check_segment(segment)
     blocks = block_indices(length, nodes, block_offset=block_offset)
     count = max(-(-len(block) // segment) for block in blocks)
     return [[block[segment * t:segment * (t + 1)] for t in range(count)] for block in blocks]
+
+
+def _check_segment(segment: int) -> None:
+    if segment < GROUP or segment % GROUP:
+        raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
 
 
 def largest_block(length: int, nodes: int) -> int:
@@ -217,44 +228,152 @@ class _Steps:
         return _Steps(*(getattr(self, field.name)[hops] for field in dataclasses.fields(self)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Consecutive segments of a block, which a rank works on at a time.
+
+    Members
+    -------
+    block : int
+        Number of the block.
+    segments : slice
+        Numbers of the segments in the block.
+    sizes : array of shape (segments,)
+        Elements of each segment. All have equally many, except the last one that is not empty.
+    first : int
+        First element of the part in the vector.
+    stride : int
+        Groups of the part are this many groups apart.
+    """
+    block: int
+    segments: slice
+    sizes: npt.NDArray[np.int64]
+    first: int
+    stride: int
+
+    @functools.cached_property
+    def count(self) -> int:
+        """Number of elements."""
+        return int(self.sizes.sum())
+
+    @functools.cached_property
+    def indices(self) -> Indices:
+        """Elements of the part in the vector."""
+        return self.first + places(self.count, stride=self.stride)
+
+
+class Arithmetic:
+    """What ranks do to the elements of a part. This class is the definition; :mod:`sim.arithmetic.ring` has one with
+    equal results that is compiled.
+
+    Gradients, residuals, and other arrays named ``memory`` cover the whole vector.
+    """
+
+    def read(self, memory: Bits, part: Part) -> Bits:
+        """Read the elements of a part."""
+        return memory[part.indices]
+
+    def write(self, memory: Bits, part: Part, values: Bits) -> None:
+        """Replace the elements of a part."""
+        memory[part.indices] = values
+
+    def hop(self, gradients: Bits, part: Part, partial: Bits | None, codec: Codec | None = None,
+            residuals: Bits | None = None) -> Bits:
+        """Add a rank's gradients to the sum of the previous ranks, and return the sum after encoding and decoding.
+
+        The first rank has no ``partial`` sum; without a codec, the sum is not encoded. If the rank has residuals,
+        they are added to its gradients and then replaced. The result may be in the array of ``partial``.
+        """
+        total = canonical(self.read(gradients, part))
+        if residuals is not None:
+            total = floating.add(total, self.read(residuals, part))
+        if partial is not None:
+            total = floating.add(partial, total)
+        if codec is None:
+            return total
+        # Segments begin at block boundaries of every codec, so that each segment can be a packet.
+        decoded = codec.decode(codec.encode(total), part.count)
+        if residuals is not None:
+            lost = floating.add(total, decoded ^ np.uint32(0x8000_0000))
+            self.write(residuals, part, np.where(np.isfinite(floats(lost)), lost, np.uint32(0)))
+        return decoded
+
+    def nonzeros(self, values: Bits, part: Part, gradients: Bits | None = None) -> npt.NDArray[np.int64]:
+        """Number of elements of each segment that are nonzero in ``values``, which covers only the part, or in the
+        gradients."""
+        flags = values != 0
+        if gradients is not None:
+            flags |= canonical(self.read(gradients, part)) != 0
+        return _counts(flags, part)
+
+    def through(self, codec: Codec, values: Bits, part: Part) -> tuple[Bits, npt.NDArray[np.int64]]:
+        """Encode and decode each segment of ``values``, which covers only the part; return the decoded values, and
+        the number of words of each segment."""
+        segments = np.split(values, part.sizes.cumsum()[:-1])
+        packets = [codec.encode(segment) for segment in segments]
+        decoded = [codec.decode(packet, len(segment)) for packet, segment in zip(packets, segments, strict=True)]
+        return np.concatenate(decoded), np.array([len(packet) for packet in packets], np.int64)
+
+
+def _counts(flags: npt.NDArray[np.bool_], part: Part) -> npt.NDArray[np.int64]:
+    """Number of set flags in each segment of a part."""
+    sums = np.concatenate([[0], np.cumsum(flags)])
+    stops = part.sizes.cumsum()
+    return np.asarray(sums[stops] - sums[stops - part.sizes], dtype=np.int64)
+
+
+#: Arithmetic of the golden model.
+_NUMPY = Arithmetic()
+
+
 class _Schedule:
     """Blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
 
-    def __init__(self, length: int, nodes: int, segment: int, lanes: int, block_offset: int):
+    def __init__(self, length: int, nodes: int, segment: int, lanes: int, block_offset: int,
+                 arithmetic: Arithmetic = _NUMPY):
         if lanes < 1:
             raise ValueError(f"Lane count must be at least 1, not {lanes!r}")
+        _check_blocks(length, nodes, block_offset)
+        _check_segment(segment)
         self.nodes = nodes
+        self.segment = segment
         self.lanes = lanes
-        self.blocks = block_indices(length, nodes, block_offset=block_offset)
-        self.segments = segment_indices(length, nodes, segment, block_offset=block_offset)
-        self.sizes = np.array([[len(indices) for indices in block] for block in self.segments], dtype=np.int64)
-        # Index of each segment's first element in its block, and the index after its last element.
-        stops = self.sizes.cumsum(axis=1)
-        self.bounds = np.stack([stops - self.sizes, stops], axis=2)
+        self.block_offset = block_offset
+        self.arithmetic = arithmetic
+        counts = GROUP * np.array([groups_before(-(-length // GROUP), nodes, (block - block_offset) % nodes)
+                                   for block in range(nodes)], np.int64)
+        counts[(length // GROUP + block_offset) % nodes] -= -length % GROUP  # the last group may be partial
+        starts = np.arange(0, counts.max(), segment)
+        #: Elements of each segment of each block.
+        self.sizes = np.clip(counts[:, np.newaxis] - starts, 0, segment)
 
-    def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
-        """Number of set flags in each segment of a block; ``flags`` covers only this block."""
-        sums = np.concatenate([[0], np.cumsum(flags)])
-        bounds = self.bounds[block]
-        return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
+    def parts(self) -> Iterator[Part]:
+        """All segments of all blocks, in parts of up to PART elements, but at least one segment."""
+        step = max(PART // self.segment, 1)
+        for block, sizes in enumerate(self.sizes):
+            group = (block - self.block_offset) % self.nodes
+            for start in range(0, len(sizes), step):
+                yield Part(block, slice(start, start + step), sizes[start:start + step],
+                           group * GROUP + start * self.segment * self.nodes, self.nodes)
 
     def empty(self, hops: int) -> _Steps:
         shape = (hops, *self.sizes.shape)
         return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in dataclasses.fields(_Steps)))
 
-    def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: npt.NDArray[Any] | None,
+    def fill(self, steps: _Steps, hop: int, rank: int, part: Part, nonzeros: npt.NDArray[np.int64] | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
-        """Record the steps of one packet per segment of ``block``: compressed from ``values``, encoded as ``coded``
-        codec words, or raw if neither is given."""
-        elements = self.sizes[block]
-        nonzeros = elements if values is None else self.count(values != 0, block)
-        payload = coded
-        if payload is None:
-            payload = elements if values is None else nonzeros - (-elements // GROUP)
-        steps.elements[hop, rank] = elements
-        steps.nonzeros[hop, rank] = nonzeros
-        steps.payload[hop, rank] = payload
-        steps.cost[hop, rank] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
+        """Record the steps of one packet per segment of ``part``: encoded with ``coded`` words per segment of each
+        block, compressed with ``nonzeros`` elements that are not zero, or raw if neither is given."""
+        elements = part.sizes
+        if coded is not None:
+            payload = coded[part.block, part.segments]
+        else:
+            payload = elements if nonzeros is None else nonzeros - (-elements // GROUP)
+        index = hop, rank, part.segments
+        steps.elements[index] = elements
+        steps.nonzeros[index] = elements if nonzeros is None else nonzeros
+        steps.payload[index] = payload
+        steps.cost[index] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
 
     def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *, keep: bool = False,
                counts: Sequence[int] | None = None) -> tuple[Bits, _Steps]:
@@ -267,50 +386,25 @@ class _Schedule:
             return self._reduce_agreed(gradients, codec, [1] * self.nodes if counts is None else counts)
         if counts is not None:
             raise ValueError("Each rank must have one gradient, unless the codec adds integers")
-        if not codec.sums_coded:
-            return self._reduce(gradients, codec, residuals, keep)
-        nodes = self.nodes
-        total = np.empty(gradients.shape[1], dtype=np.uint32)
-        steps = self.empty(nodes)
-        for block, index in enumerate(self.blocks):
-            addends = canonical(gradients[:, index])
-            partial = addends[block]
-            positions: npt.NDArray[np.int64] | int = 0
-            for hop in range(nodes):
-                rank = (block + hop) % nodes
-                if hop:
-                    positions = self.count((partial != 0) | (addends[rank] != 0), block)
-                    partial = floating.add(partial, addends[rank])
-                self.fill(steps, hop, rank, block, partial, positions)
-            total[index] = partial
-        return total, steps
-
-    def _reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None,
-                keep: bool) -> tuple[Bits, _Steps]:
-        total = np.empty(gradients.shape[1], dtype=np.uint32)
-        steps = self.empty(self.nodes)
-        coded = self.words(codec)
         if not codec.exact and (residuals is None or residuals.shape != gradients.shape):
             raise ValueError("Residuals must be there with a codec that is not exact, one row per rank")
-        for block, index in enumerate(self.blocks):
-            addends = canonical(gradients[:, index])
-            partial = np.zeros(len(index), dtype=np.uint32)
+        total = np.empty(gradients.shape[1], dtype=np.uint32)
+        steps = self.empty(self.nodes)
+        coded = None if codec.sums_coded else self.words(codec)
+        for part in self.parts():
+            partial: Bits | None = None
             for hop in range(self.nodes):
-                rank = (block + hop) % self.nodes
-                addend = addends[rank]
-                encoded = keep or hop < self.nodes - 1
-                if encoded and residuals is not None and not codec.exact:
-                    addend = floating.add(addend, residuals[rank, index])
-                partial = floating.add(partial, addend) if hop else addend
-                if encoded:
-                    # Segments begin at block boundaries of every codec, so that each segment can be a packet.
-                    decoded = codec.decode(codec.encode(partial), len(index))
-                    if residuals is not None and not codec.exact:
-                        lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
-                        residuals[rank, index] = np.where(np.isfinite(floats(lost)), lost, 0)
-                    partial = decoded
-                self.fill(steps, hop, rank, block, partial, 0, coded[block])
-            total[index] = partial
+                rank = (part.block + hop) % self.nodes
+                positions: npt.NDArray[np.int64] | int = 0
+                if codec.sums_coded and partial is not None:
+                    positions = self.arithmetic.nonzeros(partial, part, gradients[rank])
+                # An exact codec leaves the sum unchanged.
+                lossy = not codec.exact and (keep or hop < self.nodes - 1)
+                partial = self.arithmetic.hop(gradients[rank], part, partial, codec if lossy else None,
+                                              residuals[rank] if lossy and residuals is not None else None)
+                self.fill(steps, hop, rank, part, self.arithmetic.nonzeros(partial, part), positions, coded)
+            if partial is not None:
+                self.arithmetic.write(total, part, partial)
         return total, steps
 
     def _reduce_agreed(self, gradients: Bits, codec: AgreedCodec, counts: Sequence[int]) -> tuple[Bits, _Steps]:
@@ -320,13 +414,13 @@ class _Schedule:
         rows = np.split(np.arange(len(gradients)), np.cumsum(counts)[:-1])
         steps = self.empty(self.nodes)
         coded = self.words(codec) + codec.checksum_words * (self.sizes > 0)
-        for block, index in enumerate(self.blocks):
-            ranks = (block + np.arange(self.nodes)) % self.nodes
+        for part in self.parts():
+            ranks = (part.block + np.arange(self.nodes)) % self.nodes
             order = np.concatenate([rows[rank] for rank in ranks])
-            nonzero, total[index] = codec.sums(canonical(gradients[np.ix_(order, index)]))
+            nonzero, total[part.indices] = codec.sums(canonical(gradients[np.ix_(order, part.indices)]))
             last = np.cumsum([counts[rank] for rank in ranks.tolist()]) - 1  # last addend of each rank
             for hop, rank in enumerate(ranks.tolist()):
-                self.fill(steps, hop, rank, block, nonzero[last[hop]], 0, coded[block])
+                self.fill(steps, hop, rank, part, _counts(nonzero[last[hop]], part), 0, coded)
         return total, steps
 
     def agreed(self, scatter: _Steps, gather: _Steps, codec: AgreedCodec, *,
@@ -348,28 +442,30 @@ class _Schedule:
 
     def words(self, codec: Codec) -> npt.NDArray[np.int64]:
         """Number of words of each segment of each block."""
-        return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
+        sizes, index = np.unique(self.sizes, return_inverse=True)
+        words = np.array([codec.max_words(size) for size in sizes.tolist()], dtype=np.int64)
+        return np.asarray(words[index].reshape(self.sizes.shape))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, encoded
         with ``coded`` words per segment of each block, or raw if neither is given."""
         steps = self.empty(self.nodes - 1)
-        for block, index in enumerate(self.blocks):
+        for part in self.parts():
+            nonzeros = None
+            if values is not None:
+                nonzeros = self.arithmetic.nonzeros(self.arithmetic.read(values, part), part)
             for hop in range(self.nodes - 1):
-                payload = None if values is None else values[index]
-                self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0,
-                          None if coded is None else coded[block])
+                self.fill(steps, hop, (part.block - 1 + hop) % self.nodes, part, nonzeros, 0, coded)
         return steps
 
     def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
         """Values after encoding and decoding each segment, and the number of words of each segment of each block."""
-        result = np.empty_like(values)
-        words = []
-        for index in (segment for block in self.segments for segment in block):
-            packet = codec.encode(values[index])
-            result[index] = codec.decode(packet, len(index))
-            words.append(len(packet))
-        return result, np.array(words, dtype=np.int64).reshape(self.sizes.shape)
+        result, words = np.empty_like(values), np.zeros_like(self.sizes)
+        for part in self.parts():
+            decoded, words[part.block, part.segments] = self.arithmetic.through(
+                codec, self.arithmetic.read(values, part), part)
+            self.arithmetic.write(result, part, decoded)
+        return result, words
 
     def traffic(self, scatter: _Steps, gather: _Steps, *, sums: bool = False) -> Traffic:
         """Costs of a collective; with ``sums``, the gather carries sums, as in an all-reduce."""
@@ -386,15 +482,15 @@ def _bound(*phases: _Steps) -> int:
 
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-               segment: int = 256, lanes: int = 4, block_offset: int = 0,
-               counts: Sequence[int] | None = None) -> tuple[Bits, Traffic]:
+               segment: int = 256, lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None,
+               arithmetic: Arithmetic = _NUMPY) -> tuple[Bits, Traffic]:
     """Sum at every rank after an all-gather, which is compressed or uses a codec, and its traffic.
 
     With a lossy codec, ``residuals`` has one row per rank and is updated in place. ``counts`` is the number of rows
     of ``gradients`` of each rank, which are one by default; only codecs that add integers allow several.
     """
     nodes = len(gradients if counts is None else counts)
-    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset, arithmetic)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True, counts=counts)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
     scatter = steps[:-1]
@@ -407,8 +503,8 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-                   segment: int = 256, lanes: int = 4, block_offset: int = 0,
-                   counts: Sequence[int] | None = None) -> tuple[Bits, Traffic]:
+                   segment: int = 256, lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None,
+                   arithmetic: Arithmetic = _NUMPY) -> tuple[Bits, Traffic]:
     """Gradient memory of every rank afterwards: its own block contains the sum; the rest is unchanged.
 
     The sum equals the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus the
@@ -416,11 +512,11 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
     For ``counts`` see :func:`all_reduce`; the sum replaces the first gradient of a rank.
     """
     nodes = len(gradients if counts is None else counts)
-    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset, arithmetic)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, counts=counts)
     result = gradients[np.cumsum([0, *counts[:-1]])] if counts is not None else gradients.copy()
-    for block, index in enumerate(schedule.blocks):
-        result[(block - 1) % nodes, index] = total[index]
+    for part in schedule.parts():
+        arithmetic.write(result[(part.block - 1) % nodes], part, arithmetic.read(total, part))
     scatter, gather = steps[:-1], schedule.empty(0)
     if is_agreed(gradient_codec):
         scatter, gather = schedule.agreed(scatter, schedule.gather(), gradient_codec, data=False)
@@ -430,7 +526,8 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
-                 lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None) -> Update:
+                 lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None,
+                 arithmetic: Arithmetic = _NUMPY) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, which are sent
     raw or encoded.
 
@@ -443,7 +540,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     but new weights are computed from the unrounded state. For ``counts`` see :func:`all_reduce`.
     """
     nodes = len(gradients if counts is None else counts)
-    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset, arithmetic)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, counts=counts)
     master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
@@ -457,22 +554,23 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     return Update(weights=new_weights, master=master, state=new_state, total=total, traffic=traffic)
 
 
-def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
+def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256,
+               arithmetic: Arithmetic = _NUMPY) -> Bits:
     """Weights at every rank after each owner has sent out its master weights without an update."""
-    return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
+    return _Schedule(len(weights), nodes, segment, 1, 0, arithmetic).through(weight_codec, weights)[0]
 
 
 def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
-               block_offset: int = 0) -> tuple[Bits, Traffic]:
+               block_offset: int = 0, arithmetic: Arithmetic = _NUMPY) -> tuple[Bits, Traffic]:
     """Weights at every rank, including the owner: block (r+1) mod N from rank r, raw or through a codec.
 
     Weights from a fused update have already passed through the codec, which therefore leaves them unchanged.
     """
     nodes = len(weights)
-    schedule = _Schedule(weights.shape[1], nodes, segment, lanes, block_offset)
+    schedule = _Schedule(weights.shape[1], nodes, segment, lanes, block_offset, arithmetic)
     own = np.empty_like(weights[0])
-    for block, index in enumerate(schedule.blocks):
-        own[index] = weights[(block - 1) % nodes, index]
+    for part in schedule.parts():
+        arithmetic.write(own, part, arithmetic.read(weights[(part.block - 1) % nodes], part))
     result, coded = schedule.through(weight_codec, own)
     gather = schedule.gather(coded=coded)
     return result, schedule.traffic(schedule.empty(0), gather)

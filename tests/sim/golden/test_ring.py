@@ -46,6 +46,35 @@ def step_by_step(gradients, segment):
 
 
 class TestBlocks:
+    @pytest.mark.parametrize(("segment", "size"), [(32, 1), (96, 200), (128, 1 << 15)])
+    def test_parts(self, segment, size, monkeypatch):
+        """Parts of up to ``size`` elements, but at least a segment, have the segments of each block in order."""
+        monkeypatch.setattr(ring, "PART", size)
+        for nodes, length in itertools.product(SIZES, LENGTHS):
+            for block_offset in range(nodes):
+                schedule = ring._Schedule(length, nodes, segment, 1, block_offset)
+                parts = list(schedule.parts())
+                assert all(part.count <= max(size, segment) for part in parts)
+                blocks = [[] for _ in range(nodes)]
+                for part in parts:
+                    assert len(blocks[part.block]) == part.segments.start
+                    blocks[part.block] += np.split(part.indices, part.sizes.cumsum())[:-1]
+                expected = ring.segment_indices(length, nodes, segment, block_offset=block_offset)
+                assert [[t.tolist() for t in block] for block in blocks] == [
+                    [t.tolist() for t in block] for block in expected]
+                assert schedule.sizes.tolist() == [[len(t) for t in block] for block in expected]
+
+    def test_parts_do_not_change_results(self, monkeypatch):
+        gradients = random_gradients(np.random.default_rng(1), 3, 1000, 0.3)
+        for name, codec in GRADIENT_CODECS.items():
+            results = []
+            for size in (32, 1 << 15):
+                monkeypatch.setattr(ring, "PART", size)
+                residuals = np.zeros_like(gradients)
+                total, traffic = ring.all_reduce(gradients, gradient_codec=codec, residuals=residuals, segment=64)
+                results.append([total.tolist(), residuals.tolist(), repr(traffic)])
+            assert results[0] == results[1], name
+
     @pytest.mark.parametrize("nodes", SIZES)
     @pytest.mark.parametrize("length", LENGTHS)
     def test_groups_in_turn(self, length, nodes):
