@@ -51,6 +51,65 @@ VERSIONS void nonzeros(std::int64_t count, const Word* x, std::int64_t segment, 
     }
 }
 
+// Number of elements of each segment with a set bit: in x, which may be -0, or in gradient as it is read, unless that
+// is null. The last segment may be short.
+VERSIONS void patterns(std::int64_t count, const Word* x, const Word* gradient, std::int64_t segment,
+                       std::int64_t* counts) {
+    for (std::int64_t first = 0; first < count; first += segment) {
+        const std::int64_t stop = count - first < segment ? count : first + segment;
+        std::int64_t total = 0;
+        if (gradient) {
+            for (std::int64_t i = first; i < stop; ++i) total += (x[i] | (gradient[i] & MAGNITUDE)) != 0;
+        } else {
+            for (std::int64_t i = first; i < stop; ++i) total += x[i] != 0;
+        }
+        *counts++ = total;
+    }
+}
+
+// Copy elements whose groups are `stride` groups apart in memory; the last group may be partial.
+void load(std::int64_t count, std::int64_t stride, const Word* memory, Word* x) {
+    for (; count >= GROUP; count -= GROUP, memory += stride * GROUP, x += GROUP) {
+        std::memcpy(x, memory, GROUP * sizeof(Word));
+    }
+    if (count > 0) std::memcpy(x, memory, count * sizeof(Word));
+}
+
+// The inverse of load.
+void store(std::int64_t count, std::int64_t stride, const Word* x, Word* memory) {
+    for (; count >= GROUP; count -= GROUP, memory += stride * GROUP, x += GROUP) {
+        std::memcpy(memory, x, GROUP * sizeof(Word));
+    }
+    if (count > 0) std::memcpy(memory, x, count * sizeof(Word));
+}
+
+// What one rank does to a part of a vector whose groups are `stride` groups apart in gradient and residual: result is
+// the decoded sum of `partial`, which is null for the first rank, and of the gradient with its residual.
+//
+// If encode is null, the sum is not encoded. Unless residual is null, it gets the coding errors. Result may be
+// partial.
+void step(Encode* encode, Decode* decode, std::int64_t count, std::int64_t stride, const Word* partial,
+          const Word* gradient, Word* residual, Word* result) {
+    for (std::int64_t first = 0; first < count; first += PIECE) {
+        const std::int64_t size = count - first < PIECE ? count - first : PIECE;
+        Word x[PIECE], lost[PIECE], words[PIECE];
+        load(size, stride, gradient + first * stride, x);
+        if (residual) load(size, stride, residual + first * stride, lost);
+        addends(size, x, residual ? lost : nullptr, x);
+        if (partial) add(size, partial + first, x, x);
+        if (encode) {
+            const std::int64_t length = encode(nullptr, size, x, words);
+            decode(nullptr, size, words, length, result + first);
+            if (residual) {
+                errors(size, x, result + first, lost);
+                store(size, stride, lost, residual + first * stride);
+            }
+        } else {
+            std::memcpy(result + first, x, size * sizeof(Word));
+        }
+    }
+}
+
 // What one rank does to one block: add its gradient to the sum in `received`, and encode the new sum in `words`.
 //
 // It works on PIECE elements at a time, which stay in the processor's first cache; `piece_words` is the number of

@@ -23,9 +23,11 @@ from sim.arithmetic.library import COMMON, FLAGS, address, built, checked, proto
 from sim.golden import floating
 from sim.golden.codecs import CODECS, RAW, Codec
 from sim.golden.lazy_table import LazyTable, OnDemand
+from sim.golden.zero_value import GROUP
 from sim.verilated.toolchain import ToolError, compiler, without_comments
 
-__all__ = ["FEATURES", "PIECE", "TEXT", "Kernels", "add", "arithmetic", "kernels", "load", "names", "nonzeros"]
+__all__ = ["FEATURES", "PIECE", "TEXT", "Kernels", "add", "arithmetic", "kernels", "load", "names",
+           "nonzeros"]
 
 Bits = npt.NDArray[np.uint32]
 _Source = Callable[[Any], FormatSource]
@@ -39,7 +41,8 @@ TEXT = without_comments(_FOLDER / "formats.cpp")
 PIECE = 1024
 
 #: Arguments of the functions; see :func:`sim.arithmetic.library.prototype`.
-_ARITHMETIC = {"add": "NAAA", "nonzeros": "NANA", "hop": "AANNAAAAA"}
+_ARITHMETIC = {"add": "NAAA", "nonzeros": "NANA", "patterns": "NAANA", "load": "NNAA", "store": "NNAA",
+               "step": "AANNAAAA", "hop": "AANNAAAAA"}
 _CODEC = {"encode": "ANAA", "decode": "ANANA"}
 
 
@@ -60,7 +63,7 @@ FEATURES: LazyTable[_Source] = LazyTable({
 def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
     """Load the library of additions and hops, which is compiled unless that has been done already."""
     files = {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(_FOLDER / "blocks.h"),
-             "constants.h": header({"PIECE": PIECE})}
+             "constants.h": header({"PIECE": PIECE, "GROUP": GROUP})}
     loaded = ctypes.CDLL(str(built("formats", files, flags=flags)))
     for name, arguments in _ARITHMETIC.items():
         prototype(loaded, name, arguments)
@@ -115,6 +118,8 @@ class Kernels:
         for name, arguments in _CODEC.items():
             prototype(library, name, arguments, ctypes.c_int64)
         self._encode, self._decode = library.encode, library.decode
+        #: Addresses of the functions that encode and decode a packet, for :func:`arithmetic`.
+        self.entries = tuple(ctypes.cast(function, ctypes.c_void_p) for function in (self._encode, self._decode))
 
     def encode(self, x: Bits, words: Bits) -> int:
         """Encode elements as the words of a packet.
@@ -180,8 +185,7 @@ class Kernels:
         arrays = [None if x is None else checked(name, x, length, written=written) for name, x, length, written in (
             ("Received words", received, size, False), ("Gradient", gradient, count, False),
             ("Residuals", residual, count, True), ("Words", words, size, True), ("Result", result, count, True))]
-        encode, decode = (ctypes.cast(function, ctypes.c_void_p) for function in (self._encode, self._decode))
-        arithmetic().hop(encode, decode, self.codec.max_words(PIECE), count, *arrays)
+        arithmetic().hop(*self.entries, self.codec.max_words(PIECE), count, *arrays)
 
 
 def kernels(name: str, codebook: npt.ArrayLike | None = None) -> Kernels:
