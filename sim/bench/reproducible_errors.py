@@ -1,7 +1,7 @@
 """Errors of sums: ``python -m sim.bench.reproducible_errors`` prints the table of docs/reproducible.md.
 
 For each number of addends, the relative squared error of sums of random numbers: the squared distance from the exact
-sums over their squared length. Beside reproducible sums are those of a ring, with its codecs.
+sums over their squared length. Beside reproducible sums, it prints sums of a ring with its codecs.
 """
 
 import functools
