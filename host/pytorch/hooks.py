@@ -146,11 +146,6 @@ class Reduction:
         # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
-    @property
-    def module(self) -> Any:
-        """The module, or None if it no longer exists."""
-        return self._module()
-
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """Average a bucket's gradients, except gradients that optimizers on the nodes sum."""
         if not bucket.index():
@@ -187,8 +182,8 @@ class Reduction:
         """
         starts = self._starts(parameters)
         pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
-        weights, self._compares = (self._checksums() if self._compares else None), False
-        nonfinite = first_nonfinite(((parameters[index], gradients[index]) for *_, index in pieces), parameter_name)
+        weights = self._checksums() if self._compares else None
+        nonfinite = first_nonfinite(((parameters[index], gradients[index]) for *_, index in pieces), self.name_of)
         factor = 1 / self._group.size()
         for run in _runs([(job, first, gradients[index]) for job, first, index in pieces]):
             job, begin, _ = run[0]
@@ -199,6 +194,7 @@ class Reduction:
             means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
                                            begin=begin, made=self._made(), nonfinite=nonfinite, weights=weights))
             nonfinite = weights = None  # the first request has them
+            self._compares = False
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
@@ -229,12 +225,24 @@ class Reduction:
             _kept[parameter] = job, first
 
     def _checksums(self) -> dict[str, int] | None:
-        """Checksum of each parameter of the module, which must be equal on all ranks."""
+        """Checksum of each parameter of the module, which must be equal on all ranks. None under ``join()``, where
+        ranks without inputs do not step."""
         module = self._module()
-        return None if module is None else {
+        return None if module is None or module._join_config.enable else {
             name: zlib.crc32(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy())
             for name, parameter in module.module.named_parameters()
-            if parameter.device.type == "cpu" and name not in module.parameters_to_ignore}
+            if type(parameter) is torch.nn.Parameter and parameter.is_floating_point()
+            and parameter.device.type == "cpu" and parameter.layout == torch.strided
+            and name not in module.parameters_to_ignore}
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Name of a parameter in the module."""
+        return next(itertools.chain(self._names_of(parameter), [f"parameter of shape {tuple(parameter.shape)}"]))
+
+    def _names_of(self, parameter: torch.Tensor) -> Iterator[str]:
+        module = self._module()
+        named = () if module is None else module.module.named_parameters()
+        return (name for name, other in named if other is parameter)
 
     def meet(self) -> None:
         """Wait for all ranks before a forward pass that synchronizes buffers over gloo."""
@@ -264,7 +272,8 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
             yield run
             run = []
         run.append(piece)
-    yield run
+    if run:
+        yield run
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
@@ -276,9 +285,7 @@ def passes_of(parameter: torch.Tensor) -> Passes:
 def parameter_name(parameter: torch.Tensor) -> str:
     """Name of a parameter in its DistributedDataParallel module; outside of one, its shape."""
     reduction = _of_parameter.get(parameter, lambda: None)()
-    module = None if reduction is None else reduction.module
-    names = () if module is None else module.module.named_parameters()
-    return next((name for name, other in names if other is parameter), f"parameter of shape {tuple(parameter.shape)}")
+    return f"parameter of shape {tuple(parameter.shape)}" if reduction is None else reduction.name_of(parameter)
 
 
 def _check_join(module: Any) -> None:

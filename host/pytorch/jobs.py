@@ -3,6 +3,7 @@
 import _thread
 import contextlib
 import dataclasses
+import itertools
 import signal
 import threading
 import time
@@ -54,7 +55,8 @@ class Operation:
     kind: str  # ``all_reduce`` or ``step``
     job: int
     figures: Figures
-    # Euclidean norm of each rank's gradients; None if it is not finite. Empty for sums that are not of gradients.
+    # Euclidean norm of each rank's gradients; None if it is not finite. Empty for sums that are not of gradients, and
+    # under join().
     norms: tuple[float | None, ...] = ()
 
 
@@ -139,10 +141,14 @@ class Jobs:
         if len(checksums) < len(requests):
             return
         usual = max(checksums, key=checksums.count)
+        if 2 * checksums.count(usual) <= len(checksums):
+            usual = checksums[0]
         others = [rank for rank, own in enumerate(checksums) if own != usual]
         if not others:
             return
-        parameter = next(name for name in usual if any(checksums[rank].get(name) != usual[name] for rank in others))
+        names = dict.fromkeys(itertools.chain(usual, *(checksums[rank] for rank in others)))
+        parameter = next(name for name in names
+                         if any(checksums[rank].get(name) != usual.get(name) for rank in others))
         made = requests[0].made
         self.unequal_weights.append({"ranks": others, "parameter": parameter,
                                      "backward_pass": made.backward if made else None})
@@ -182,7 +188,8 @@ class Jobs:
                 raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
         sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places,
                                                       begin=first.begin)
-        norms = () if first.made is None else norms_of([ask.values for ask in requests])
+        # A hook divides gradients by the number of ranks before they are summed.
+        norms = () if first.made is None else norms_of([ask.values for ask in requests], scale=len(requests))
         self.operations.append(Operation(kind="all_reduce", job=number, figures=figures, norms=norms))
         return sums
 

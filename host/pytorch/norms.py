@@ -16,11 +16,18 @@ __all__ = ["OUTLIER", "draw_norms", "norms_of", "outliers_of"]
 OUTLIER = 10
 
 
-def norms_of(vectors: Sequence[Vector]) -> tuple[float | None, ...]:
-    """Euclidean norms; None where they are not finite."""
+def norms_of(vectors: Sequence[Vector], *, scale: int = 1) -> tuple[float | None, ...]:
+    """Euclidean norms of vectors times ``scale``; None where they are not finite."""
+    norms = [scale * _norm(vector) for vector in vectors]
+    return tuple(norm if math.isfinite(norm) else None for norm in norms)
+
+
+def _norm(vector: Vector) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = [float(np.dot(vector, vector)) for vector in vectors]
-    return tuple(math.sqrt(square) if math.isfinite(square) else None for square in squares)
+        square = float(np.dot(vector, vector))
+        if square == 0 or not math.isfinite(square):  # its squares may be out of the range of binary32
+            square = float(np.sum(np.square(vector, dtype=np.float64)))
+    return math.sqrt(square)
 
 
 def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
@@ -28,7 +35,8 @@ def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
     outliers: dict[int, list[int]] = {}
     for number, row in enumerate(operations, start=1):
         finite = [norm for norm in row["norms"] if norm is not None]
-        limit = OUTLIER * statistics.median(finite) if len(finite) > 2 else math.inf
+        # A median of zero means that most ranks have no gradients.
+        limit = (OUTLIER * statistics.median(finite) if len(finite) > 2 else 0) or math.inf
         for rank, norm in enumerate(row["norms"]):
             if norm is not None and norm > limit:
                 outliers.setdefault(rank, []).append(number)

@@ -4,6 +4,7 @@ Nodes apply masks; computing nodes do so as part of the products in their lists.
 for comparison or measurement are masked only by the golden model.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from host.driver.results import Cycles, Outcome, total
 from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.batches import counts_of
-from host.training.nonfinite import Locate, first_nonfinite
+from host.training.nonfinite import Locate, first_nan, first_nonfinite
 from host.training.number_format import Elements
 from host.training.record import NODE, DivergenceError, Training, TrainingConfig, TrainingError
 from host.training.reference import Reference, words_of
@@ -152,19 +153,21 @@ def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int,
         where the host does not know them.
     locate : Locate
     """
-    for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
-                        (outcome.not_finite, "a sum of gradients is not finite, found by node")):
+    for ranks, text, first in (
+            (outcome.local_nan, "NaN among the gradients of node", first_nan),
+            (outcome.not_finite, "a sum of gradients is not finite, found by node", first_nonfinite)):
         if ranks:
-            number, cause = _first_cause(nodes, steps, locate)
+            number, cause = _first_cause(nodes, steps, functools.partial(first, locate=locate))
             raise TrainingError(f"Step {number}: {text} {names([nodes[rank] for rank in ranks])}{cause}; {_ADVICE}")
 
 
-def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]], locate: Locate) -> tuple[int, str]:
-    """The first step with an element that is not finite, and its description; the last step if there is none."""
+def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
+                 first: Callable[[Sequence[Vector], Sequence[int]], str | None]) -> tuple[int, str]:
+    """The first step with a wrong element, and its description; the last step if there is none."""
     for number, gradients in steps.items():
         if gradients:
             owners = np.repeat(nodes, counts_of(len(gradients), len(nodes))).tolist()
-            cause = first_nonfinite(gradients, owners, locate)
+            cause = first(gradients, owners)
             if cause is not None:
                 return number, f" ({cause})"
     return max(steps), ""

@@ -1,8 +1,8 @@
 """Collectives of all ranks of a ring in one process, at compiled speed.
 
 The functions have the arguments and schedules of :mod:`sim.golden.ring`; results, residuals and traffic are equal.
-Only the operations on elements are compiled. Codecs without kernels for gradients, such as sums of integers, are
-computed by the golden model.
+Only the operations on elements are compiled, and not the optimizer of fused updates. Codecs without kernels for
+gradients, such as sums of integers, are computed by the golden model.
 
 All arrays must be arrays of ``uint32``; each vector, or row of several vectors, must be contiguous.
 """

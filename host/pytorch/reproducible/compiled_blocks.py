@@ -5,14 +5,15 @@ The code is compiled when it is first used, and kept in the cache folder. It use
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
-from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import BLOCK, GROUP, PACKED_WIDTH
+from host.pytorch.reproducible.tensor_blocks import TensorBlocks
 from sim.arithmetic.library import FLAGS
 from sim.verilated.toolchain import (
     ToolError,
@@ -32,8 +33,8 @@ __all__ = ["CompiledBlocks", "build", "is_available"]
 KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
 
 #: Argument types of each kernel: N is a 64-bit number, A is the address of an array.
-_ARGUMENTS = {"magnitudes": "NANA", "integers": "NAANNA", "pairs": "NAANNA", "checksums": "NAA", "sums": "NAANA",
-              "pair_sums": "NAANA"}
+_ARGUMENTS = {"magnitudes": "NANA", "integers": "NAANNA", "pairs": "NAANNA", "copies": "NANNA", "checksums": "NAA",
+              "sums": "NAANA", "pair_sums": "NAANA"}
 
 
 def build() -> Path:
@@ -59,11 +60,35 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def is_available() -> bool:
-    """Whether the kernels are compiled, or can be."""
+    """Whether the kernels can be compiled, and have the bits of tensor operations; warns if they have others."""
     try:
         _library()
     except (ToolError, OSError):
         return False
+    if not _same_bits():
+        warnings.warn(f"Compiled sums must have the bits of PyTorch's operations, which are used in their place: CXX "
+                      f"must name a compiler without options such as -fassociative-math, not {compiler()}",
+                      stacklevel=2)
+        return False
+    return True
+
+
+def _same_bits() -> bool:
+    """Compare with tensor operations, on subnormal numbers, ties, and large elements."""
+    ties = torch.arange(-16, 16) + 0.5
+    elements = torch.cat([torch.arange(-16, 16) * 2.0 ** -140, torch.arange(-16, 16) * 2.0 ** 123, ties, ties * 3])
+    fields = torch.tensor([1, 254, 131, 133], dtype=torch.uint8)
+    for bits, width in ((32, 32), (6, 6)):
+        results = []
+        for kind in (CompiledBlocks, TensorBlocks):
+            blocks = kind(fields, bits, width, lambda size: torch.empty(size, dtype=torch.int32))
+            words = torch.empty(len(elements) if width > PACKED_WIDTH else len(elements) // 2, dtype=torch.int32)
+            sums = torch.empty_like(elements)
+            checksums = blocks.encode([0], [[elements]], [words])
+            blocks.finish([words], [sums])
+            results.append((words.tolist(), checksums.tolist(), sums.view(torch.int32).tolist()))
+        if results[0] != results[1]:
+            return False
     return True
 
 
@@ -118,16 +143,13 @@ class CompiledBlocks:
 
     def _encode(self, fields: torch.Tensor, addends: Sequence[torch.Tensor], words: torch.Tensor) -> None:
         if not addends:
-            words.zero_()
+            ctypes.memset(words.data_ptr(), 0, 4 * len(words))
         kernel = _library().pairs if self._packed else _library().integers
         for number, addend in enumerate(addends):
             if addend.dtype == torch.float32:
                 kernel(len(fields), addend.data_ptr(), fields.data_ptr(), self._bits, number, words.data_ptr())
-            elif self._packed:
-                low, high = addend.view(2, -1)
-                arithmetic.pack((low, high), words, add=number > 0)
             else:
-                words.copy_(words + addend if number else addend)
+                _library().copies(len(words), addend.data_ptr(), self._packed, number, words.data_ptr())
 
     def checksums(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Checksums of the words of blocks."""
@@ -148,3 +170,5 @@ class CompiledBlocks:
             kernel(len(fields), parts[block].data_ptr(), fields.data_ptr(), self._bits, results[block].data_ptr())
 
         _each(work, len(parts))
+        if parts and not results[0].is_inference():
+            torch.autograd.graph.increment_version(results[0])  # as an operation of PyTorch would

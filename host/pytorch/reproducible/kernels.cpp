@@ -110,6 +110,15 @@ VERSIONS void pairs(std::int64_t groups, const float* x, const std::uint8_t* fie
     }
 }
 
+// Write words of int32, or add to them: one integer each, or with `packed` two, one of each half of the integers.
+VERSIONS void copies(std::int64_t count, const std::int32_t* integers, std::int64_t packed, std::int64_t add,
+                     std::uint32_t* words) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t high = packed ? static_cast<std::uint32_t>(integers[count + i]) << 16 : 0;
+        words[i] = (add ? words[i] : 0) + static_cast<std::uint32_t>(integers[i]) + high;
+    }
+}
+
 // The sum of words, and the sum of their prefix sums, modulo 2**32.
 VERSIONS void checksums(std::int64_t count, const std::uint32_t* words, std::int64_t* result) {
     std::uint32_t sum = 0, prefix = 0;

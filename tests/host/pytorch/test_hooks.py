@@ -288,6 +288,35 @@ def test_finite_gradients_with_an_infinite_sum():
         parameter="b", indices=(0, 1), value="nan", count=1)
 
 
+def test_shared_parameter(group, monkeypatch):
+    """A parameter of two modules has its name in the module whose gradients are summed."""
+    weight = torch.nn.Parameter(torch.ones(4))
+    modules = []
+    for name in ("first", "second"):
+        module = torch.nn.Module()
+        module.register_parameter(name, weight)
+        module.forward = lambda factor: (weight * factor).sum()
+        modules.append(DistributedDataParallel(module))
+    ring = Requests()
+    for module in modules:
+        attached(module, monkeypatch, ring)
+    modules[0](torch.tensor([1.0, 1.0, float("inf"), 1.0])).backward()
+    assert ring.asked[-1].nonfinite == NonFinite(parameter="first", indices=(2,), value="inf", count=1)
+
+
+def test_unusual_parameters(group, monkeypatch):
+    """A bucket may have only empty parameters; complex parameters have no checksum."""
+    module = torch.nn.Module()
+    module.empty = torch.nn.Parameter(torch.zeros(0))
+    module.complex = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64).conj(), requires_grad=False)
+    module.forward = lambda factor: (module.empty * factor).sum()
+    wrapped = DistributedDataParallel(module)
+    ring = Requests()
+    attached(wrapped, monkeypatch, ring)
+    wrapped(torch.tensor(1.0)).backward()
+    assert ring.asked == []
+
+
 def test_names(model):
     """Parameters outside of DistributedDataParallel have their shapes as names."""
     assert hooks.parameter_name(torch.nn.Linear(3, 2).weight) == "parameter of shape (2, 3)"
@@ -313,13 +342,13 @@ def test_checksums(model, monkeypatch):
 
 @pytest.mark.parametrize(("weights", "ranks", "parameter"), [
     ((7, 7, 7), None, ""), ((7, 8, 7), [1], "b"), ((8, 7, 7), [0], "b"), ((5, 6, 7), [1, 2], "b"),
-    ((7, None, 8), None, "")])
+    ((7, None, 8), None, ""), ((7, 7, {}), [2], "a"), ((7, 7, {"a": 1, "b": 7, "c": 3}), [2], "c")])
 def test_unequal_weights(weights, ranks, parameter):
     """Ranks with other weights than most ranks, or than rank 0, are named once."""
     said = []
     jobs = Jobs(Options(nodes=3, transport=TransportName.GOLDEN), contextlib.ExitStack(), say=said.append)
-    requests = [AllReduce(values=np.ones(40, np.float32), made=Made(backward=51), weights=None if value is None else {
-        "a": 1, "b": value}) for value in weights]
+    requests = [AllReduce(values=np.ones(40, np.float32), made=Made(backward=51), weights={
+        "a": 1, "b": value} if isinstance(value, int) else value) for value in weights]
     for _ in range(2):
         assert jobs.answer(requests).tolist() == [3.0] * 40
     assert jobs.unequal_weights == ([] if ranks is None else [

@@ -75,16 +75,18 @@ def test_unequal_weights(tmp_path):
 
 def test_norms(tmp_path):
     """Ranks whose gradients have norms far above the median of three or more are named."""
-    norms = [(1.0, 2.0, 3.0), (1.0, 20.0, 2.0), (0.0, None, 5.0), (3.0, 40.0, 2.0), (0.0, 0.0, 1e-9),
+    norms = [(1.0, 2.0, 3.0), (1.0, 20.0, 2.0), (0.0, None, 5.0), (3.0, 40.0, 2.0), (1e-9, 1e-9, 2e-8),
              (1.0, None, None)]
     report = report_of(norms=norms)
     assert [row["norms"] for row in report["per_operation"]] == [(), *norms]
     *_, page = write_report(report, tmp_path)
     assert "gradients of rank 1, norms above 10 times the median" in page.read_text()
     assert outliers_of(report["per_operation"]) == {1: [5], 2: [6]}
-    assert outliers_of([{"norms": (1.0, 100.0)}, {"norms": ()}]) == {}
+    assert outliers_of([{"norms": (1.0, 100.0)}, {"norms": ()}, {"norms": (0.0, 0.0, 1.0)}]) == {}
 
 
 def test_norms_of_vectors():
-    vectors = np.array([[3, 4], [np.inf, 0], [np.nan, 1], [0, 0]], np.float32)
-    assert norms_of(vectors) == (5.0, None, None, 0.0)
+    vectors = np.array([[3, 4], [np.inf, 0], [np.nan, 1], [0, 0], [3e30, 4e30], [3e-30, 4e-30]], np.float32)
+    norms = norms_of(vectors, scale=2)
+    assert norms[:4] == (10.0, None, None, 0.0)
+    assert norms[4:] == pytest.approx((1e31, 1e-29))

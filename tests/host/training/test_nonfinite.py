@@ -5,6 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from host.driver.results import Outcome
+from host.training.comparison import refuse_nonfinite
 from host.training.nonfinite import first_nonfinite
 from host.training.record import TrainingConfig, TrainingError
 from host.training.trainer import train
@@ -64,6 +66,17 @@ def test_several_elements():
     assert first_nonfinite(gradients, (5, 0, 7), lambda index: ("a", "b", (index, 1))) == (
         "-inf of node 0 is in b (20, 1) of a, the first of 3")
     assert first_nonfinite(gradients[2:], (7,), lambda index: None) == "inf of node 7 is in padding at index 4"
+
+
+def test_nan_beside_an_infinity():
+    """A NaN is named where nodes report one, although another node has an infinity."""
+    gradients = np.zeros((2, 8), np.float32)
+    gradients[0, 3], gradients[1, 5] = np.inf, np.nan
+    for nodes, text in (((1,), r"of node 1 \(nan of node 1 is in b \(5\) of a\)"),
+                        ((), r"by node 0, 1 \(inf of node 0 is in b \(3\) of a\)")):
+        with pytest.raises(TrainingError, match=text):
+            refuse_nonfinite(Outcome(cycles=1, local_nan=nodes, not_finite=(0, 1)), (0, 1), {7: list(gradients)},
+                             lambda index: ("a", "b", (index,)))
 
 
 def test_sums():

@@ -1,5 +1,7 @@
 """Compiled blocks have the words, checksums and sums of blocks of tensor operations."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,10 @@ from host.pytorch.reproducible import arithmetic, compiled_blocks  # noqa: E402
 from host.pytorch.reproducible.arithmetic import BLOCK, GROUP  # noqa: E402
 from host.pytorch.reproducible.blocks import blocks_of  # noqa: E402
 from host.pytorch.reproducible.compiled_blocks import CompiledBlocks  # noqa: E402
+from host.pytorch.reproducible.layout import Layout  # noqa: E402
+from host.pytorch.reproducible.reducer import Reducer  # noqa: E402
 from host.pytorch.reproducible.tensor_blocks import TensorBlocks  # noqa: E402
+from host.pytorch.reproducible.terms import Terms  # noqa: E402
 from sim.verilated.toolchain import ToolError  # noqa: E402
 
 KINDS = CompiledBlocks, TensorBlocks
@@ -107,6 +112,52 @@ def test_no_compiler(monkeypatch):
         assert blocks_of(CPU) is TensorBlocks
     finally:
         compiled_blocks.is_available.cache_clear()
+
+
+@pytest.mark.parametrize("length", [64, 50])
+def test_tensors_are_noted_as_changed(length):
+    """Autograd raises an error if a tensor that it has saved is replaced by its sum."""
+    x, factor = torch.ones(length), torch.ones(length, requires_grad=True)
+    product = (factor * x).sum()
+    Reducer().reduce([[x.clone()], [x.clone()]], addends=2, into=[x])
+    assert (x == 2).all()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+def test_blocks_that_are_summed_again(monkeypatch):
+    """Also in inference mode, without addends, and in several threads."""
+    verdicts, calls = Terms.verdicts, itertools.count()
+    monkeypatch.setattr(Terms, "verdicts", lambda self, *arguments: verdicts(self, *arguments) | (next(calls) == 0))
+    torch.set_num_threads(2)
+    try:
+        with torch.inference_mode():
+            total = torch.ones(2 * BLOCK)
+            reducer = Reducer()
+            fields = torch.ones(2 * BLOCK // GROUP, dtype=torch.uint8)
+            reducer.sum(Terms(fields, 31, 32, [], count=2, memory=memory), 2, total, Layout([total]))
+    finally:
+        torch.set_num_threads(1)
+    assert reducer.counts.retried == 2
+    assert not total.any()
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("std::rint(scaled[i])", "std::floor(scaled[i])"),
+    ("* factor.first * factor.second;", "* (factor.first * factor.second);")])
+def test_other_arithmetic_is_not_used(monkeypatch, right, wrong):
+    """If compiled code has other bits, a warning says so, and a CPU uses tensor operations."""
+    assert right in compiled_blocks.KERNELS
+    monkeypatch.setattr(compiled_blocks, "KERNELS", compiled_blocks.KERNELS.replace(right, wrong))
+    caches = compiled_blocks._library, compiled_blocks.is_available
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"^Compiled sums must have the bits of PyTorch's operations, "):
+            assert blocks_of(CPU) is TensorBlocks
+    finally:
+        for cache in caches:
+            cache.cache_clear()
 
 
 def test_fast_arithmetic_is_refused(monkeypatch):
