@@ -15,6 +15,9 @@ __all__ = ["OUTLIER", "draw_norms", "norms_of", "outliers_of"]
 #: Ratio to the median of all ranks above which the norm of a rank's gradients is an outlier.
 OUTLIER = 10
 
+#: Elements that are squared at a time.
+_PIECE = 2 ** 14
+
 
 def norms_of(vectors: Sequence[Vector], *, scale: int = 1) -> tuple[float | None, ...]:
     """Euclidean norms of vectors times ``scale``; None where they are not finite."""
@@ -23,11 +26,10 @@ def norms_of(vectors: Sequence[Vector], *, scale: int = 1) -> tuple[float | None
 
 
 def _norm(vector: Vector) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(vector, vector))
-        if square == 0 or not math.isfinite(square):  # its squares may be out of the range of binary32
-            square = float(np.sum(np.square(vector, dtype=np.float64)))
-    return math.sqrt(square)
+    with np.errstate(invalid="ignore"):
+        # Squares may be out of the range of binary32; pieces stay in the cache.
+        pieces = (vector[first:first + _PIECE] for first in range(0, len(vector), _PIECE))
+        return math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
 
 
 def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:

@@ -2,7 +2,7 @@
 
 import inspect
 
-from boards.units import UNITS
+from boards.units import UNITS, integer_sum
 from hdl.floating.format import BF16
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.fixed_point import INT16
@@ -35,7 +35,8 @@ def small(name):
     if name.startswith("compute."):
         return {option: number for option, number in {"rows": 1, "lanes": 2}.items()
                 if isinstance(arguments.get(option), int)}
-    options = {"lanes": 1} if "lanes" in parameters else {}
+    halves = factory is integer_sum and arguments["width"] == 16  # two sums in a word
+    options = {"lanes": 2 if halves else 1} if "lanes" in parameters else {}
     if name == "floating.divide":
         options["format"] = BF16
     elif name == "optimizer.update_lane":
