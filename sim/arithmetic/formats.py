@@ -20,6 +20,7 @@ from hdl.registry import FEATURES as REGISTRY
 from hdl.registry import feature_of_format
 from sim.arithmetic.format_source import FormatSource, header
 from sim.arithmetic.library import COMMON, FLAGS, address, built, checked, prototype
+from sim.arithmetic.library import load as load_functions
 from sim.golden import floating
 from sim.golden.codecs import CODECS, RAW, Codec
 from sim.golden.lazy_table import LazyTable, OnDemand
@@ -64,10 +65,7 @@ def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
     """Load the library of additions and hops, which is compiled unless that has been done already."""
     files = {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(_FOLDER / "blocks.h"),
              "constants.h": header({"PIECE": PIECE, "GROUP": GROUP})}
-    loaded = ctypes.CDLL(str(built("formats", files, flags=flags)))
-    for name, arguments in _ARITHMETIC.items():
-        prototype(loaded, name, arguments)
-    return loaded
+    return load_functions(built("formats", files, flags=flags), _ARITHMETIC)
 
 
 @functools.cache

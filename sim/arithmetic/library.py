@@ -80,10 +80,10 @@ def prototype(library: ctypes.CDLL, name: str, arguments: str, result: type[ctyp
     function.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in arguments]
 
 
-def load(path: Path) -> ctypes.CDLL:
-    """Load a library of kernels; its functions return no values."""
+def load(path: Path, arguments: Mapping[str, str] = _ARGUMENTS) -> ctypes.CDLL:
+    """Load a library of functions that return no values, with the arguments of each; see :func:`prototype`."""
     loaded = ctypes.CDLL(str(path))
-    for name, kinds in _ARGUMENTS.items():
+    for name, kinds in arguments.items():
         prototype(loaded, name, kinds)
     return loaded
 

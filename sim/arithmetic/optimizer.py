@@ -44,9 +44,7 @@ def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
     constants |= {name.upper(): index for index, name in enumerate(_SCALARS)}
     files = {"optimizer.cpp": text, "common.h": library.COMMON, "constants.h": header(constants),
              "blocks.h": without_comments(_FOLDER / "blocks.h")}
-    loaded = ctypes.CDLL(str(library.built("optimizer", files, flags=flags)))
-    library.prototype(loaded, "update", "NNNANAAAA")
-    return loaded
+    return library.load(library.built("optimizer", files, flags=flags), {"update": "NNNANAAAA"})
 
 
 @functools.cache

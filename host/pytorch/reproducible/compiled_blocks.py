@@ -14,48 +14,29 @@ import torch
 
 from host.pytorch.reproducible.arithmetic import BLOCK, GROUP, PACKED_WIDTH
 from host.pytorch.reproducible.tensor_blocks import TensorBlocks
+from sim.arithmetic import library
 from sim.arithmetic.library import FLAGS
-from sim.verilated.toolchain import (
-    ToolError,
-    cache_folder,
-    cached,
-    compiler,
-    digest,
-    run,
-    source,
-    target,
-    without_comments,
-)
+from sim.verilated.toolchain import ToolError, compiler, without_comments
 
 __all__ = ["CompiledBlocks", "build", "is_available"]
 
 #: C++ source of the kernels.
 KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
 
-#: Argument types of each kernel: N is a 64-bit number, A is the address of an array.
+#: Arguments of each kernel; see :func:`sim.arithmetic.library.prototype`.
 _ARGUMENTS = {"magnitudes": "NANA", "integers": "NAANNA", "pairs": "NAANNA", "copies": "NANNA", "checksums": "NAA",
               "sums": "NAANA", "pair_sums": "NAANA"}
 
 
 def build() -> Path:
     """Compile the kernels unless that has been done already; return the library's path."""
-    def make(folder: Path) -> None:
-        (folder / "kernels.cpp").write_text(KERNELS)
-        run([compiler(), *FLAGS, "-shared", "kernels.cpp", "-o", "library.so"], cwd=folder)
-
-    key = digest(KERNELS, repr(FLAGS), target(), source(build))
-    return cached(cache_folder("arithmetic") / f"reproducible-{key}", make) / "library.so"
+    return library.built("reproducible", {"reproducible.cpp": KERNELS, "common.h": library.COMMON}, flags=FLAGS)
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Kernels of this process."""
-    library = ctypes.CDLL(str(build()))
-    for name, kinds in _ARGUMENTS.items():
-        kernel = getattr(library, name)
-        kernel.restype = None
-        kernel.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in kinds]
-    return library
+    return library.load(build(), _ARGUMENTS)
 
 
 @functools.cache

@@ -3,23 +3,9 @@
 // A group has 32 elements and an exponent field. Powers of two are multiplied in two steps where one factor would be
 // out of range. All products are exact or far below half, so that the only rounding is to an integer, or of a sum.
 
-#include <cfloat>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 
-#ifdef __FAST_MATH__
-#error "numbers must be rounded as written: compile without -ffast-math"
-#endif
-static_assert(FLT_EVAL_METHOD == 0, "floats must not be computed with more bits than they have");
-
-// On x86, the loader selects the version with the widest vectors that the processor supports.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX512F__)
-#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VERSIONS
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "common.h"
 
 namespace {
 
@@ -32,12 +18,7 @@ struct Scale {
     float first, second;
 };
 
-INLINE float power(std::int64_t exponent) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(exponent + 127) << 23;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
+INLINE float power(std::int64_t exponent) { return number(static_cast<std::uint32_t>(exponent + 127) << 23); }
 
 INLINE Scale scale(std::int64_t exponent) {
     const std::int64_t first = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
