@@ -14,7 +14,7 @@ __all__ = ["AxiStream", "Field", "fields", "streams"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A named field of a vector: one number or an array of numbers.
+    """Named field of a bit vector: one number or an array of numbers.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def fields(shape, *, name="", low=0):
 
 
 class AxiStream:
-    """A component's stream, as AXI4-Stream signals.
+    """Stream of a component, exposed as AXI4-Stream signals.
 
     ``last`` is TLAST. If a payload has ``elements`` and a ``keep`` bit per element, TKEEP repeats each keep bit for
     every byte of its element. Elements are then byte-aligned and start at bit 0. All other fields follow in TDATA, in
@@ -129,7 +129,7 @@ class AxiStream:
 
     @property
     def ports(self):
-        """Signals, in the order of the standard."""
+        """AXI4-Stream signals, in the order of the standard."""
         widths = {"tvalid": 1, "tready": 1, "tdata": 8 * self._data_bytes,
                   "tkeep": self._data_bytes if self._keep else 0, "tlast": 1 if self._last else 0}
         return tuple(Port(f"{self.prefix}_{signal}", width, self.is_input != (signal == "tready"))
@@ -158,14 +158,14 @@ class AxiStream:
 
     @property
     def connections(self):
-        """Component ports, each with the expression connected to it."""
+        """Ports of the component, each with the Verilog expression connected to it."""
         pairs = [(f"{self.name}__{signal}", f"{self.prefix}_t{signal}") for signal in ("valid", "ready")]
         payload = f"{self.name}__payload"
         return [*pairs, (payload, self._given if self.is_input else payload)]
 
     @property
     def _given(self):
-        """Payload of an input, assembled from its AXI signals."""
+        """Verilog expression for the payload of an input, assembled from its AXI signals."""
         pieces = []
         for field in self._payload:
             if field == self._last:
@@ -181,7 +181,7 @@ class AxiStream:
 
     @property
     def assignments(self):
-        """Signals of an output, each with the expression assigned to it."""
+        """Signals of an output, each with the Verilog expression assigned to it."""
         if self.is_input:
             return []
         payload, total = f"{self.name}__payload", self._payload_bits
@@ -217,12 +217,12 @@ def _range(low, width):
 
 
 def _concatenation(pieces):
-    """Concatenate pieces; the first one becomes the lowest bits."""
+    """Concatenate Verilog expressions; the first one becomes the lowest bits."""
     return pieces[0] if len(pieces) == 1 else f"{{{', '.join(reversed(pieces))}}}"
 
 
 def streams(component):
-    """All streams of a component."""
+    """Find all streams of a component."""
     def walk(signature, path):
         for name, member in signature.members.items():
             if member.is_port:

@@ -3,8 +3,8 @@
 
 Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
 
-A bitstream is written only if the design fits and meets the board's clock: placements with seeds 1, 2, … are tried
-until one meets the clock; that one becomes the bitstream.
+A bitstream is written only if the design fits and meets the board's clock: placements with seeds 1, 2, … are tried,
+and the first placement that meets the clock becomes the bitstream.
 """
 
 import argparse
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(wired: Board, top: Top) -> Plan:
-    """Generate a board's files with Amaranth, and return the ones needed by :func:`build`."""
+    """Generate a board's files with Amaranth, and return the files that :func:`build` needs."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
     script = json_files.parse_product(files[f"build_{_TOP}.json"])
     commands = {program: arguments for program, *arguments in script["commands"]}
@@ -95,7 +95,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     name : str
         A key of :data:`boards.boards.BOARDS`.
     seeds : int
-        Number of placements for the table of speeds. More are tried, up to ATTEMPTS, until one meets the clock.
+        Number of placements for the table of speeds. If none meets the clock, more are tried, up to ATTEMPTS.
     native : bool
         Whether to use the tools found on PATH.
     progress : callable
@@ -120,7 +120,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     product = f"{_TOP}{wired.family.bitstream}"
     bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
     for earlier in (bitstream, written):
-        earlier.unlink(missing_ok=True)  # in case this design gets no bitstream
+        earlier.unlink(missing_ok=True)  # no old bitstream remains if this design gets none
     reached, chosen = [], None
     for seed in range(1, max(seeds, ATTEMPTS) + 1):
         if seed > seeds and chosen is not None:
@@ -212,7 +212,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
 
 
 def _full(log: str) -> str:
-    """List the resources that the chip has too few of; empty if placement failed for another reason."""
+    """List the resources that the chip lacks; empty if placement failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
     # On an almost full chip, some cells may have no legal site left.
@@ -282,11 +282,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.bitstream", description=__doc__.partition("\n")[0])
     chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--board", help="board to make the bitstream of")
+    chosen.add_argument("--board", help="board for which to build a bitstream")
     chosen.add_argument("--list", action="store_true", help="show the names of all boards")
     chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
     parser.add_argument("--seeds", type=int, default=1,
-                        help=f"placements; while none meets the clock, more are made, up to {ATTEMPTS}")
+                        help=f"number of placements; if none meets the clock, more are tried, up to {ATTEMPTS}")
     parser.add_argument("--native", action="store_true", help="use yosys, nextpnr and the packer on PATH")
     parser.add_argument("--program", action="store_true", help="load the bitstream into the board")
     parser.add_argument("--cable", help="adapter for openFPGALoader, if it is not the board's own")

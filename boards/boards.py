@@ -76,7 +76,7 @@ BOARDS = {
         resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
         lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
         loader="orangeCrab"),
-    # Only two wires can be inputs, and the link needs both, although the only light and button also use them.
+    # Only two wires can be inputs, and the link needs both, although the only light and button are on them.
     "colorlight-5a-75b": Board(
         platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
     "icebreaker": Board(

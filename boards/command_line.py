@@ -9,7 +9,7 @@ from sim.verilated.processes import EndedError, ToolError, ended_by_signals
 
 __all__ = ["finish"]
 
-#: Errors that the user can correct; a TypeError comes from parameters that a unit does not have.
+#: Errors that the user can correct; a TypeError is caused by parameters that a unit does not have.
 _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 

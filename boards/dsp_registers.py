@@ -2,8 +2,8 @@
 
 A MULT18X18D has registers for its operands and its product, which Yosys leaves unused. A design's flip-flops are
 placed in the fabric, often far from the DSP columns, so a path includes a wire, the block's 3.9 ns and another wire.
-With the block's registers, each of these has a cycle of its own. Neither latency nor results change;
-docs/synthesis.md explains the rules.
+If the block's registers are used, each of these three delays has a cycle of its own. Neither latency nor results
+change; docs/synthesis.md explains the rules.
 """
 
 import collections
@@ -15,7 +15,7 @@ from sim import json_files
 
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
-#: This file's own source, which is hashed into the netlist digest together with the design and the tool versions.
+#: Source of this file, which is included in the digest of a netlist together with the design and the tool versions.
 SOURCE = Path(__file__).read_text()
 
 BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
@@ -83,13 +83,13 @@ class _Netlist:
         return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def connect(self, name: str, port: str, net) -> None:
-        """Connect an input of a cell."""
+        """Connect an input port of a cell to a net."""
         self.readers[self.net(name, port)].discard((name, port))
         self.readers[net].add((name, port))
         self.cells[name]["connections"][port] = [net]
 
     def remove(self, name: str) -> None:
-        """Remove a flip-flop."""
+        """Remove a flip-flop from the module."""
         self.readers[self.net(name, "DI")].discard((name, "DI"))
         del self.cells[name]
 

@@ -19,7 +19,7 @@ from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
-#: The unit of :mod:`boards.synth` that is placed for each row of the table, keyed by row name.
+#: Unit of :mod:`boards.synth` that is placed for each row of the table, keyed by row name.
 UNITS = {
     "SGD": "optimizer.sgd",
     "momentum": "optimizer.momentum",
@@ -69,11 +69,11 @@ def table(rows: Sequence[dict]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.optimizer_table", description=__doc__.partition("\n")[0])
-    parser.add_argument("--rules", action="append", choices=UNITS, help="a row; may be given several times")
-    parser.add_argument("--lanes", type=int, action="append", help="a lane count; may be given several times")
-    parser.add_argument("--seeds", type=int, default=3, help="placements per row")
+    parser.add_argument("--rules", action="append", choices=UNITS, help="rules of a row; may be given several times")
+    parser.add_argument("--lanes", type=int, action="append", help="lanes of a row; may be given several times")
+    parser.add_argument("--seeds", type=int, default=3, help="number of placements per row")
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
-    parser.add_argument("--processes", type=int, default=2, help="placements at a time")
+    parser.add_argument("--processes", type=int, default=2, help="number of concurrent placements")
     values = parser.parse_args(arguments)
 
     def work() -> None:

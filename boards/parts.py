@@ -11,9 +11,9 @@ __all__ = ["count_parts", "part_lines"]
 def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, int]]:
     """Count the cells in each part of a design, including its subparts; the result is keyed by path.
 
-    A cell belongs to the part that named the signal it drives, or to the innermost part if there are several. A cell
-    that drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted
-    once, and all parts add up to the whole.
+    A cell belongs to the part that names the signal driven by the cell, or to the innermost part if there are
+    several. A cell that drives no named signal belongs to the part of the cell that it drives. Therefore a LUT
+    between two parts is counted once, and the counts of all parts add up to the whole.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
         return [bit for port, bits in sorted(cell["connections"].items())
                 if cell["port_directions"][port] == direction for bit in bits]
 
-    named: dict[int, str] = {}  # net to part
+    named: dict[int, str] = {}  # part of each net
     for name, net in sorted(module["netnames"].items()):
         if not net["hide_name"]:
             scope = innermost(name)
@@ -69,7 +69,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
 
 
 def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = "", least: float = 0.01) -> list[str]:
-    """Lines for the parts that use most of a resource: count, share and name, indented by nesting.
+    """Format lines for the parts that use most of a resource: count, share and name, indented by nesting.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def _mhz(rate):
 
 @dataclasses.dataclass(frozen=True)
 class Ecp5Dividers:
-    """Dividers for the reference, the feedback and the oscillator's output, with the oscillator frequency."""
+    """Dividers of an ECP5 PLL for reference, feedback and oscillator output, and the oscillator frequency."""
 
     reference: int
     feedback: int
@@ -42,7 +42,7 @@ class Ecp5Dividers:
         """
         _check(reference, clock, 8_000_000, 400_000_000)
         for divider in range(1, reference // 10_000_000 + 1):
-            # Feedback is taken from the output.
+            # The PLL's feedback is taken from the divided output.
             feedback, rest = divmod(clock * divider, reference)
             outputs = [output for output in range(1, 129) if 400_000_000 <= clock * output <= 800_000_000]
             if rest == 0 and 1 <= feedback <= 80 and outputs:
@@ -54,7 +54,7 @@ class Ecp5Dividers:
 
 @dataclasses.dataclass(frozen=True)
 class Ice40Dividers:
-    """``DIVR``, ``DIVF`` and ``DIVQ``, with the filter range and the oscillator frequency."""
+    """Settings of an iCE40 PLL: ``DIVR``, ``DIVF`` and ``DIVQ``, the filter range and the oscillator frequency."""
 
     divr: int
     divf: int
@@ -98,7 +98,7 @@ class Ecp5Pll(wiring.Component):
     Members
     -------
     i : In(1)
-        The reference.
+        Reference clock.
     o, twin : Out(1)
         The clock.
     locked : Out(1)

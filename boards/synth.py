@@ -71,7 +71,7 @@ class Part:
 
     @property
     def options(self):
-        """Options for nextpnr-ecp5."""
+        """Command-line options that select this part in nextpnr-ecp5."""
         family, size, speed = self._match.groups()
         return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
 
@@ -85,7 +85,7 @@ MAPPERS = {
 
 
 def wrapper(design: Design) -> str:
-    """Verilog of module ``wrapper``, which puts the unit between flip-flops; see the module docstring."""
+    """Verilog of module ``wrapper``, which places the unit between flip-flops; see the module docstring."""
     flip_flop = 'TRELLIS_FF #(.GSR("DISABLED"), .CEMUX("1"), .CLKMUX("CLK"), .LSRMUX("LSR"), .REGSET("RESET"))'
     inputs = [port for port in design.ports if port.is_input and port.name != "clk"]
     outputs = [port for port in design.ports if not port.is_input]
@@ -299,19 +299,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--unit", action="append", help="unit to place; may be given several times")
     chosen.add_argument("--list", action="store_true", help="show the names of all units")
     chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
-    parser.add_argument("--seeds", type=int, default=3, help="placements per unit")
-    parser.add_argument("--count", action="store_true", help="only count cells, place nothing, and print JSON")
+    parser.add_argument("--seeds", type=int, default=3, help="number of placements per unit")
+    parser.add_argument("--count", action="store_true", help="only count cells, without placement, and print JSON")
     parser.add_argument("--breakdown", action="store_true", help="with --count: show the LUTs of each part")
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
-    parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
-    parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="mapper of logic to LUTs")
-    parser.add_argument("--dsp-registers", action="store_true", help="let DSP blocks take the registers around them")
+    parser.add_argument("--freq", type=float, default=120.0, help="target clock frequency in MHz")
+    parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="tool that maps logic to LUTs")
+    parser.add_argument("--dsp-registers", action="store_true", help="let DSP blocks absorb nearby registers")
     parser.add_argument("--path", action="store_true", help="show the critical path of each placement")
     parser.add_argument("--native", action="store_true", help="use yosys and nextpnr-ecp5 on PATH")
     parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
     parser.add_argument("--dsps", type=int, help="short for --set dsps=DSPS")
     parser.add_argument("--set", type=_option, action="append", default=[], metavar="NAME=NUMBER", dest="options",
-                        help="a parameter of the unit; may be given several times")
+                        help="parameter of the unit; may be given several times")
     values = parser.parse_args(arguments)
     if values.breakdown and not values.count:
         parser.error("--breakdown is for --count")

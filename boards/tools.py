@@ -68,7 +68,7 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """Resource that a cell type counts towards, or None if it is not counted."""
+        """Resource that a type of cell counts towards, or None if it is not counted."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
@@ -78,18 +78,19 @@ class Family:
         return {**result, "lut4_occupied": self.occupy(result)}
 
     def occupy(self, counts: Mapping[str, int]) -> int:
-        """Number of four-input LUTs occupied by these resources."""
+        """Number of four-input LUTs that the given resources occupy."""
         return counts["lut4"] + sum(luts * counts[kind] for kind, luts in self.occupied.items())
 
 
 # A carry chain needs four LUTs more than it has bits, to enter and leave it, so narrow adders use plain LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# Replaces the last step, which names every cell and for a whole chip takes longer than all other steps together.
+# Replaces Yosys's last step, which names every cell and takes longer than all others together for a whole chip.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 # A tile of eight flip-flops has at most two resets and three enables: if many of these control few flip-flops,
-# placement fails although the cells would fit. These resets become logic, as does an enable of one flip-flop.
+# placement fails although the cells would fit. Resets that control few flip-flops are therefore converted to logic,
+# as is an enable of a single flip-flop.
 _FLIP_FLOPS = [
     "opt_clean",
     "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "

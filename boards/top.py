@@ -47,7 +47,7 @@ class ResetHold(wiring.Component):
 
 
 class Top(Elaboratable):
-    """A design on a board.
+    """Top level: a design on a board.
 
     The clock comes from the chip's PLL. The design is held in reset until the PLL has locked, while the board's
     button is pressed, and for another :attr:`hold` cycles, because buttons bounce and iCE40 memories read as zeros
@@ -90,7 +90,7 @@ class Top(Elaboratable):
         m.submodules.hold = hold = ResetHold(cycles=self.hold)
         m.d.comb += hold.i.eq(~pll.locked | pressed)
         if self._board.family is ECP5:
-            # The net also resets the flip-flops of ``hold``, so the clock is stopped from the start.
+            # The dedicated reset net also resets the flip-flops of ``hold``, so the clock is stopped from the start.
             m.domains.sync = ClockDomain(reset_less=True)
             m.d.comb += ClockSignal("start").eq(pll.twin)
             m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))

@@ -98,7 +98,7 @@ class Together(wiring.Component):
 
 
 def _codec(name):
-    if name not in CODECS or CODECS[name].agreed:  # integers have no encoder and decoder of their own
+    if name not in CODECS or CODECS[name].agreed:  # integer codecs have no separate encoder and decoder
         names = [known for known, codec in CODECS.items() if not codec.agreed]
         raise ValueError(choice_error("Codec", names, str(name)))
     return CODECS[name]
@@ -126,7 +126,7 @@ def gradient_codec(*, codec, lanes):
 
 
 def integer_sum(*, width, lanes):
-    """Units of a node that sums integers: for exponents, integers and their sums, and complete sums."""
+    """Units with which a node sums integers: for exponents, for integers and their sums, and for complete sums."""
     from hdl.features.reproducible import exponents, field_hash, prefix, rows
     from hdl.features.reproducible.integer_adder import IntegerAdder
     from hdl.features.reproducible.quantizer import Quantizer

@@ -177,8 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--list", action="store_true", help="show the names of all units")
     parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
     parser.add_argument("--set", type=_option, nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-                        dest="options", help="parameters of the unit, or options of a node where it takes one, such "
-                                             "as link.ingress=5: numbers, names, True or False")
+                        dest="options", help="parameters of the unit, or node options for units with a node "
+                                             "configuration, such as link.ingress=5: numbers, names, True or False")
     values = parser.parse_args(arguments)
     options = dict(values.options)
     if values.lanes is not None:

@@ -1,4 +1,4 @@
-"""Lint exported files with Verilator; warnings that are waived are listed with their reasons."""
+"""Lint exported Verilog files with Verilator; each waived warning is listed with a reason."""
 
 import re
 from pathlib import Path

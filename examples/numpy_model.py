@@ -1,4 +1,4 @@
-"""Train your own numpy model on a simulated ring, and see how nine-bit gradients affect it.
+"""Train your own numpy model on a simulated ring, and see how nine-bit gradients affect the loss.
 
 Run it with ``python examples/numpy_model.py``, or with another codec: ``python examples/numpy_model.py mx6``.
 """

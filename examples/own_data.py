@@ -56,7 +56,7 @@ class Model:
                                else np.zeros(shape) for shape in self.shapes]).astype(np.float32)
 
     def loss(self, weights, x, y):
-        """Mean loss, and its gradient."""
+        """Mean loss on a batch, and its gradient."""
         ends = np.cumsum([np.prod(shape) for shape in self.shapes])[:-1]
         first, bias, second, offset = (part.reshape(shape) for part, shape in
                                        zip(np.split(weights, ends), self.shapes, strict=True))
@@ -96,10 +96,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", nargs="?", type=pathlib.Path)
     parser.add_argument("target", nargs="?", default="progression")
-    parser.add_argument("--gradients", default="zero_value,mx9", help="codecs, with commas")
-    parser.add_argument("--density", default="1", help="parts of the gradients to send, with commas")
+    parser.add_argument("--gradients", default="zero_value,mx9", help="comma-separated codecs")
+    parser.add_argument("--density", default="1", help="comma-separated fractions of the gradients to send")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=64, help="rows in a step, for all nodes")
+    parser.add_argument("--batch", type=int, default=64, help="number of rows in a step, over all nodes")
     values = parser.parse_args()
     if values.file is None:
         values.file = pathlib.Path("build/examples/patients.csv")
@@ -119,7 +119,7 @@ def main():
     rows = []
     for codec, density in itertools.product(values.gradients.split(","), map(float, values.density.split(","))):
         if density < 1 and codec != "zero_value":
-            continue  # this codec does not shorten packets that contain zeros
+            continue  # a codec other than zero_value does not shorten packets with zeros
         options = {"gradients": codec, **({"density": density} if density < 1 else {})}
         rows.append((codec, density, *train(model, ((x[:part], y[:part]), (x[part:], y[part:])), steps=values.steps,
                                             batch=values.batch, **options)))

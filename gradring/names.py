@@ -63,7 +63,7 @@ def _hides(name: str) -> bool:
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, except that a script that imports one of the names gets its own module."""
+    """Replacement for ``__import__``: a script that imports one of the names gets its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
@@ -83,7 +83,7 @@ def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping
 
 
 def _import_part(name: str) -> None:
-    """Import a module if it exists."""
+    """Import a module of the script if it exists."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:

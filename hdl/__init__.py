@@ -1,4 +1,4 @@
-"""Gateware."""
+"""Gateware of gradring nodes and boards, written in Amaranth."""
 
 import time
 

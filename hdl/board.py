@@ -55,13 +55,13 @@ class BoardConfig:
         check_rates(self.clock, self.baud)
 
 
-#: Node that is quick to build and simulate, for the digits model without hidden layers, with SGD or momentum.
+#: Node that is quick to build and simulate: it trains the digits model without hidden layers, by SGD or momentum.
 _SMALL = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
     link=Credits(ingress=2))
 
-#: Node with all rules for the digits model with at most a small hidden layer, on a chip with 24,288 LUTs.
+#: Node with all update rules, for the digits model with at most a small hidden layer, on a chip with 24,288 LUTs.
 _COMPACT = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
     optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
@@ -73,7 +73,7 @@ def _int16():
 
 
 def _full(**options):
-    """Node with all rules, memories for the digits model with a hidden layer, and two-queue programs."""
+    """Node with all update rules, memories for the digits model with a hidden layer, and two-queue programs."""
     return with_options(_COMPACT, {"memories.gradient": 6144, "memories.weight": 6144, "memories.state": 4096,
                                    "programs": True, "stub": True} | options)
 
@@ -93,7 +93,7 @@ def _compute():
 
 
 class _Boards(Mapping):
-    """Configurations keyed by board; node configurations are built on access, since they may need features."""
+    """Board configurations, keyed by board name; each node is configured on access, as it may need features."""
 
     def __init__(self, boards):
         self._boards = boards
@@ -107,7 +107,7 @@ class _Boards(Mapping):
 
     @property
     def present(self):
-        """Names of the boards with all required features present in this copy of the repository."""
+        """Names of the boards whose required features are all present in this copy of the repository."""
         return [name for name, (_, features, _) in self._boards.items() if all(map(FEATURES.__contains__, features))]
 
     def __iter__(self):
@@ -125,7 +125,7 @@ BOARDS = _Boards({
     "ulx3s-85f-compute": (_compute, ("programs", "compute"), {"clock": 62_500_000}),
     "ulx3s-25f": (_COMPACT, (), {"clock": 62_500_000}),
     "orangecrab-25f": (_COMPACT, (), {"clock": 60_000_000}),
-    # The link shares its wires with a light and a button, which slow down the edges.
+    # The serial link shares its wires with an LED and a button, which slow down its signal edges.
     "colorlight-5a-75b": (_COMPACT, (), {"clock": 62_500_000, "baud": 1_000_000}),
     "icebreaker": (_int16, ("int16",), {"clock": 24_000_000}),
 })

@@ -65,7 +65,7 @@ class Feature:
         return ()
 
     def pace(self, config: Any) -> "Pace | None":
-        """Pace of the links of a node."""
+        """Pace of the links of a node, if the feature limits it; otherwise None."""
         return None
 
     def control_units(self, config: Any) -> Iterable[Any]:

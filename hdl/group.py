@@ -1,4 +1,4 @@
-"""Size of a group, the unit for partitioning vectors."""
+"""Size of a group, the unit in which vectors are partitioned."""
 
 __all__ = ["GROUP"]
 

@@ -1,4 +1,4 @@
-"""Guard of a memory port: translates a tenant's row to a row of its window, or rejects the access."""
+"""Guard of a memory port, which translates a tenant's row to a row of its window or rejects the access."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import data, wiring
@@ -11,7 +11,7 @@ __all__ = ["Guard", "window_layout"]
 
 
 def window_layout(words):
-    """Window in a memory of ``words`` elements: its first group of 32 elements, and its size in groups."""
+    """Layout of a window in a memory of ``words`` elements: its first group of 32 elements, and its groups."""
     return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
@@ -23,7 +23,7 @@ class Guard(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Number of rows in the memory, and of elements per row.
+        Number of rows in the memory, and number of elements per row.
 
     Members
     -------
@@ -42,7 +42,7 @@ class Guard(wiring.Component):
     def __init__(self, *, rows, lanes):
         if rows * lanes % GROUP:
             raise ValueError(f"Elements of a guarded memory must be a multiple of {GROUP}, not {rows * lanes!r}")
-        self._group = exact_log2(GROUP // lanes)  # address bits of a row within a group
+        self._group = exact_log2(GROUP // lanes)  # number of address bits of a row within a group
         super().__init__({
             "window": In(window_layout(rows * lanes)),
             "row": In(range(rows)), "whole": In(1),

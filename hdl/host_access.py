@@ -1,4 +1,4 @@
-"""Access to a node's memories from its host port."""
+"""Access from the host port to a node's memories."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -18,8 +18,8 @@ class HostAccess(wiring.Component):
     """Serve the host port's bursts from the node's memories, one word per cycle.
 
     Words are written as they arrive, with only the word's lane enabled. The first word of a read follows after
-    :attr:`latency` cycles, plus one cycle for each element that precedes the address in the first row, plus any delay
-    of the memory's answer.
+    :attr:`latency` cycles, plus one cycle for each element before the address in the first row, plus any delay of
+    the memory's response.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class HostAccess(wiring.Component):
     lanes : int
         Number of elements in a row.
     late : bool
-        Whether any memory may delay its answers.
+        Whether any memory may delay its responses.
 
     Members
     -------
@@ -64,7 +64,7 @@ class HostAccess(wiring.Component):
 
     def _elaborate_read(self, m):
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
-        # Deep enough for one word per cycle.
+        # The queue is deep enough for one word per cycle.
         m.submodules.reader = reader = RowReader(
             rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes,
             **(LATE_READER if self._late else {"depth": -(-RowReader.latency // lanes)}))
@@ -72,7 +72,7 @@ class HostAccess(wiring.Component):
         connect_stream(m, reader.o, serializer.i)
 
         chosen = Signal(len(self._rows))  # one bit per space
-        skip = Signal(range(max(lanes, 2)))  # number of words to drop: elements of the first row below the address
+        skip = Signal(range(max(lanes, 2)))  # number of words to drop: elements before the address in the first row
         reading = Signal()
         request = self.read.request.payload
         m.d.comb += [

@@ -23,7 +23,7 @@ READ_LATENCY = 2
 def read_signature(rows, lanes):
     """Reader's side of a read port: a row is requested with ``valid`` and granted with ``ready``. Its elements appear
     on ``elements``, while ``response`` is high, :data:`READ_LATENCY` cycles after the grant. A memory with delayed
-    answers (:class:`~hdl.features.far.memories.FarMemories`) takes at least as long and responds in order."""
+    responses (:class:`~hdl.features.far.memories.FarMemories`) takes at least as long and responds in order."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -49,27 +49,27 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Report for a watcher: the row that is written in this cycle, when no read of it is granted."""
+    """Report of a write for observers: the row that is written in this cycle, in which no read of it is granted."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether a row is read and whether one is written, with the row numbers
-    and flags for accesses by the host."""
+    """Layout of the accesses to the block memory in a cycle: whether a row is read and whether one is written, the
+    row numbers, and flags for accesses by the host."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
 
 
 def job_layout(rows, elements):
-    """Range of rows to read or write: its first row and its number of elements, 1 to ``elements``."""
+    """Layout of a range of rows to read or write: its first row and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
 
 
 class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
-    Read ports are served in rotation, and write ports in order of priority, port 0 first; all other ports wait. A
+    Read ports are served round-robin, and write ports in order of priority, port 0 first; all other ports wait. A
     read granted in the cycle when a write to its row is accepted returns the old elements. In the next cycle, a read
     of that row waits; it then returns the new elements. ``ready`` of a write port depends combinationally on
     ``valid`` of the other write ports; ``ready`` of a read port depends on ``valid`` and ``row`` of all read ports.
@@ -88,10 +88,10 @@ class LanedMemory(wiring.Component):
         Whether ports are served only while ``enable`` is high.
     owners : pair of tuples of int, optional
         Command queue that each read port and each write port serves; the last port of each kind is the host's and has
-        no queue. With ``owners``, the memory is guarded: a :class:`~hdl.guard.Guard` follows the arbitration of the
-        read ports, and another one that of the write ports; the host's rows are not translated. A row outside the
-        window reads as zeros and is not written. If either a read or a write is by the host, but not both, the read
-        waits for a write of any row at the same position in a group of 32 elements.
+        no queue. With ``owners``, the memory is guarded: a :class:`~hdl.guard.Guard` follows the arbiter of the
+        read ports, and another one the arbiter of the write ports; the host's rows are not translated. A row
+        outside the window reads as zeros and is not written. If only one of a read and a write is by the host, the
+        read waits for a write to any row at the same position in a group of 32 elements.
 
     Members
     -------
@@ -135,7 +135,7 @@ class LanedMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # No row is read while it is being written: see `_read_turns`.
+        # `_read_turns` ensures that no row is read while it is being written.
         m.submodules.memory = memory = Memory(
             shape=32 * self._lanes, depth=self._rows, init=[], attrs={"no_rw_check": 1}
         )
@@ -153,7 +153,8 @@ class LanedMemory(wiring.Component):
 
         The granted row is registered before the addition and the comparison, which keeps both off the arbitration
         path. The block memory is read one cycle later than in a memory without guards, and its own output register
-        holds the elements; the reset of that register produces the zeros. Writes are also one cycle later.
+        holds the elements; rejected reads reset this register, and so return zeros. Writes are also one cycle
+        later.
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
@@ -165,7 +166,7 @@ class LanedMemory(wiring.Component):
         inside, address = self._guard(m, "read", read_row, read_by_host)
         writes_inside, written_address = self._guard(m, "write", written_row, written_by_host)
 
-        # The host's rows are not relative to the base. A host read waits for an engine's write to a row at the
+        # The host's rows are not relative to a window's base. A host read waits for an engine's write to a row at the
         # same position in its group, and vice versa, so that no addition precedes the arbitration.
         low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
         waits = [(port.row[:low] == written_row[:low]) & keep.any()
@@ -218,7 +219,7 @@ class LanedMemory(wiring.Component):
         ]
 
     def _read_turns(self, m, elements, waits):
-        """Serve the read ports in rotation from the register ``elements``; return the granted port, one-hot.
+        """Serve the read ports round-robin from the register ``elements``; return the granted port, one-hot.
 
         The result of reading a block memory row during a write to it is undefined, so a reader ``waits`` while its
         row is being written.
@@ -267,8 +268,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return a one-hot mask of the bit of ``asking`` to serve, and a signal that the caller must set to the number of
-    the bit served last; the bit after that has the highest priority."""
+    """Return a one-hot mask of the bit of ``asking`` to serve next, and a signal that the caller must set to the
+    index of the bit served last; the bit after it has the highest priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

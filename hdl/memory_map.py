@@ -1,4 +1,4 @@
-"""Memories of a node: names, numbers and sizes, in a single table for gateware and driver."""
+"""Table of a node's memories, with names, numbers and sizes, which gateware and driver share."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state":
 #: Number of words in the scale table of a node with quorum updates.
 SCALE_WORDS = 512
 
-#: Number of words in the count table of a server with formats: 4 for each of 64 entries.
+#: Number of words in the count table of a server with broadcast formats: 4 for each of 64 entries.
 COUNT_WORDS = 256
 
 #: Number of words in the trace memory of a node with programs.
@@ -41,7 +41,7 @@ class Space(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemorySpace:
-    """One memory of a node.
+    """Description of one memory of a node.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class MemorySpace:
 
 
 class MemoryMap:
-    """The memory spaces of one node, ordered by number.
+    """Table of the memory spaces of one node, ordered by number.
 
     Parameters
     ----------
@@ -102,12 +102,12 @@ class MemoryMap:
 
     @property
     def names(self):
-        """Names of all spaces, in numerical order."""
+        """Names of all spaces, in order of their numbers."""
         return tuple(space.name for space in self._spaces)
 
     @property
     def words(self):
-        """Capacities of all spaces, in numerical order."""
+        """Capacities of all spaces, in order of their numbers."""
         return tuple(space.words for space in self._spaces)
 
     def region(self, name):

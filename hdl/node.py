@@ -1,4 +1,4 @@
-"""One accelerator node: memories, engines and host port."""
+"""Accelerator node with memories, engines and host port."""
 
 import functools
 import operator
@@ -73,7 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """For each memory space except the trace, in order: submodule name, or range of words in far memory."""
+        """For each memory space except the trace, in order: submodule name or range of words in far memory."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")
@@ -127,7 +127,7 @@ class Node(wiring.Component):
         units.weight_version = version = units.outputs.get(WEIGHT_VERSION, Const(0, 32))
 
         def signal(engine, source):
-            """Signal that a source provides for an input of an engine."""
+            """Return the signal that a source provides for an input of an engine."""
             if source in units.outputs and source not in engine.outputs:
                 return units.outputs[source]
             replacement = _first(extension.replacement(units, engine, source) for extension in added)
@@ -204,7 +204,7 @@ class Node(wiring.Component):
             return counts
         chosen = [functools.reduce(operator.or_, (start.payload.operation == code for code in codes))
                   for _, codes in rest]
-        # The first engine takes all other operations, since the checker lets no unknown ones through.
+        # The first engine takes all other operations, since the checker has rejected unknown operations.
         for unit, its in [(first, ~Cat(chosen).any()),
                           *((unit, its) for (unit, _), its in zip(rest, chosen, strict=True))]:
             m.d.comb += [

@@ -1,4 +1,4 @@
-"""Registry of features: their additions to nodes as plain data, so that nothing is imported early.
+"""Registry of features, which lists their additions to nodes as plain data, so that no feature is imported early.
 
 Each feature is a folder ``hdl/features/<name>``. To delete a feature, delete this folder, the folders of the same
 name in other trees, the features that require it, and its entry here.
@@ -19,7 +19,7 @@ __all__ = ["FEATURES", "Codes", "Entry", "codes", "feature", "feature_of_format"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Codes:
-    """Codes of a format for each use, or None for an unsupported use.
+    """Codes of a number format for each use, or None for unsupported uses.
 
     Parameters
     ----------
@@ -50,14 +50,15 @@ class Entry:
     Parameters
     ----------
     module : str
-        Module that contains its description, ``FEATURE``.
+        Module that contains the feature's description, ``FEATURE``.
     uses : tuple of str
-        Features that its files import, in any tree; the features that its nodes need are in its description.
+        Other features that the feature's files import, in any tree; features that its nodes need are in its
+        description.
     sections : mapping
-        Names of the section types that it adds, keyed by the configuration field that may contain them;
-        ``configuration`` is for a configuration of its own.
+        Names of the section types that the feature adds, keyed by the configuration field that may contain them;
+        ``configuration`` is the key of a node configuration that the feature adds.
     formats : mapping
-        Codes of the formats that it adds, keyed by format name.
+        Codes of the formats that the feature adds, keyed by format name.
     """
 
     module: str
@@ -118,7 +119,7 @@ FEATURES: dict[str, Entry] = {
 
 @functools.cache
 def feature(name: str) -> "Feature":
-    """Description of a feature; raises ValueError if it or a feature that it requires does not exist."""
+    """Return a feature's description; raise ValueError if it or a feature that it requires does not exist."""
     if name not in FEATURES:
         raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
     description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
@@ -129,18 +130,18 @@ def feature(name: str) -> "Feature":
 
 
 def section_names(field: str) -> tuple[str, ...]:
-    """Names of the section types that features add for a configuration field."""
+    """Return the names of the section types that features add for a configuration field."""
     return tuple(name for entry in FEATURES.values() for name in entry.sections.get(field, ()))
 
 
 def feature_of_section(name: str) -> str | None:
-    """Name of the feature that adds a section type, or None if the type belongs to the core."""
+    """Return the name of the feature that adds a section type, or None if the type belongs to the core."""
     return next((feature for feature, entry in FEATURES.items()
                  if any(name in names for names in entry.sections.values())), None)
 
 
 def section(name: str) -> Any:
-    """Section type of a feature, by name."""
+    """Return the section type with this name, which a feature adds."""
     owner = feature_of_section(name)
     if owner is None:
         raise ValueError(f"Section must be one of a feature, not {name!r}")
@@ -149,19 +150,19 @@ def section(name: str) -> Any:
 
 
 def codes(name: str) -> Codes:
-    """Codes of the named format, which a feature adds."""
+    """Return the codes of the format with this name, which a feature adds."""
     return FEATURES[feature_of_format(name)].formats[name]
 
 
 def format_names(use: str) -> tuple[str, ...]:
-    """Names of feature formats for a use (``ring``, ``operands`` or ``broadcast``), in order of code."""
+    """Return the names of formats that features add for a use (``ring``, ``operands`` or ``broadcast``), by code."""
     names = {name: getattr(value, use) for entry in FEATURES.values() for name, value in entry.formats.items()
              if use != "operands" or not value.blocks or "block_operands" in FEATURES}
     return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
 
 
 def feature_of_format(name: str) -> str:
-    """Name of the feature that adds a format; raises KeyError if no feature does."""
+    """Return the name of the feature that adds a format; raise KeyError if no feature does."""
     for owner, entry in FEATURES.items():
         if name in entry.formats:
             return owner

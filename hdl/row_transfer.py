@@ -10,18 +10,18 @@ from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["LATE_READER", "RowReader", "RowWriter"]
 
-#: Options of a reader for a memory that responds late: one row per 4 cycles at a response latency of 60 cycles. The
-#: queue takes no more LUT memory than a queue of nine rows.
+#: Options of a reader for a memory that responds late, with a throughput of one row per 4 cycles at a response
+#: latency of 60 cycles. The queue takes no more LUT memory than a queue of nine rows.
 LATE_READER = {"late": True, "depth": 17}
 
 
 def _pitch_members(rows, lanes, strided):
-    """Extra signature members of a component that supports strided jobs."""
+    """Return the additional signature members of a component that supports strided jobs."""
     return {"pitch": In(range(rows * lanes // GROUP))} if strided else {}
 
 
 def _following(row, lanes, pitch):
-    """Next row of a job; with a ``pitch``, consecutive groups are ``pitch`` groups apart."""
+    """Return the next row of a job; with a ``pitch``, successive groups are ``pitch`` groups apart."""
     if pitch is None:
         return row + 1
     inside = (GROUP // lanes).bit_length() - 1
@@ -53,7 +53,7 @@ class RowReader(wiring.Component):
         Whether a job is accepted while the previous one still has rows to read, so that ``job.ready`` is a register.
         The inference engine does not use this option.
     guarded : bool
-        Whether the memory is guarded, so that its data arrive late in the cycle; gradients are then made canonical
+        Whether the memory is guarded, so that its data arrives late in the cycle; gradients are then made canonical
         after the queue instead of before it.
     late : bool
         Whether the memory responds late; row tags then wait in a queue for the response, and throughput is ``depth``
@@ -108,7 +108,7 @@ class RowReader(wiring.Component):
 
         busy = Signal()
         row = Signal(range(self._rows))
-        count = Signal(range(self._elements + 1))  # elements that remain to be requested
+        count = Signal(range(self._elements + 1))  # number of elements that remain to be requested
         more = Signal()  # the requested row is not the last of its job
         advance = Signal()
         granted = Signal()

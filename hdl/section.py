@@ -1,8 +1,8 @@
-"""Sections of a configuration: frozen dataclasses that check their fields and have a canonical text.
+"""Sections of a configuration, which are frozen dataclasses with checked fields and a canonical text.
 
 A section is a frozen dataclass with keyword-only fields. Each field is declared by :func:`option` with a domain,
-which checks the value when a section is created. The ``repr`` contains all fields in order, except those that are
-off, so that adding a field later does not change the text of sections that do not use it.
+which checks the value when a section is created. The ``repr`` contains all fields in order, without fields that
+have their ``off`` value, so that adding a field later does not change the text of sections that do not use it.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def option(default: Any, domain: "Domain", *, off: Any = _NEVER) -> Any:
 
 
 class Section:
-    """Base of all sections."""
+    """Base class of all sections."""
 
     def __init_subclass__(cls) -> None:
         cls.__repr__ = Section.__repr__  # type: ignore[method-assign]  # dataclasses keep an explicit one
@@ -48,7 +48,7 @@ class Section:
         """Raise ValueError if the values of several fields are incompatible."""
 
     def needs(self) -> Iterator[str]:
-        """Names of the features required by a node with this section, possibly with repetitions."""
+        """Yield the names of the features required by a node with this section, possibly with repetitions."""
         owner = feature_of_section(type(self).__name__)
         if owner is not None:
             yield owner
@@ -56,7 +56,7 @@ class Section:
             yield from field.metadata["domain"].needs(getattr(self, field.name))
 
     def said(self) -> Iterator[tuple[str, Any]]:
-        """Names and values of all fields that are not ``off``, in order."""
+        """Names and values of all fields, in order, except for fields with their ``off`` value."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if value != field.metadata["off"]:
@@ -109,7 +109,7 @@ class Domain:
         return value
 
     def needs(self, value: Any) -> Iterable[str]:
-        """Names of the features that a value of the domain requires."""
+        """Yield the names of the features that a value of the domain requires."""
         return ()
 
 
@@ -120,7 +120,7 @@ def _either(names: Iterable[Any]) -> str:
 
 
 class OneOf(Domain):
-    """Domain of a few integers."""
+    """Domain of an explicit list of integers."""
 
     def __init__(self, *values: int) -> None:
         self._values, self.text = values, _either(values)
@@ -152,7 +152,7 @@ class Words(Domain):
 
 
 class Flag(Domain):
-    """Domain of True and False."""
+    """Domain of the Boolean values True and False."""
 
     text = "True or False"
 
@@ -161,7 +161,7 @@ class Flag(Domain):
 
 
 class Name(Domain):
-    """Domain of the names in a collection, which may grow later."""
+    """Domain of the names in a collection, to which names may be added later."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -180,7 +180,7 @@ class Name(Domain):
 
 
 class Types:
-    """Section types; the types that features define are listed by name and imported when first used.
+    """Collection of section types. Types that features define are listed by name and imported when first used.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class Types:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all types."""
+        """Names of all section types in the collection."""
         added = () if self._field is None else section_names(self._field)
         return (*(cls.__name__ for cls in self._core),
                 *(name for name in added if self._among is None or name in self._among))
@@ -212,12 +212,12 @@ class Types:
         return getattr(kind, "__name__", None) in self.names and self.named(kind.__name__) is kind  # type: ignore[attr-defined]
 
     def named(self, name: str) -> type:
-        """Type with a given name."""
+        """Return the type with a given name."""
         return next((cls for cls in self._core if cls.__name__ == name), None) or section(name)
 
     @property
     def first(self) -> type:
-        """Default type of a section, used if a change has fields but no type."""
+        """Default type of a section, for changes that give fields but no type."""
         return self.named(self.names[0])
 
 

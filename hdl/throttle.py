@@ -1,4 +1,4 @@
-"""Throttle that limits the cycles when a unit of a node may work."""
+"""Throttle that limits the number of cycles in which a unit of a node may work."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -43,7 +43,7 @@ class Throttle(wiring.Component):
         total, carry = Signal(RATE_BITS), Signal()
         with m.If(self.step if self._paced else C(1)):
             m.d.sync += [Cat(total, carry).eq(total + self.rate)]
-        full = Signal(init=1)  # nothing is throttled
+        full = Signal(init=1)  # a rate of 0 enables all cycles
         m.d.sync += full.eq(self.rate == 0)
         m.d.comb += self.enable.eq(carry | full)
         return m

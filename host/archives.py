@@ -26,7 +26,7 @@ __all__ = ["Kind", "read_arrays", "read_header"]
 
 #: Maximum number of arrays in a file, and maximum size in bytes of its directory and of an array's header.
 _MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
-#: Maximum length of a text, in characters.
+#: Maximum length of a string in an array, in characters.
 _MAX_CHARACTERS = 256
 #: Fields at the end of a zip file without a comment, and the signature that precedes them in files over 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
@@ -45,7 +45,7 @@ class _KindError(ValueError):
 class Kind:
     """Description of an expected array."""
 
-    #: Type of the array; strings may have any length.
+    #: Type of the array's elements; strings may have any length.
     dtype: npt.DTypeLike
     dimensions: int = 0
 

@@ -261,7 +261,7 @@ def checked(together: Callable[..., None] | None = None, /,
     """Decorate a function so that its arguments are validated before its body runs.
 
     ``arguments`` maps parameter names to kinds. Parameters without a kind and default values are not checked.
-    Afterwards, ``together`` is called with all arguments as keywords, to check combinations of them.
+    Then ``together`` is called with all arguments as keywords, to check combinations of them.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)
@@ -272,7 +272,7 @@ def checked(together: Callable[..., None] | None = None, /,
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # raises Python's own error, which names the function
+                return function(*args, **kwargs)  # call it to raise Python's own error, which names the function
             for name, value in bound.arguments.items():
                 if name in arguments:
                     bound.arguments[name] = arguments[name].take(label(name), value)

@@ -101,7 +101,7 @@ def _close_output() -> int:
     """Discard the remaining output after the stream's reader has closed it, and return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the stream is not a file, or is closed
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # if a stream is not a file or is closed
             os.dup2(nowhere, stream.fileno())
     return 1
 
@@ -121,7 +121,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def options(version: Annotated[bool, typer.Option(
-        "--version", help="Show the version of the program and of all that results depend on, and exit.",
+        "--version", help="Show the versions of the program and of everything that results depend on, and exit.",
         callback=_show_version, is_eager=True)] = False) -> None:
     """Train neural networks on a ring of FPGA nodes, simulated cycle by cycle."""
 

@@ -59,13 +59,13 @@ class Column:
     name: str
     #: Format of the value; see :func:`shown`.
     format: str | Callable[[Any], str] = ""
-    #: Heading; by default derived from the name.
+    #: Column heading; by default derived from the name.
     title: str = ""
     #: Function that returns the value for a row; by default, the item or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
     #: Whether the value comes from a model; the column heading then says so.
     modelled: bool = False
-    #: Columns of the value, if it is a list of rows.
+    #: Columns of the nested table, if the value is a list of rows.
     columns: Sequence["Column"] = ()
 
     @property

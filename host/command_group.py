@@ -15,7 +15,7 @@ __all__ = ["CommandGroup", "Entry"]
 
 
 class Entry(NamedTuple):
-    """A command, described without loading it."""
+    """Description of a command, available without loading the command's module."""
 
     #: Module and name of the command's function, or of the :class:`typer.Typer` of a command with subcommands.
     module: str

@@ -22,15 +22,15 @@ from sim.verilated.native import Arithmetic
 __all__ = ["ArithmeticOption", "HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration",
            "given_options", "make_console", "shown", "thread_count"]
 
-Nodes = Annotated[int, Option("Nodes in the ring, 1 to 16.")]
-Threads = Annotated[int | None, Option("Threads of the simulation; they change only its speed.",
-                                       shown_default="2, where there are as many cores")]
+Nodes = Annotated[int, Option("Number of nodes in the ring, 1 to 16.")]
+Threads = Annotated[int | None, Option("Number of threads of the simulation, which affects only its speed.",
+                                       shown_default="2, or 1 on a single core")]
 ArithmeticOption = Annotated[Arithmetic, Option(
     "Simulate nodes' floating-point units as gateware, or as native instructions with the same bits and cycles.")]
 HostPort = Annotated[bool, Option(
-    "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' time "
-    "is computed.", ("--host-port",))]
-Link = Annotated[int, Option("Cycles from one node to the next.")]
+    "Simulate the nodes' host ports word by word. Otherwise, memories are accessed directly, and the time of the "
+    "ports is computed.", ("--host-port",))]
+Link = Annotated[int, Option("Latency of a link in cycles.")]
 TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 
 
@@ -70,7 +70,7 @@ class Progress:
         self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """End the previous stage and begin the next; with a workload, it consists of ``total`` steps."""
+        """End the current stage and begin a new one, with ``total`` steps if their number is known."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._end()

@@ -39,22 +39,22 @@ _REGISTERS_PAGE = """\
 
 Made by `python -m host.documents` from the table in hdl/control/registers.py. Do not edit.
 
-Addresses count 32-bit words. One request reads or writes any number of registers at consecutive addresses;
-docs/protocol.md has the packets. Bits that do not exist read as zero. A register has one kind of access:
+Addresses are in 32-bit words. One request reads or writes any number of registers at consecutive addresses;
+docs/protocol.md describes the packets. Unused bits read as zero. Each register has one of these types of access:
 
 - *constant*: a parameter of the node, read-only.
 - *status*: the state of the node, read-only.
-- *counter*: a count in the node, read-only, which wraps after 32 bits. It is zero after reset, and again when bit 1
-  of `CONTROL` is written.
-- *setting*: read and write. A command uses the value that a setting has when the command starts.
-- *set*: a write sets those bits that are 1 in it, and the node clears them.
-- *restored*: the state of the node, which continues from what is written on a node with `SettableVersion`, and is
-  read-only on any other.
+- *counter*: a 32-bit count of events in the node, read-only, which wraps around. It is zero after reset, and after a
+  1 is written to bit 1 of `CONTROL`.
+- *setting*: read and write. A command uses the values that settings have when it starts.
+- *set*: a write sets the bits that are 1 in the written value, and the node clears them.
+- *restored*: the state of the node. On a node with `SettableVersion`, it can be written, and the node continues from
+  the written value; on any other node it is read-only.
 
-The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
-`TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_POSITION` on in nodes with
-[slots](ring/slots.md) alone, and the last two in nodes with
-[microbatches](reproducible.md#any-number-of-nodes) alone.
+The list contains the address, name, access and data type of each register, the number of bits if it is not 32, and
+the reset value if the register is writable. Registers from `TENANT` to `BUDGET` exist only in nodes with
+[tenants](tenants.md), registers from `SLOT_POSITION` to `SUPERFRAMES` only in nodes with [slots](ring/slots.md), and
+the last two only in nodes with [microbatches](reproducible.md#any-number-of-nodes).
 
 """
 
@@ -92,7 +92,7 @@ def register_map() -> str:
 _RDL = """\
 // Made by `python -m host.documents` from the table in hdl/control/registers.py. Do not edit.
 //
-// Addresses count bytes here; packets of the host port count 32-bit words, four bytes each.
+// Addresses are in bytes here; packets of the host port use addresses in 32-bit words.
 
 """
 
@@ -116,9 +116,9 @@ def _rdl_field(entry: Register, field: Field) -> str:
 def system_rdl() -> str:
     """Text of docs/registers.rdl."""
     lines = ["addrmap gradring_node {", '    name = "gradring node";',
-             '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
+             '    desc = "Registers of a node, described in docs/registers.md.";', "    default regwidth = 32;", ""]
     for entry in ALL_REGISTERS:
-        doc = entry.doc + " A number of binary32." * (entry.kind is Kind.FLOAT32)
+        doc = entry.doc + " The value is a binary32 number." * (entry.kind is Kind.FLOAT32)
         fields = entry.fields or (Field(name="value", bit=0, width=entry.width, doc=""),)
         lines += ["    reg {", f"        name = {_rdl_text(entry.name)};", f"        desc = {_rdl_text(doc)};",
                   *(_rdl_field(entry, field) for field in fields),
@@ -131,9 +131,9 @@ _NODE_PAGE = """\
 
 Made by `python -m host.documents` from the sections in hdl/config/. Do not edit.
 
-A node is a `NodeConfig`, a `ServerConfig` (the server of [layers](streaming.md)) or an `Int16Config` (the
-[int16 node](int16_node.md)). Each has sections, which are values and check themselves; a section or a field that is
-not given is as by default:
+A node is described by a `NodeConfig`, a `ServerConfig` (the server of [layer streaming](streaming.md)) or an
+`Int16Config` (the [int16 node](int16_node.md)). A configuration consists of sections, which are immutable objects
+that check their fields. A section or field that is omitted has its default value:
 
 ```python
 from gradring.nodes import Compute, Memories, NodeConfig, Programs, Slots, Weights
@@ -144,17 +144,19 @@ node.replace(memories={"planes": 1}, compute=Compute(rows=2))  # another node, w
 ```
 
 On a command line, options have dotted names: `make verilog UNIT=node OPTIONS="weights.codec=mx9 link=slots
-programs.depth=128"`. The name of a section sets its kind, or with True and False whether it is there; a field of one
-that is not there adds it. `features=tenants,throttles` are all features.
+programs.depth=128"`. The name of a section selects its type, such as `link=slots`; an optional section is added or
+removed with True or False, and setting one of its fields adds it as well. `features=tenants,throttles` sets the
+complete list of features.
 
-Nodes of the same configuration have the same hash, and no others do: it is of the text of all sections, and register
-CONFIGURATION_HASH has it. A field that is off, as a section that is not there, is no part of the text, so that nodes
-without it keep their hash when it is added. `gradring info` prints options and couplings.
+Each configuration has a hash: a digest of the text of all sections, which is also the value of register
+CONFIGURATION_HASH. The text omits absent sections and options that are off, so a new option does not change the hash
+of nodes that do not use it. `gradring info` prints options and couplings.
 """
 
 _COUPLINGS = """\
-Values of one section that another one does not go with, each with its reason. A node with both is refused with this
-sentence and what to do. `python -m tests.couplings` searches for all pairs of values that no context allows.
+Rules that the sections of a configuration must satisfy, each with its reason. A configuration that violates a rule is
+rejected; the error message contains the rule, the reason and advice. `python -m tests.couplings` searches for all
+pairs of values that no configuration can contain.
 """
 
 
@@ -204,9 +206,9 @@ def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) ->
     for kind in domain.types:
         only = isinstance(domain, Part) and len(domain.types) == 1
         name = path if only else f"{path}={name_of(kind)}"
-        notes = " Not there by default." if default is None else " The default." if not only and isinstance(
+        notes = " Absent by default." if default is None else " The default." if not only and isinstance(
             default, kind) else ""
-        yield f"**`{name}`**, `{kind.__name__}`: {_summary(kind)}{notes}{' As above.' if kind in seen else ''}"
+        yield f"**`{name}`**, `{kind.__name__}`: {_summary(kind)}{notes}{' Described above.' if kind in seen else ''}"
         if kind not in seen:
             seen.add(kind)
             yield from _section_items(kind, seen, f"{path}.")
@@ -230,8 +232,8 @@ _RUN_PAGE = """\
 
 Made by `python -m host.documents` from host/run. Do not edit.
 
-A training run is described in sections. The command line, TOML files, `make`, the library and reports share the
-description: every field is an option of `gradring train`, a variable of `make sim`, and a key in a file.
+The description of a training run consists of sections. The command line, TOML files, `make`, the library and reports
+share it: every field is an option of `gradring train`, a variable of `make sim`, and a key in a TOML file.
 
     [workload]
     steps = 20
@@ -243,22 +245,22 @@ description: every field is an option of `gradring train`, a variable of `make s
     kind = "program"
     overlap = "layers"
 
-- `gradring train run.toml` carries the run out; options after the file change it, and so does
-  `--set section.field=value`. Each run writes its description, without what is as by default, to `run.toml` in its
-  output folder.
-- `gradring train build/sim/report.json` carries the run of a report out again, and prints whether losses, cycles,
-  words and the bits of the trained weights are equal.
-- In Python, `gradring.RunSpec` is the description, and `gradring.train` carries it out.
+- `gradring train run.toml` trains as described in the file; options after the file name override its fields, as does
+  `--set section.field=value`. Each run writes its description to `run.toml` in its output folder, omitting fields
+  that have their default values.
+- `gradring train build/sim/report.json` repeats the run of a report, and prints whether losses, cycles, words and the
+  bits of the trained weights are the same.
+- In Python, `gradring.RunSpec` is a description, and `gradring.train` trains as described.
 
-A field that is left out has the default that is shown. One that does not apply to a run is refused before anything is
+An omitted field has the default value shown. A field that does not apply to a run is rejected before anything is
 built.
 
 """
 
 _SCHEDULES = """\
-`kind` is one of {kinds}; without it, the schedule is that of the fields that are given. `update` has no fields. The
-schedules `quorum`, `streaming` and `side-by-side` train the perceptron on Verilated nodes with momentum,
-and take only these fields of other sections:
+`kind` is one of {kinds}. If it is omitted, it follows from the fields of the schedule that are set. `update` has no
+fields. The schedules `quorum`, `streaming` and `side-by-side` train the perceptron on Verilated nodes with momentum,
+and accept only these fields of other sections:
 
 """
 
@@ -295,7 +297,7 @@ def run_page() -> str:
     lines += ["", "## Couplings", "", *_paragraph(
         f"{len(RUN_COUPLINGS)} couplings of options, each with the reason why the option does not apply to other "
         "runs:"),
-        "", "| Option | is for | Reason |", "|---|---|---|"]
+        "", "| Option | only for | Reason |", "|---|---|---|"]
     lines += [f"| `{coupling.left}` | {coupling.condition} | {coupling.reason} |" for coupling in RUN_COUPLINGS]
     return _RUN_PAGE + "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Description of a feature's additions to the host; the core calls each addition where it is used.
+"""Descriptions of features' additions to the host software; the core calls each addition where needed.
 
 A feature is named like its gateware in :data:`hdl.registry.FEATURES`. Its files are in ``host/features/<name>``, and
 its description is in ``feature.py`` there. No part of a feature is imported before its name is used.
@@ -46,7 +46,7 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 class Feature:
     """Base class of feature descriptions; by default a feature adds nothing."""
 
-    #: What golden nodes do not support of the feature, and why; None if they support all of it.
+    #: The part of the feature that golden nodes do not support, and the reason; None if they support all of it.
     not_golden: tuple[str, str] | None = None
 
     # Additions to the driver.
@@ -91,13 +91,13 @@ class Feature:
     # Additions to training.
 
     def number_format(self, optimizer: "Optimizer", count: int) -> "Elements | None":
-        """Conversion between numbers of a model and elements of nodes with a different format, for batches of at most
-        ``count`` examples."""
+        """Conversion between the numbers of a model and the elements of nodes with a different number format, for
+        batches of at most ``count`` examples."""
         return None
 
     def reference(self, ring: "VectorRing", plan: Any, weights: "Vector", planes: int,
                   centroids: Bits | None) -> "Reference | None":
-        """Golden model of a ring's nodes, or of the rings of a plan; None for the default model."""
+        """Golden model of a ring's nodes, or of the rings in a plan; None for the default model."""
         return None
 
     def centroids(self, codec: str, weights: npt.ArrayLike) -> Bits:
@@ -116,11 +116,11 @@ class Feature:
         return node
 
     def differentiator(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> Any:
-        """Computation of gradients on the nodes of a ring."""
+        """Object that computes gradients on the nodes of a ring."""
         raise NotImplementedError
 
     def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> "Execution":
-        """Executor of the steps of a run on nodes."""
+        """Executor that performs the steps of a run on the nodes."""
         raise NotImplementedError
 
     def overlaps(self, schedule: str) -> bool:
@@ -150,7 +150,7 @@ class Feature:
         raise NotImplementedError
 
     def reconfiguration(self, ring: "RingSection", gradients: str) -> Any:
-        """Reconfiguration plan for a run's rings, with a format of gradients."""
+        """Reconfiguration plan for a run's rings, whose gradients have the given format."""
         raise NotImplementedError
 
 

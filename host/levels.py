@@ -23,11 +23,11 @@ class Level(enum.StrEnum):
 
 
 def levels_of_ring(gradients: str, *, cut: bool = True, microbatches: bool = False) -> list[Level]:
-    """Levels of sums on a ring or grid, in a gradient format; ``cut`` is whether they have :data:`ANY_CUT`, and
-    ``microbatches`` whether each microbatch has a gradient of its own.
+    """Return the levels of reproducibility of sums on a ring or grid, for a gradient format. ``cut`` is whether sums
+    have :data:`ANY_CUT`, and ``microbatches`` is whether each microbatch has its own gradient.
 
-    Sums of integers are rounded once, since a grid forms them in one ring; all other sums are rounded after each
-    addition, in the order of rings. An int16 node has no sums over nodes, and saturates after each addition.
+    Sums of integers are rounded once, since a grid adds them in one ring. All other sums are rounded after each
+    addition, in the order of the rings. A node for int16 does not sum over nodes, and saturates after each addition.
     """
     return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
             *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else []),
@@ -35,6 +35,6 @@ def levels_of_ring(gradients: str, *, cut: bool = True, microbatches: bool = Fal
 
 
 def described_levels(levels: list[Level]) -> str:
-    """Sentence for a report that lists the levels which sums have and the levels which they lack."""
+    """Return a sentence for a report that lists the levels which the sums have, and the levels which they lack."""
     missing = ", ".join(level for level in Level if level not in levels)
     return f"Sums have the same bits: {', '.join(levels)}" + (f"; not for {missing}." if missing else ".")

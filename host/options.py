@@ -33,9 +33,9 @@ __all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "opt
 
 Result = TypeVar("Result")
 
-#: Maximum for numbers of steps, epochs, examples and the like.
+#: Maximum of options that are numbers of steps, epochs, examples and the like.
 COUNT = 1_000_000_000
-#: Largest seed.
+#: Maximum of options that are seeds.
 SEEDS = (1 << 63) - 1
 
 
@@ -49,20 +49,20 @@ def check_range(what: str, value: float | None, minimum: float, maximum: float) 
 class Option:
     """Description of an option, stored in field metadata or in an ``Annotated`` type shared by commands."""
 
-    #: Help text: one or more sentences.
+    #: Help text of the option: one or more sentences.
     help: str
     #: Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; derived from the field's
     #: name by default.
     flags: tuple[str, ...] = ()
-    #: Noun for the option in messages; defaults to the field's name.
+    #: Noun for the option in error messages; derived from the field's name by default.
     label: str | None = None
-    #: Range of the value: either both limits or neither.
+    #: Range of the value: both limits must be given, or neither.
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
-    #: Type to check values against, unless they come from the command line, which checks them itself.
+    #: Argument type that values are checked against. The command line checks its own values.
     kind: Argument | None = None
-    #: Placeholder for the value in the help.
+    #: Placeholder for the option's value in the help text.
     metavar: str | None = None
     #: Text to show in the help instead of the default value.
     shown_default: str | None = None
@@ -96,13 +96,13 @@ def option(default: Any, *flags: str, help: str = "", **description: Any) -> Any
 
 
 def _shared(hint: Any) -> Option | None:
-    """The :class:`Option` in an ``Annotated`` type, or None."""
+    """Return the :class:`Option` in an ``Annotated`` type, or None."""
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Options on one subject, validated when the section is created. Base class of all sections.
+    """Base class of sections: options on one subject, validated when a section is created.
 
     A field is an option if it is created by :func:`option` or has an ``Annotated`` type with an :class:`Option`. A
     subclass with extra checks overrides ``__post_init__`` and calls the base class's method first.
@@ -118,7 +118,7 @@ class Section:
     @classmethod
     @functools.cache
     def options(cls) -> dict[str, Option]:
-        """The options' descriptions, keyed by field name."""
+        """Return the descriptions of the section's options, keyed by field name."""
         described = {field.name: field.metadata.get("option") or _shared(field.type)
                      for field in dataclasses.fields(cls)}
         return {name: option for name, option in described.items() if option is not None}
@@ -130,7 +130,7 @@ def _is_section(hint: Any) -> bool:
 
 def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parameter],
             sections: Mapping[str, type[Section]]) -> Callable[..., Result]:
-    """Wrap a function so that it takes ``parameters``, and creates its sections from them, in order."""
+    """Wrap a function so that it takes ``parameters`` and creates the sections, in order, from their values."""
     signature = inspect.Signature(parameters)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Output folder of a run: checks before work begins, and files that are either complete or absent.
+"""Output folder of a run: it is checked before work begins, and its files are either complete or absent.
 
 A folder contains the results of one run. The run locks it and moves the results of the previous run to ``previous/``.
 
@@ -40,13 +40,13 @@ class OutputError(OSError):
         return str(self.args[-1])
 
 
-#: Age in seconds at which an unlocked file is considered left over.
+#: Age in seconds from which an unlocked temporary file counts as left behind by a killed process.
 _YOUNG = 60
 
 #: File in a run's folder that the run locks; it contains the process ID.
 _LOCK = ".run.lock"
 
-#: Locked file descriptors of this process, keyed by the real path of their folder.
+#: File descriptors of the locks that this process holds, keyed by the real path of the folder.
 _claimed: dict[Path, int] = {}
 
 _ADVICE = {
@@ -75,7 +75,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporary files that killed processes left next to a file; live processes lock theirs."""
+    """Remove temporary files that killed processes left next to a file. Running processes lock their files."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +126,7 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
 
 
 def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space: int = 0) -> Path:
-    """Begin a run in a folder: check and lock it, move old results to ``previous/``, and return it.
+    """Begin a run in a folder: check and lock the folder, move old results to ``previous/``, and return the folder.
 
     The lock is released by :func:`release`, or when the process ends for any reason. ``files`` lists all files that
     runs of this kind write, relative to the folder; only these are moved, and replaced in an older ``previous/``.
@@ -162,7 +162,7 @@ def _lock(folder: Path) -> None:
                 os.write(descriptor, f"{os.getpid()}\n".encode())
                 _claimed[real] = descriptor
                 return
-        os.close(descriptor)  # the previous owner of the lock has removed the lock file
+        os.close(descriptor)  # its previous owner has removed the lock file: try again
 
 
 @atexit.register
@@ -232,7 +232,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync(folder: Path) -> None:
-    """Flush a folder's entries to disk if the system supports it."""
+    """Flush a folder's directory entries to disk if the system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

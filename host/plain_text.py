@@ -34,19 +34,19 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def plain(text: str, encoding: str) -> str:
-    """Replace the characters that an encoding lacks with similar ones, or with ``?``."""
+    """Replace characters that an encoding lacks with similar characters, or with ``?``."""
     return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
 def tolerate(*streams: TextIO) -> None:
-    """Make the streams replace characters that their encoding lacks instead of raising an error."""
+    """Make streams replace the characters that their encoding lacks, instead of raising an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="gradring.plain")
 
 
 class PlainConsole(Console):
-    """Console that prints text verbatim, without markup, emoji codes or highlighting even if requested.
+    """Console that prints text verbatim, without markup, emoji codes or highlighting, even if requested.
 
     Control characters are escaped, and characters missing from the encoding are replaced, before tables are laid out,
     so columns stay aligned. Lines wider than the terminal are not cropped.

@@ -1,4 +1,4 @@
-"""Escaping of texts, so that no character can move the cursor or change the color."""
+"""Functions that escape texts, so that no character can move the cursor or change the color."""
 
 __all__ = ["one_line", "printable", "printable_lines"]
 
@@ -15,5 +15,5 @@ def printable_lines(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Format an error's text on one line, or its class name if there is no text."""
+    """Format the text of an error on one line, or its class name if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -16,26 +16,26 @@ __all__ = ["HEADER", "REPORT", "RUN", "Schema", "read_report", "repeat_command",
 #: Default file name of a report.
 REPORT = "report.json"
 
-#: Columns that every report has.
+#: Columns that are part of every report.
 HEADER = columns_of("schema program")
-#: Columns of reports of training runs of all schedules: the description of the run, the SHA-256 of its weights, and
-#: the levels of reproducibility of its sums.
+#: Columns that reports of training runs have for all schedules: the description of the run, the SHA-256 of its
+#: weights, and the levels of reproducibility of its sums.
 RUN = columns_of("run weights_sha256 levels")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Schema of a report. The columns are described in docs/report_fields.md."""
+    """Schema of a report. docs/report_fields.md describes the columns."""
 
     name: str
-    #: Schema version. Incremented when a column is removed or its meaning changes.
+    #: Schema version. It is incremented when a column is removed or its meaning changes.
     version: int
-    #: Columns of this report, not counting the ones that every report has.
+    #: Columns of this report, without the columns that every report has.
     own: Sequence[Column]
 
     @property
     def columns(self) -> dict[str, Column]:
-        """All columns by name, including the ones that every report has."""
+        """All columns, keyed by name, including the columns that every report has."""
         return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Schema:
 
 
 def repeat_command(report: Mapping[str, Any], folder: Path) -> str | None:
-    """Command that repeats the run reported in a folder, or None if its report is not about a run."""
+    """Return the command that repeats the run reported in a folder, or None if the report is not about a run."""
     return None if report.get("run") is None else shlex.join(["gradring", "train", str(folder / REPORT)])
 
 

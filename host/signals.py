@@ -25,12 +25,12 @@ Handler = Callable[[int, FrameType | None], object]
 #: Signals that end a program.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Number of seconds that a step may still take after a signal.
+#: Number of seconds that a training step may still take after a signal.
 GRACE = 6.0
 
 
 class Interrupted(BaseException):
-    """The user or the system has asked the program to end."""
+    """Raised if the user or the system has asked the program to end."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -38,10 +38,10 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Handles signals that ask the program to end. After the first one, a step has ``grace`` seconds to end before it
-    is sent again; 0 means no limit."""
+    """Handler of signals that ask the program to end. After a signal, the current step has ``grace`` seconds to end;
+    then the signal is sent again, which interrupts the step. 0 means no limit."""
 
-    #: The signal that asked the program to end; None if there was none.
+    #: The first signal that asked the program to end, or None.
     asked: int | None = None
 
     def __init__(self, *, grace: float = 0):
@@ -49,7 +49,7 @@ class Signals:
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one waits for the step to end, a second one interrupts the step."""
+        """Handle a signal: the first signal waits for the end of the step, and the second interrupts the step."""
         if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
@@ -61,7 +61,7 @@ class Signals:
             self._timer.start()
 
     def settle(self) -> None:
-        """Remove the time limit after a step has ended or has been abandoned."""
+        """Remove the time limit of a step that has ended or has been abandoned."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -72,7 +72,7 @@ class Signals:
 
 
 def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractContextManager[None]:
-    """Call a function on these signals during the block, unless ignored; in the main thread only."""
+    """Call a function on these signals during the block, unless they are ignored. Only works in the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
         signal.SIG_IGN, None)))  # None means that the handler was not installed from Python
@@ -91,7 +91,7 @@ def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
-    """Handle SIGINT and SIGTERM during the block, in the main thread only; see :class:`Signals` for ``grace``."""
+    """Handle SIGINT and SIGTERM during the block, only in the main thread. For ``grace``, see :class:`Signals`."""
     from sim.verilated.processes import heard
 
     signals = Signals(grace=grace)

@@ -14,14 +14,14 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
-#: Minimum duration to record, in seconds; a faster stage was cached or does not need a line.
+#: Minimum duration to record, in seconds. A faster stage was cached, or is too short to show.
 LEAST = 2.0
-#: Number of stages to keep; the oldest are removed.
+#: Number of stages to keep. The oldest stages are removed.
 _MOST = 100
 
 
 def _path() -> Path | None:
-    """Path of the file in the cache folder; None if the folder is missing or not owned by the cache."""
+    """Return the path of ``stages.json``, or None if the cache folder is missing or not owned by the cache."""
     try:
         folder = cache_folder.checked()
     except (OSError, ToolError):
@@ -38,7 +38,7 @@ def _read() -> dict[str, float]:
 
 
 def known(stage: str) -> float | None:
-    """Latest recorded duration of a stage in seconds, at least :data:`LEAST`; None if none is recorded."""
+    """Return the latest recorded duration of a stage in seconds, at least :data:`LEAST`, or None."""
     return _read().get(stage)
 
 

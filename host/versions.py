@@ -15,13 +15,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def version() -> str:
-    """Version of the package."""
+    """Return the version of the package."""
     return importlib.metadata.version("gradring")
 
 
 @functools.cache
 def commit() -> str | None:
-    """Commit of this file's repository, with + appended if files are modified; None without a repository."""
+    """Return the repository's commit, with + appended if files are modified; None without a repository."""
     if not (_ROOT / ".git").exists():
         return None
     try:
@@ -33,12 +33,12 @@ def commit() -> str | None:
 
 
 def program() -> dict[str, Any]:
-    """Name, version and commit of the program, as shown in reports."""
+    """Return the name, version and commit of the program, as shown in reports."""
     return {"name": "gradring", "version": version(), "commit": commit()}
 
 
 def version_lines() -> list[str]:
-    """Lines that list the versions of the program and of the packages that affect results."""
+    """Return lines with the versions of the program and of the packages that affect results."""
     revision = commit()
     return [f"gradring {version()}" + (f", commit {revision}" if revision else ""),
             ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)]

@@ -1,4 +1,4 @@
-"""Bounded reads of whole files."""
+"""Reading of whole files with a limit on their size."""
 
 from pathlib import Path
 

@@ -14,39 +14,39 @@ _EXACT = 1 << 53
 
 
 def integer(minimum: int, maximum: int) -> Check:
-    """An integer between two bounds."""
+    """Check for an integer between two bounds."""
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf) -> Check:
-    """A finite number within bounds; integers must be exact in binary64, that is, at most 2^53."""
+    """Check for a finite number within bounds; integers must be exact in binary64, that is, at most 2^53."""
     return lambda value: (((isinstance(value, float) and math.isfinite(value)) or integer(-_EXACT, _EXACT)(value))
                           and minimum <= value <= maximum)
 
 
 def text(pattern: str) -> Check:
-    """A string that matches a regular expression."""
+    """Check for a string that matches a regular expression."""
     compiled = re.compile(pattern, re.ASCII)
     return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
 
 
 def choice(choices: Collection[str]) -> Check:
-    """One of several strings."""
+    """Check for one of several strings."""
     return lambda value: isinstance(value, str) and value in choices
 
 
 def several(check: Check, minimum: int, maximum: int) -> Check:
-    """A list with a bounded number of values that all pass a check."""
+    """Check for a list with a bounded number of values, each of which passes a check."""
     return lambda value: isinstance(value, list) and minimum <= len(value) <= maximum and all(map(check, value))
 
 
 def pair(first: Check, second: Check) -> Check:
-    """A list of two values, with a check for each."""
+    """Check for a list of two values, with one check for each."""
     return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def mapping(key: Check, check: Check, maximum: int) -> Check:
-    """A dictionary of at most ``maximum`` entries, with one check for keys and one for values."""
+    """Check for a dictionary of at most ``maximum`` entries, with one check for keys and one for values."""
     return lambda value: isinstance(value, dict) and len(value) <= maximum and all(
         key(name) and check(entry) for name, entry in value.items())
 

@@ -26,7 +26,7 @@ __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product",
 LARGEST, DEPTH = 1 << 24, 64
 #: Exclusive upper bound on an integer's magnitude; random number generators have 128-bit states.
 _MAX_INTEGER = 1 << 128
-#: Keys for the digest of a sealed value, and for its numbers that are not finite.
+#: Keys for the digest of a sealed value, and for the value's infinities and NaNs.
 _SEAL, NOT_FINITE = "sha256", "not_finite"
 
 
@@ -149,9 +149,9 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value as :func:`finite` does, with a digest for :func:`read_sealed`."""
+    """Return the value, prepared by :func:`finite`, with a digest for :func:`read_sealed`."""
     written = finite(value)
-    return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are strings in a file
+    return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # JSON keys are strings
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:

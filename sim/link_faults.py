@@ -70,7 +70,7 @@ class RandomFaults:
 
     @property
     def threshold(self) -> int:
-        """Number of the 2^64 possible draws that cause a fault."""
+        """Number of random draws, of 2^64 possible draws, that cause a fault."""
         return min(int(self.rate * (1 << 64)), _MASK)
 
     def wire(self, link: int, cycle: int, *, replay: bool) -> int | None:

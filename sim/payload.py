@@ -75,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """For each 32-bit word of a field: its index, the shift, the number of bits done, and the bits in this word."""
+    """For each 32-bit word that a field occupies: its index, the shift, the earlier bits, and the bits in it."""
     result = []
     done = 0
     while done < width:

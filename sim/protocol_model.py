@@ -4,7 +4,7 @@ The model counts packets and ignores their values. Every node sends and receives
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, where SR(t) and AG(t) are the scatter-reduce and the all-gather of
 segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its room
 is freed only when the whole packet has passed. A packet that ends at this node needs either a gradient bank of the
-optimizer or no resource. Room is returned as credit, a whole packet at a time.
+optimizer or no resource at all. Freed room is returned as credit, a whole packet at a time.
 
 Many rings are stepped together, each with its own start times, stall rates and stalls. In each step, every possible
 event happens with the probability of its link or node; a ring without a possible event is deadlocked.
@@ -70,7 +70,7 @@ class Ring:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of each ring.
+    """Outcome of each simulated ring.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     begun, ended = np.zeros(shape, np.int64), np.zeros(shape, np.int64)  # packets sent
     heads, tails = np.zeros(shape, np.int64), np.zeros(shape, np.int64)  # packets arrived
     consumed = np.zeros(shape, np.int64)  # packets that have left the ingress
-    returned = np.zeros(shape, np.int64)  # credits that the sender has received back
+    returned = np.zeros(shape, np.int64)  # credits that have been returned to the sender
     awake_at = generator.integers(0, 400, size=shape)
     rates = generator.uniform(0.05, 1.0, size=(6, *shape)).astype(np.float32)
 

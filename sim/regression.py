@@ -39,8 +39,8 @@ __all__ = ["parameters", "run"]
 
 _TAIL = 80
 
-#: Compiler optimization level of the design. Tests use a low level: for a large unit, optimization takes ten times as
-#: long, and for a small one, cocotb accounts for most of the time of a cycle.
+#: Compiler optimization level of the design. Tests use a low level: a large unit would take ten times as long to
+#: compile, and in a simulation of a small unit, most of the time is spent in cocotb.
 OPTIMIZATION = "-Os"
 
 _RUNTIME = ("verilated", "verilated_threads", "verilated_vpi")

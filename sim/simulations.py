@@ -139,8 +139,8 @@ def _serve() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends with the client
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # so that output of modules is not mixed with the answers
-    RegressionManager.setup_pytest_assertion_rewriting()  # for modules loaded from now on
+    os.dup2(2, 1)  # so that the output of modules does not mix with the answers
+    RegressionManager.setup_pytest_assertion_rewriting()  # applies to all modules loaded from now on
     RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
     for line in sys.stdin:
         simulation = Simulation(**json_files.parse_product(line))

@@ -157,7 +157,8 @@ class Sink(_Port):
     dut, name, layout
         See :class:`Source`.
     stalls : iterator of bool or None
-        Whether the sink is ready, for each cycle of a receive call; by default always. Never outside calls.
+        Whether the sink is ready, for each cycle of a receive call; by default always. Outside calls, it is never
+        ready.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Test campaigns: run the parts in parallel processes and store their results."""
+"""Test campaigns: run parts of a campaign in parallel processes and store their results."""
 
 import concurrent.futures
 import hashlib
@@ -16,7 +16,7 @@ import typer
 Key = TypeVar("Key")
 
 #: Command-line option for the number of processes.
-Jobs = Annotated[int, typer.Option(min=1, show_default=False, help="Processes. [default: a core each]")]
+Jobs = Annotated[int, typer.Option(min=1, show_default=False, help="Number of processes. [default: one per core]")]
 CORES = os.cpu_count() or 1
 
 
@@ -31,7 +31,7 @@ def sources(*folders: str) -> str:
 
 def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
            **options: Any) -> Iterator[tuple[Key, Any]]:
-    """Run the parts in several processes, started in order; yield each key and result upon completion."""
+    """Run the parts of a campaign in several processes, in order; yield each key and result upon completion."""
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
         for done in concurrent.futures.as_completed(waiting):
@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Run the parts that have no stored result; return all results, printing one in ``every``."""
+    """Run the parts without a stored result; return all results, and print one line per ``every`` results."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}

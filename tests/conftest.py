@@ -14,7 +14,8 @@ def pytest_addoption(parser, pluginmanager):
     pluginmanager.register(processor_time)
 
 
-#: Folders and files with tests that build rings or whole nodes. One of them takes as long as dozens of small tests.
+#: Folders and files with tests that build rings or whole nodes. Each such test takes as long as dozens of small
+#: tests.
 _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_node.py",
           "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
 
@@ -34,7 +35,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="session")
 def key_of_checkpoints(tmp_path_factory):
-    """Give the tests and their child processes a user key of their own."""
+    """Give the tests and their child processes their own user key, separate from the user's key."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADRING_KEY", str(tmp_path_factory.mktemp("key") / "checkpoint.key"))
         yield

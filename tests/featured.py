@@ -1,4 +1,4 @@
-"""For each feature: options of a node that has it, and one of its gateware files."""
+"""For each feature, the options of a node that has it and one of its gateware files."""
 
 #: For each feature, the dictionary for :func:`hdl.config.forms.from_dict` and a file in ``hdl/features/<name>``.
 FEATURED = {

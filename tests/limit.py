@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["LARGE", "arranged", "first_cases"]
 
-#: Name prefixes of tests that build a ring just for themselves or take at least a minute.
+#: Name prefixes of tests that build a ring for only themselves, or take at least a minute.
 LARGE = (
     "tests/known_answers",
     "tests/pairs",
@@ -48,7 +48,7 @@ LARGE = (
 
 
 def first_cases(names: list[str], seed: str) -> set[str]:
-    """Draw the name of one case of each test, except tests in :data:`LARGE`."""
+    """Draw one case of each test by name, leaving out tests in :data:`LARGE`."""
     cases = collections.defaultdict(list)
     for name in names:
         if not name.startswith(LARGE):
@@ -57,7 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Order of test indices in a limited run: each worker gets some first cases, then other cases by file."""
+    """Order of tests, by index, in a limited run: each worker gets some first cases, and then other cases by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -72,7 +72,7 @@ def arranged(names: list[str], seed: str, workers: int) -> list[int]:
 
 
 def _commit() -> str:
-    """Commit of the clone, or an empty string outside a clone."""
+    """Commit of this clone, or an empty string outside of a clone."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
                               check=False)
@@ -86,7 +86,7 @@ def pytest_addoption(parser):
                      help="minutes after which only the first case of each test may begin; 0 for no limit")
 
 
-#: Seed of the test order, start time of the run, and names of the cases that ignore the time limit.
+#: Seed of the order of tests, start time of the run, and names of first cases, which ignore the time limit.
 _SEED, _BEGUN, _FIRST = pytest.StashKey[str](), pytest.StashKey[float](), pytest.StashKey[set[str]]()
 
 

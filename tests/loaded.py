@@ -1,10 +1,10 @@
-"""Benches for units that must be loaded with data after a reset; see :mod:`tests.hdl.unit_bench`."""
+"""Test benches for units that must be loaded with data after a reset; see :mod:`tests.hdl.unit_bench`."""
 
 from sim.verilated.vectors import Feed, Unit
 
 
 class Loaded(Unit):
-    """Unit that receives the rows in ``load``, if any, after each reset, in ``spare`` extra cycles."""
+    """Unit that receives the rows in ``load``, if there are any, after each reset, within ``spare`` extra cycles."""
 
     load = None
 
@@ -22,5 +22,5 @@ class Loaded(Unit):
             assert not trace["error"].any()
 
     def no_more(self):
-        """Empty feed of the load stream, for a run that loads nothing more."""
+        """Empty feed for the load stream, used by a run that loads nothing more."""
         return {} if self.load is None else {self.stream: self.load[:0]}

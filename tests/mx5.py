@@ -1,4 +1,4 @@
-"""MX5, a format with three mantissa bits for tests only (docs/compression/adding-a-format.md)."""
+"""MX5, a format with three mantissa bits that only tests use (docs/compression/adding-a-format.md)."""
 
 import contextlib
 from unittest import mock
@@ -17,7 +17,7 @@ GATEWARE = FixedCodec(code=CODE, block=_FORMAT.block, block_bits=_FORMAT.block_b
                       decoder=coding.Decoder, parameters={"codec": _FORMAT})
 MODEL = model.FixedCodec(code=CODE, format=golden_shared_exponent.SharedExponent(mantissa_bits=3))
 
-#: The equivalent change to the source tree: file, preceding line, and added line.
+#: Changes to the source tree that add the format: file, preceding line, and added line.
 PATCH = (
     ("hdl/registry.py", '        "mx9": Codes(ring=3, operands=2, blocks=True, broadcast=3),\n',
      '        "mx5": Codes(ring=16),\n'),
@@ -30,7 +30,7 @@ PATCH = (
 
 
 class Mx5Feature(Feature):
-    """Feature with only this format."""
+    """Feature that consists of this format."""
 
     requires = ("mx",)
 
@@ -43,7 +43,7 @@ FEATURE = Mx5Feature()
 
 @contextlib.contextmanager
 def registered():
-    """Add the format to both registries; remove it when the outermost use ends."""
+    """Add the format to both registries, and remove it when the outermost context ends."""
     if NAME in FEATURES:
         yield
         return

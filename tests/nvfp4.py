@@ -1,13 +1,13 @@
-"""Blocks at every NVFP4 rounding boundary, for testing both the model and the gateware."""
+"""Blocks at all rounding boundaries of NVFP4, for tests of the model and the gateware."""
 
 import numpy as np
 
-#: Six-bit fractions, each on its own and with the smallest and the largest number of lower bits.
+#: All fractions of six bits, each with the lower bits zero, one, and all ones.
 _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0, 1, 0x1_FFFF], np.uint32)).ravel()
 
 
 def every_place(codec):
-    """Return blocks with equal magnitudes of every size and, for each scale, magnitudes of every size.
+    """Return blocks of equal magnitudes for every magnitude, and blocks with every magnitude for each scale.
 
     Scale and code change only at magnitudes of at most seven significant bits, so these blocks cover all magnitudes.
     """

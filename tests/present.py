@@ -1,4 +1,4 @@
-"""Skips tests that need features missing from this copy of the tree."""
+"""Function that skips tests if this copy of the tree lacks features that they need."""
 
 import pytest
 
@@ -8,7 +8,7 @@ __all__ = ["needs"]
 
 
 def needs(*features, what="This test"):
-    """Skip a test, or all tests of the module being collected, unless this copy has all these features."""
+    """Skip a test, or all tests of a module that is being collected, unless this copy has all of these features."""
     for feature in features:
         if feature not in FEATURES:
             pytest.skip(f"{what} needs feature {feature}, which is not in this copy", allow_module_level=True)

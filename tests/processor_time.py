@@ -13,7 +13,7 @@ import pytest
 
 from sim import simulations
 
-#: Name of the test property that passes the time from a worker to the main process.
+#: Name of the property of a test with which a worker sends the test's time to the main process.
 _PROPERTY = "processor_seconds"
 _REPORT = Path("build") / "tests.json"
 _LONG = 1.0
@@ -22,7 +22,7 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds used so far by this process, its terminated children, and cocotb's simulation process."""
+    """Seconds used so far by this process, its child processes that have ended, and cocotb's simulation process."""
     return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 

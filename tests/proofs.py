@@ -1,4 +1,4 @@
-"""Helpers for proofs of specifications of units."""
+"""Helpers for tests that prove the specifications of units."""
 
 import pytest
 from amaranth.hdl import Assume, Signal, Value
@@ -7,7 +7,7 @@ from sim import formal
 
 
 def held(m, *values):
-    """Make inputs keep their first-cycle values in all cycles."""
+    """Make inputs keep the values of the first cycle in all cycles."""
     begun = Signal()
     m.d.sync += begun.eq(1)
     for value in map(Value.cast, values):
@@ -17,6 +17,6 @@ def held(m, *values):
 
 
 def refuted(claim, *, depth, mode="bmc"):
-    """Check that a claim is not proven: either it has a counterexample or it cannot be decided."""
+    """Check that a claim cannot be proven, because there is a counterexample or because no decision is reached."""
     with pytest.raises(formal.RefutedError):
         formal.prove(claim, depth=depth, mode=mode)

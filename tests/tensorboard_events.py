@@ -1,4 +1,4 @@
-"""Scalars in event files, read like TensorBoard, where a restart discards earlier values of later steps."""
+"""Scalars in event files, read as TensorBoard does: after a restart, earlier values of later steps are discarded."""
 
 import struct
 
@@ -6,7 +6,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 def _crc32c(data):
-    """CRC-32C checksum with the masking used in record files."""
+    """CRC-32C checksum, masked as in record files."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -28,7 +28,7 @@ def _records(path):
 
 
 def scalars(folder):
-    """Values by step for each name."""
+    """Return the values of each name, keyed by step."""
     series = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in _records(path):

@@ -1,4 +1,4 @@
-"""Test the core: which modules are imported to elaborate a node with or without a feature."""
+"""The core: which modules are imported when a node with or without a feature is elaborated."""
 
 import json
 import subprocess
@@ -10,10 +10,11 @@ from tests.featured import FEATURED
 
 ROOT = Path(__file__).parents[1]
 
-#: Maximum number of lines in hdl and sim imported by a default node, and in the core's golden models.
+#: Maximum number of lines in the modules of hdl and sim that a default node imports, and in the core's golden models.
 MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
-#: Elaborates a default node and, in separate processes, a node with each feature; prints the modules of each.
+#: Script that elaborates a default node and, in separate processes, a node with each feature, and prints the modules
+#: that each of them imports.
 PROGRAM = """
 import json, os, sys
 from amaranth.hdl import Fragment
@@ -49,7 +50,7 @@ def lines_of(modules):
 
 
 def test_lines_that_a_node_imports():
-    """A default node imports no features; a node with a feature imports only the features that it needs."""
+    """A default node imports no feature, and a node with a feature imports only features that it needs."""
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, capture_output=True,
                              text=True, timeout=600, check=True)
     nodes = json.loads(process.stdout)
@@ -69,6 +70,6 @@ def test_lines_that_a_node_imports():
 
 
 def test_lines_of_golden_models():
-    """The core's golden models do not exceed their line limit."""
+    """The golden models of the core are within their limit of lines."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
     assert sum(len(path.read_text().splitlines()) for path in golden) <= MAX_GOLDEN

@@ -1,4 +1,4 @@
-"""Run the examples as described in their docstrings and in docs/examples.md."""
+"""The examples run as their docstrings and docs/examples.md describe."""
 
 import csv
 import re
@@ -33,7 +33,7 @@ def test_all_are_tested():
 
 
 def test_numpy_model(tmp_path):
-    """The numpy model learns, and prints the numbers shown in the quick start."""
+    """The numpy model learns, and prints the numbers that the quick start shows."""
     printed = run(tmp_path, EXAMPLES / "numpy_model.py", "zero_value")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert losses[0] > 2
@@ -47,17 +47,17 @@ def test_pytorch(tmp_path):
     printed = run(tmp_path, "-m", "gradring", "launch", "-n", 2, "--output", tmp_path, EXAMPLES / "pytorch_ddp.py")
     losses = [float(loss) for loss in re.findall(r"loss of rank 0 (\S+)", printed)]
     assert len(losses) == 2
-    assert max(losses) < 1  # the loss is 2.3 at first
+    assert max(losses) < 1  # initially, the loss is 2.3
 
 
 def rows(printed):
-    """Rows of the table printed by own_data.py, keyed by codec and density."""
+    """Rows of the table that own_data.py prints, by codec and density."""
     _, _, table = printed.partition("\ngradients ")
     return {tuple(line.split()[:2]): line.split()[2:] for line in table.splitlines()[1:]}
 
 
 def test_own_data(tmp_path):
-    """Without arguments, the example prints the page's rows; a lower density gives fewer words."""
+    """For its own data, the example prints the rows of the page, and a lower density gives fewer words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
     table = rows(printed)
@@ -72,7 +72,7 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_of_another_kind(tmp_path):
-    """The user's own file with classes can be used for training, and a missing column is rejected."""
+    """A user's own file with classes is used for training, and a missing column is reported."""
     generator = np.random.default_rng(3)
     with (tmp_path / "own.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -84,7 +84,7 @@ def test_own_data_of_another_kind(tmp_path):
     printed = run(tmp_path, EXAMPLES / "own_data.py", "own.csv", "kind", "--gradients", "zero_value", "--steps", 40)
     assert "own.csv: 200 rows, 3 inputs, 3 classes; 171 parameters on 4 nodes\n" in printed
     ((loss, unseen, *_),) = rows(printed).values()
-    assert max(float(loss), float(unseen)) < 0.5  # the loss is 1.1 without any training
+    assert max(float(loss), float(unseen)) < 0.5  # without training, the loss is 1.1
     ended = subprocess.run([sys.executable, EXAMPLES / "own_data.py", "own.csv", "none"], cwd=tmp_path, text=True,
                            capture_output=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (1, "own.csv has no column none, only kind, x, y, nothing\n")
@@ -97,7 +97,7 @@ def test_amaranth_design(tmp_path):
     printed = run(tmp_path, EXAMPLES / "amaranth_design.py")
     assert re.search(rf"^4 vectors for each threshold: {EQUAL}$", printed, re.MULTILINE)
     kept, words = zip(*re.findall(r"^ +[\d.]+ +(\d+) +(\d+),", printed, re.MULTILINE), strict=True)
-    # The words include one mask per 32 vector elements.
+    # The words include one mask for every 32 elements of the vector.
     assert [int(total) - int(count) for total, count in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
     assert printed.splitlines()[:4] == block("python examples/amaranth_design.py")[:4]
     text = (tmp_path / "build" / "examples" / "sparsifier.v").read_text()
@@ -114,7 +114,7 @@ def test_verilog_design(tmp_path):
 
 
 def block(command):
-    """Output lines that the page shows for a command."""
+    """Lines of output that the page shows for a command."""
     text = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
     return [line.removeprefix("    ") for line in text.splitlines()]
 
@@ -123,7 +123,7 @@ NODES, LENGTH, SEGMENT = 4, 1024, 256
 
 
 def golden_packets():
-    """Golden packets of a fused update in the waveform, keyed by link, codec, block and segment."""
+    """Golden packets of the fused update in the waveform, by link, codec, block and segment."""
     generator = np.random.default_rng(0)
     gradients = generator.standard_normal((NODES, LENGTH)).astype(np.float32)
     gradients[generator.random((NODES, LENGTH)) < 0.5] = 0
@@ -143,7 +143,7 @@ def golden_packets():
 
 
 def test_waveform(tmp_path):
-    """The waveform and its text form contain every packet of a fused update, as shown on the page."""
+    """The waveform and its text contain every packet of a fused update, as the page shows."""
     wave = tmp_path / "wave" / "ring.fst"
     run(tmp_path, "-m", "gradring", "wave", "--nodes", NODES, "--output", wave)
     printed = run(tmp_path, "-m", "gradring", "packets", wave)
@@ -159,7 +159,7 @@ def test_waveform(tmp_path):
     for node in range(NODES):
         sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Packets are sent without pauses once all their words are available; the page explains these lines.
+    # Packets are sent without pauses as soon as all their words are available, as the page explains for these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

@@ -1,15 +1,16 @@
-"""Functions in host/ are short, and certain tasks are done in one class or module only."""
+"""Functions in host/ are short, and only one class or module does certain tasks."""
 
 import ast
 
 from tests.test_layout import ROOT, files
 
-#: Maximum number of lines of a function.
+#: Maximum number of lines in a function.
 LINES = 60
 
 
 def test_functions_are_short():
-    """All functions in host/, even nested ones, are short; ruff limits complexity and parameters."""
+    """All functions in host/ are short, even nested ones. (Complexity and number of parameters are limited by
+    ruff.)"""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -21,7 +22,8 @@ def test_functions_are_short():
 
 
 def calls():
-    """Calls in host/: module, class (or "" outside of classes), and the called function's source text."""
+    """Yield the module, class ("" outside of classes) and source text of the called function for each call in
+    host/."""
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
             tree = ast.parse(path.read_text())
@@ -32,12 +34,12 @@ def calls():
                     yield str(path.relative_to(ROOT)), owners.get(id(node), ""), ast.unparse(node.func), node
 
 
-#: Modules that implement golden nodes, which are stepped like simulated nodes.
+#: Modules of golden nodes, which advance in the same way as simulated nodes.
 GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """Only the trainer draws batches, delegates steps to executors and counts steps."""
+    """Only the trainer draws batches, makes executors run steps, and counts steps."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

@@ -1,4 +1,4 @@
-"""The time limit of a test run: tests/limit.py."""
+"""Time limit of a test run: tests/limit.py."""
 
 import itertools
 import subprocess
@@ -15,7 +15,7 @@ _ROOT = Path(limit.__file__).parents[1]
 
 
 def test_first_cases():
-    """One case of each test, except large tests, is chosen; the choice depends only on the commit."""
+    """One case of each test is chosen, except for large tests; the choice depends only on the commit."""
     first = limit.first_cases(NAMES, "1")
     assert sorted(name.partition("[")[0] for name in first) == [
         "tests/a.py::test_many", "tests/a.py::test_one", "tests/b.py::TestB::test_few"]
@@ -25,7 +25,7 @@ def test_first_cases():
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_order(workers):
-    """The order contains every test exactly once, and each worker starts with first cases."""
+    """The order contains every test once, and each worker starts with first cases."""
     order = limit.arranged(NAMES, "1", workers)
     assert sorted(order) == list(range(len(NAMES)))
     first = limit.first_cases(NAMES, "1")
@@ -36,7 +36,7 @@ def test_order(workers):
 
 
 def test_rows_name_tests():
-    """Each entry of ``limit.LARGE`` is a prefix of an existing test's name."""
+    """Each entry of ``limit.LARGE`` is the beginning of the name of an existing test."""
     for beginning in limit.LARGE:
         file, *names = beginning.split("::")
         assert (_ROOT / file).exists(), file
@@ -45,7 +45,7 @@ def test_rows_name_tests():
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_run(tmp_path, workers):
-    """After the time limit, all processes run first cases only. Without a limit, all tests run."""
+    """After the time limit, all processes run only first cases. If there is no limit, all tests run."""
     file = tmp_path / "test_cases.py"
     file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(9))\ndef test_many(n):\n    pass\n\n"
                     "def test_one():\n    pass\n")

@@ -1,4 +1,4 @@
-"""A script's files may share names with packages of the repository without either hiding the other."""
+"""The files of a script may have the names of this repository's packages, and neither hides the other."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module per name, and a folder with a package that has modules of those names."""
+    """A folder with a module of each name, and a folder of a package in which modules have these names."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n\ndef who():\n    return WHO\n")
     inner = tmp_path / "packages" / "sim" / "streams"
@@ -49,7 +49,7 @@ def run(*command, cwd, **environment):
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("where", ["beside", "path"])
 def test_modules(order, where, folder, tmp_path):
-    """A script imports its own modules while gradring imports the repository's, even if imported later."""
+    """A script imports its own modules, and gradring imports the repository's, even if it does so later."""
     library = ("import gradring\nfrom gradring import gateware\n"
                "print(gateware.SkidBuffer.__name__, gradring.Adam().name)\n")
     use = textwrap.dedent("""
@@ -72,7 +72,7 @@ def test_modules(order, where, folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["gradring, sim.streams", "sim.streams, gradring"])
 def test_package(order, folder):
-    """Modules of a package can import each other even if one is named like a repository module."""
+    """Modules of a package can import each other even if one has the name of a module of this repository."""
     script = folder / "packages" / "script.py"
     script.write_text(f"import {order}\nimport sim\nfrom sim import streams\nfrom sim import *\n"
                       "from gradring import gateware\n"
@@ -81,7 +81,7 @@ def test_package(order, folder):
 
 
 def test_missing_module(folder):
-    """An import error inside the script's own package is attributed to the script."""
+    """If an import fails in the script's own package, the error is about the script."""
     (folder / "packages" / "sim" / "broken.py").write_text("import no_module_of_this_name\n")
     script = folder / "packages" / "script.py"
     script.write_text("import gradring\ntry:\n    from sim import broken\nexcept ModuleNotFoundError as error:\n"
@@ -91,17 +91,17 @@ def test_missing_module(folder):
 
 
 def test_commands(folder):
-    """The command runs even if the folder or PYTHONPATH contains files with clashing names."""
+    """The command runs even if the working directory or PYTHONPATH contains files with conflicting names."""
     for environment in ({}, {"PYTHONPATH": str(folder)}):
         assert run("-m", "gradring", "--version", cwd=folder, **environment).startswith("gradring ")
 
 
 def test_starter(folder):
-    """The rank starter finds the repository's modules first, and can run a module like ``python -m``."""
+    """The program that starts ranks finds the repository's modules first, and can run a module like ``python -m``."""
     assert [names.__file__] == launch._STARTER
     units = run("-P", names.__file__, "boards.verilog", "--list", cwd=folder, PYTHONPATH=str(folder))
     assert "node" in units.splitlines()
-    # In that process a script gets its own modules only once its folder is on the path.
+    # In its process, a script gets its own modules only when the script's folder is on the path.
     (folder / "script.py").write_text("import sim, host\nfrom hdl import who\nprint(sim.who(), host.WHO, who())\n")
     program = ("import sys, runpy; sys.argv[:] = ['', 'boards.verilog', '--list']\n"
                f"try: runpy.run_path({names.__file__!r}, run_name='__main__')\n"
@@ -111,6 +111,6 @@ def test_starter(folder):
 
 
 def test_nothing_is_done_without_a_clash():
-    """Without a clashing file, and in the repository's own tests and tools, Python's import is unchanged."""
+    """If no file conflicts, and in the repository's own tests and tools, Python's import is unchanged."""
     program = "import builtins; own = builtins.__import__; import gradring; print(builtins.__import__ is own)"
     assert run("-c", program, cwd=ROOT) == "True\n"

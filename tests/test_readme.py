@@ -1,4 +1,4 @@
-"""The README: make and the program accept all its commands; quick commands and Python lines run as shown."""
+"""Make and the program accept all commands of the README; its quick commands and its Python lines run as shown."""
 
 import re
 import shlex
@@ -15,11 +15,11 @@ from tests.host.rings import JOBS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-#: Code blocks as pairs of language (empty for commands with output) and text.
+#: Code blocks of the README, as pairs of language (empty for commands with their output) and text.
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if not language
             for line in block.splitlines() if line.startswith(("make ", "gradring "))]
-#: Commands that take a few seconds, with the output or file that each produces.
+#: Commands that take only a few seconds, with the output or file that each of them produces.
 QUICK = {"make help": "  sim ", "make verilog UNIT=node": "build/verilog/node.v"}
 
 
@@ -36,12 +36,12 @@ def test_readme_is_short():
 
 
 def check_make(command):
-    """Check that make has the target and that the program accepts each option passed by make."""
+    """Check that make has the target, and that the program accepts each option that make passes to it."""
     program, *arguments = shlex.split(command)
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
     for setting in (word for word in arguments if "=" in word):
-        if setting.endswith("=1"):  # a switch has no value
+        if setting.endswith("=1"):  # a switch, which passes no value
             changed = printed != run("make", "--dry-run", *(word for word in arguments if word != setting))
         else:
             changed = setting.partition("=")[2] in printed
@@ -52,7 +52,7 @@ def check_make(command):
 
 
 def check_program(command):
-    """Check that the program accepts a command or a ``gradring lab`` experiment with its options."""
+    """Check that the program accepts a command, or an experiment of ``gradring lab``, with these options."""
     program, name, *arguments = shlex.split(command)
     assert program == "gradring"
     called = typer.main.get_command(app).commands[name]
@@ -69,7 +69,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Quick commands give the expected output; except for help, they are run directly, without make."""
+    """Quick commands give the expected output. Except for help, they are run directly, and not by make."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])
@@ -79,7 +79,7 @@ def test_quick_commands_run(command):
 
 
 def test_program_in_python():
-    """The eight lines train a model and print the README's output, on nodes shared with other tests."""
+    """The eight lines of Python train a model and print the README's output, on nodes that other tests use too."""
     (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(list(filter(None, program.splitlines()))) == 8
     assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS

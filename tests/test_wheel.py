@@ -1,4 +1,4 @@
-"""Test the wheel with various other packages and dependency versions; it has one top-level package."""
+"""The wheel works next to other packages and with various versions of dependencies; it has one top-level package."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Wheel built from exactly the files in the repository."""
+    """Wheel that is built from only the files in the repository."""
     clone, target = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.rstrip("\0").split("\0"):
@@ -47,14 +47,14 @@ def test_one_package(wheel):
 
 
 def others(folder):
-    """Create packages of another project that have the same names as this project's."""
+    """Create another project's packages, with the names of this project's packages."""
     for name in setup.PACKAGES:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise ImportError('of another project')\n")
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training and sums of ranks use only the wheel's packages, even next to packages of the same names."""
+    """Training, and sums of ranks, use only the packages of the wheel, even next to packages of the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -74,7 +74,7 @@ def test_beside_others(wheel, tmp_path):
         assert "bit for bit" in ended.stdout
         return ended.stdout
 
-    # Nodes with two state planes, so that other tests share their library.
+    # These nodes have two state planes, so that other tests use their library too.
     run("train", "--nodes", "2", "--steps", "1", "--state-planes", "2")
     pytest.importorskip("torch")
     assert f"{site / 'gradring' / '__init__.py'} 1225.0\n" in run("launch", "-n", "1", "script.py")
@@ -82,7 +82,7 @@ def test_beside_others(wheel, tmp_path):
 
 
 def test_same_builds(wheel, tmp_path):
-    """An installed wheel uses the builds of a clone with the same sources, since their digests are equal."""
+    """An installed wheel uses the builds of a clone with the same sources, because their digests are equal."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     program = ("import time; from pathlib import Path; import {0}sim.verilated as package; "
@@ -97,7 +97,7 @@ def test_same_builds(wheel, tmp_path):
 
 
 def test_tested_versions():
-    """Each dependency's version range includes the tested version, which constraints.txt pins."""
+    """The version range of each dependency includes the tested version, to which constraints.txt pins it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
@@ -111,7 +111,7 @@ def test_tested_versions():
         assert {bound.operator for bound in requirement.specifier} == {">=", "<"}, requirement
 
 
-#: A user's program, with types.
+#: A user's program with type annotations.
 TYPED = """\
 import numpy as np
 import numpy.typing as npt
@@ -133,10 +133,11 @@ def mean(shares: Vector) -> tuple[Vector, int | None]:
 
 
 def test_quick_start(wheel, tmp_path):
-    """The quick start works outside the clone, with the oldest numpy and with packages of the same names."""
+    """The quick start works outside of a clone, with the oldest numpy and next to packages of the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
-    # The digest of a node's Verilog includes the versions of Amaranth and Yosys. If they match, nothing is rebuilt.
+    # The digest of a node's Verilog covers the versions of Amaranth and Yosys. If these match, nothing is built
+    # again.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "--no-deps",
                     wheel], check=True, timeout=300)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -174,7 +175,7 @@ def test_quick_start(wheel, tmp_path):
     assert run(*mypy) == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
     ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Incompatible return value type" in ended.stdout  # mypy must not see the package's types as Any
+    assert "Incompatible return value type" in ended.stdout  # mypy must not treat types of the package as Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

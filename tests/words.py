@@ -1,4 +1,4 @@
-"""Test words: bit patterns of binary32 numbers, and random words."""
+"""Words for tests: bit patterns of binary32 numbers, and random words."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def bits_of(values):
 
 
 def values_of(bits):
-    """Binary32 numbers with the given bit patterns."""
+    """Binary32 numbers that have the given bit patterns."""
     return np.asarray(bits, np.uint32).view(np.float32)
 
 

@@ -1,6 +1,6 @@
-"""Docstrings of this project as mkdocstrings wants them: an extension of its reader.
+"""Griffe extension that converts docstrings of this project for mkdocstrings.
 
-Sections of members have another title there, and roles and literal blocks of reStructuredText another form.
+It renames the section "Members", and turns roles and literal blocks of reStructuredText into Markdown.
 """
 
 import re
@@ -15,16 +15,16 @@ _LITERAL = re.compile(r"(?:^::|::)$", re.MULTILINE)
 
 
 def markdown(text: str) -> str:
-    """A docstring whose sections numpydoc knows, with text in Markdown."""
+    """Convert a docstring to Markdown, with section titles that numpydoc knows."""
     text = _SECTION.sub("Attributes\n----------", text)
     text = _ROLE.sub(r"`\1`", text)
     return _LITERAL.sub(lambda match: "" if match.start() == 0 or text[match.start() - 1] == "\n" else ":", text)
 
 
 class Markdown(Extension):
-    """Rewrite every docstring as it is read."""
+    """Griffe extension that converts every docstring when it is loaded."""
 
     def on_object(self, *, obj: Object, **arguments: object) -> None:
-        """An object has been read with its docstring."""
+        """Convert the docstring of an object that has been loaded."""
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value)

@@ -1,6 +1,6 @@
-"""Links from pages to files of the tree outside docs/: those files become pages of the site, under sources/.
+"""MkDocs hook that adds linked files outside docs/ to the site, as pages under sources/.
 
-A hook of MkDocs. A link to a file that does not exist is left as it is, and MkDocs warns of it.
+A link to a file that does not exist is left unchanged, and MkDocs reports it.
 """
 
 import posixpath
@@ -11,18 +11,18 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-#: The address of a link that leaves the folder of its page, and the anchor behind it.
+#: Markdown link to a path that starts with ../, with an optional anchor.
 _LINK = re.compile(r"\]\((\.\./[^)\s#]+)(?:#[^)\s]*)?\)")
-#: Languages of code blocks, by the suffix of a file.
+#: Language of the code block for each file suffix.
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".v": "verilog", ".toml": "toml"}
 
 _FENCE = "`" * 8
-#: What a page of code begins with, so that it is not searched.
+#: Front matter that excludes a page of code from the search index.
 _HIDDEN = "---\nsearch: {exclude: true}\n---\n\n"
 
 
 def _name(uri: str, link: str, config: MkDocsConfig) -> str | None:
-    """Name in the tree of the file that a page links to; None if that is not a file outside docs/."""
+    """Return the repository path of a linked file, or None if it is missing or inside docs/."""
     root, docs = Path(config.config_file_path).parent, Path(config.docs_dir)
     name = posixpath.normpath(posixpath.join(docs.relative_to(root).as_posix(), posixpath.dirname(uri), link))
     outside = not name.startswith("../") and not (root / name).is_relative_to(docs)
@@ -30,12 +30,12 @@ def _name(uri: str, link: str, config: MkDocsConfig) -> str | None:
 
 
 def _uri(name: str) -> str:
-    """The page of a file of the tree, as a name within docs/."""
+    """Return the URI of the page that shows a repository file."""
     return f"sources/{name.removesuffix('.md')}.md"
 
 
 def _page(name: str, config: MkDocsConfig) -> File:
-    """The page of a file: Markdown as it is, anything else as a code block."""
+    """Make the page of a file: Markdown is copied, and any other text becomes a code block."""
     path = Path(config.config_file_path).parent / name
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".md":
@@ -54,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Have links to files outside docs/ lead to their pages."""
+    """Redirect links to files outside docs/ to the pages of these files."""
     here = posixpath.dirname(page.file.src_uri)
 
     def replaced(link: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 // Drives sparsifier.sv with vectors from standard input, one per line as hexadecimal words, and prints its output for
-// each vector in the same form. Both sides pause at random. The last line has the module's counters and the cycles.
+// each vector in the same form. Both sides pause at random. The last line contains the module's counters and the
+// number of cycles.
 
 #include "Vsparsifier.h"
 #include "verilated.h"
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
     edge();
     dut.aresetn = 1;
 
-    size_t sent = 0, first = 0, received = 0;  // vectors, elements of the present one, packets
+    size_t sent = 0, first = 0, received = 0;  // vectors sent, elements of the current vector sent, packets received
     while (received < vectors.size()) {
         if (cycle > 1'000'000) {
             std::fprintf(stderr, "nothing has come out for vector %zu\n", received);

@@ -31,7 +31,7 @@ class AdditiveMask(wiring.Component):
     lanes : int
         Number of elements per beat: 1, 2, 4, 8 or 16.
     given : bool
-        Whether ``alternative`` is the term to add, which saves one multiplier and one adder per lane.
+        Whether ``alternative`` is the complete second term, which saves one multiplier and one adder per lane.
     dsps : int
         Maximum number of DSP blocks per multiplier: 4, 2 or 1.
 
@@ -39,8 +39,8 @@ class AdditiveMask(wiring.Component):
     -------
     x, m : In(32).array(lanes)
     alternative : In(32).array(lanes)
-        Replacement or, with ``given``, the term to add. Must be stable while operands are in flight, and the same in
-        all lanes.
+        Replacement for masked elements or, with ``given``, the complete second term. Must be stable while operands
+        are in flight, and the same in all lanes.
     o : Out(32).array(lanes)
     """
 

@@ -13,9 +13,10 @@ __all__ = ["BytePacker", "ByteUnpacker"]
 class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
-    One chunk is taken per cycle. An extra cycle is needed after the last chunk of a packet if its bytes do not fit in
-    the beat being filled, and after an aligned chunk that also fills the next beat. A beat is offered :attr:`latency`
-    cycles after the chunk that completes it is taken. ``i.ready`` depends combinationally on ``o.ready``.
+    One chunk of up to 4 * ``words`` bytes is taken per cycle. An extra cycle is needed after the last chunk of a
+    packet if its bytes do not fit in the beat being filled, and after an aligned chunk that also fills the next beat.
+    A beat is offered :attr:`latency` cycles after the chunk that completes it is taken. ``i.ready`` depends
+    combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ class BytePacker(wiring.Component):
 
 
 class ByteUnpacker(wiring.Component):
-    """Show the next bytes of packets of words, and take any number of them per cycle.
+    """Unpack packets of words into bytes: show the next bytes, and take any number of them per cycle.
 
     The first bytes of a packet are shown :attr:`latency` cycles after their beat is accepted, and ``shown`` is low
     for one cycle between packets. ``window`` and ``shown`` depend only on registers; ``enough``, ``stops``, ``take``
@@ -187,7 +188,7 @@ class ByteUnpacker(wiring.Component):
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # All inputs of these signals are known early, except the position.
+            # Except for the position, all inputs of these signals are known early in a cycle.
             early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
@@ -210,7 +211,7 @@ class ByteUnpacker(wiring.Component):
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # weaker than "advances or takes", but known earlier
+        with m.If(early | moving):  # true whenever bytes advance or are taken, and known earlier
             m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [

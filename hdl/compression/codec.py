@@ -63,7 +63,7 @@ class Codec(Protocol):
 
     @property
     def agreed(self) -> bool:
-        """Whether gradients are added as integers below exponents on which all nodes agree."""
+        """Whether gradients are added as integers, scaled by exponents on which all nodes agree."""
         ...
 
     @property
@@ -172,7 +172,7 @@ class FixedCodec:
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder with a power of two of words per beat, as in memory rows."""
+    """Return an encoder or decoder with a power of two as the number of words per beat, as in memory rows."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

@@ -1,4 +1,4 @@
-"""Packet adder, and encoder with error feedback that outputs encoding errors to be added later."""
+"""Packet adder, and encoder for error feedback, which outputs the errors of its encoding."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -35,7 +35,7 @@ class PacketAdder(wiring.Component):
     finite : bool
         Whether a result that is not finite becomes +0.0.
     choice : bool
-        Whether packets of ``a`` may lack a counterpart: then +0.0 is added, which changes only -0.0.
+        Whether packets of ``a`` may lack a counterpart at ``b``: +0.0 is added to these, which changes only -0.0.
 
     Members
     -------
@@ -124,8 +124,8 @@ class FeedbackEncoder(wiring.Component):
     """Encode packets of elements as link words, and output the encoding errors.
 
     If the codec is not exact, words are decoded as they leave, and the error of an element is the element minus its
-    decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so all words
-    and errors of a packet leave, whether or not another packet follows.
+    decoded value, or +0.0 if either is not finite. A block of the codec enters the encoder only when it is complete,
+    so all words and errors of a packet leave, whether or not another packet follows.
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. For a block of n beats, the first word is
     offered n + 1 cycles later than it would be by the codec's :class:`~hdl.compression.words.WordEncoder`; with an

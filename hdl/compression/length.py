@@ -24,9 +24,9 @@ def counter_ports():
     """Return the members common to all length counters, as a dictionary for a signature.
 
     length : In
-        Elements in the next packet; must be stable for two cycles before ``start`` falls.
+        Number of elements in the next packet; must be stable for two cycles before ``start`` falls.
     units : Out
-        Units in that packet.
+        Number of units in that packet.
     start : In(1)
         Level: no word of the payload has arrived.
     word, zero : In

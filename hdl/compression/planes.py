@@ -253,7 +253,7 @@ class GroupSplitter(wiring.Component):
             m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-        # Eight codes are taken only if there is room, since that many clock enables cannot be decided this late.
+        # Load codes whenever there is room: the full condition arrives too late to drive so many clock enables.
         with m.If(free):
             m.d.sync += Cat(*shift).eq(Cat(*codes))
         if beats > 1:

@@ -1,4 +1,4 @@
-"""Couplings: rules that reject incompatible values of a node's sections, with a reason."""
+"""Couplings: rules that reject incompatible values in sections of a node's configuration, with a reason."""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,5 +32,5 @@ class Coupling:
 
     @property
     def message(self) -> str:
-        """Error message."""
+        """Error message for sections with incompatible values."""
         return f"{self.rule}, since {self.reason}: {self.advice}"

@@ -1,7 +1,8 @@
-"""Couplings between sections of a node: incompatible combinations of values, with reasons.
+"""Couplings between sections of a node's configuration: incompatible combinations of values, with reasons.
 
-The core defines this list, and each feature adds its own. They are used to check configurations, and shown in error
-messages, in docs/node.md and by ``gradring info``. A coupling of three sections depends on the value of the third.
+The core defines this list, and each feature adds its own. Couplings are used to check configurations, and shown in
+error messages, in docs/node.md and by ``gradring info``. A coupling of three sections depends on the value of the
+third.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,16 +34,16 @@ CORE = (
              advice="lower optimizer.lanes or raise lanes"),
     Coupling(sections=("role", "weights"),
              clash=lambda role, weights: role.root_reduce and weights.codec != RAW,
-             rule="role RootReduce needs weights.codec raw", reason="the root passes weights on as it has them",
+             rule="role RootReduce needs weights.codec raw", reason="the root sends its weights unencoded",
              advice="leave weights.codec or the role out"),
     Coupling(sections=("role", "gradients"),
              clash=lambda role, gradients: not isinstance(role, Peer) and gradients != ZERO_VALUE,
              rule=f"roles RootReduce and Worker need gradients {ZERO_VALUE}",
-             reason="sums along a chain of nodes are added as they are coded",
+             reason="sums along a chain of nodes are added in this codec",
              advice="leave gradients or the role out"),
     Coupling(sections=("role", "link"), clash=lambda role, link: role.interleaved and link.ingress < 3,
              rule="role.interleaved needs link.ingress of 3 or more",
-             reason="an ingress holds a packet of each of two segments and one on its way",
+             reason="the ingress must hold one packet of each of two segments, and an arriving packet",
              advice="raise link.ingress or leave interleaved out"),
     Coupling(sections=("memories", "topology"),
              clash=lambda memories, topology: topology.max_nodes > 1 and _too_long(memories, LONGEST_SEGMENT),

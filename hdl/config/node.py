@@ -80,7 +80,7 @@ class Configuration(Section):
 
     @property
     def queues(self) -> int:
-        """Number of command queues: 1; 2 (compute and communication); or 3 (and moves)."""
+        """Number of command queues: 1, 2 (compute and communication) or 3 (compute, communication and moves)."""
         return 1 if self.programs is None else 2 + self.programs.move_queue
 
     @property
@@ -90,7 +90,7 @@ class Configuration(Section):
 
     @property
     def has_chains(self) -> bool:
-        """Whether a sum may travel as one block along a chain of nodes to the last one."""
+        """Whether nodes can form a chain, along which a whole vector is summed as a single block."""
         return self.role.streams or self.role.root_reduce
 
     @property
@@ -118,7 +118,7 @@ class Configuration(Section):
     def has_signals(self) -> bool:
         """Whether the node has control words, which nodes use to share their progress and activity.
 
-        With three queues, both wait conditions of a command refer to queues of its own node.
+        A node with three queues has none, since both wait conditions of a command refer to queues of its own node.
         """
         return self.link.replay and self.queues == 2
 
@@ -139,7 +139,7 @@ class Configuration(Section):
 
     @property
     def adds_integers(self) -> bool:
-        """Whether gradients are added as integers below exponents on which all nodes agree."""
+        """Whether gradients are added as integers, scaled by exponents on which all nodes agree."""
         return GRADIENT_CODECS[self.gradients].agreed
 
     @property

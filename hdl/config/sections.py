@@ -21,8 +21,8 @@ class Memories(Section):
         Capacities of the gradient memory, the weight memory and each state plane, in elements; multiples of 32. Only
         the owner of a block stores its state, so a state plane may be smaller than the weight memory.
     planes : int
-        Number of state planes of the optimizer, which determines its rules: SGD with 0, momentum as well with 1, and
-        Adam and AdamW as well with 2.
+        Number of state planes of the optimizer, which limits its rules: only SGD with 0, also momentum with 1, and
+        also Adam and AdamW with 2.
     """
 
     gradient: int = option(16384, Words())

@@ -16,12 +16,12 @@ __all__ = ["CommandChecker", "verdict_layout"]
 
 
 def verdict_layout():
-    """Layout of a command's :class:`~hdl.control.protocol.EventStatus` and the invalid value."""
+    """Layout of a check's result: an :class:`~hdl.control.protocol.EventStatus`, and the invalid value as detail."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 
 class _Flags:
-    """The fewest registers that distinguish operations by their properties.
+    """Registers for the properties of an operation, shared by properties so that few registers are needed.
 
     Two properties share a register unless some operation has only one of them. A property that does not apply to an
     operation may have either value.
@@ -31,7 +31,7 @@ class _Flags:
         self._registers = []
 
     def of(self, column):
-        """Return the latest operation's flag, a constant if possible; ``column`` maps codes to values."""
+        """Return a property of the current operation, constant if possible; ``column`` maps codes to values."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -43,7 +43,7 @@ class _Flags:
         return flag
 
     def set(self, code):
-        """Return statements that select an operation."""
+        """Return statements that set all registers for the operation with this code."""
         return [flag.eq(known.get(code, False)) for flag, known in self._registers]
 
 
@@ -134,7 +134,7 @@ class CommandChecker(wiring.Component):
     @property
     def latency(self):
         # The capacity of up to two memories is divided by a stride, which takes one cycle per bit and one for
-        # rounding, instead of the two cycles for a factor of one.
+        # rounding, instead of two cycles without a division.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
     @property
@@ -143,7 +143,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Width in bits of the size of the largest memory that an operation uses, or of any room in it."""
+        """Width in bits of the size of the largest memory that an operation uses."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
@@ -183,7 +183,7 @@ class CommandChecker(wiring.Component):
                      for space in windowed(config)}
 
         def trait(index, holds, *, measured=False):
-            """Whether a condition holds for the extent at a base; ``measured`` excludes extents without a length."""
+            """Whether the extent at a base meets a condition; ``measured`` excludes those without length."""
             return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 

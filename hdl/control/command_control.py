@@ -29,12 +29,12 @@ class CommandControl(wiring.Component):
     """Start the commands of one queue, strictly one after another, each when its conditions are met.
 
     While a command runs, the next one is loaded and checked. When the running command has ended, the next one starts
-    as soon as its flags are set and its dependencies hold. It is loaded and checked again if a setting has changed
+    as soon as its flags are set and its dependencies are met. It is loaded and checked again if a setting has changed
     since the check (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is
     held. Loading a command again does not restart its wait; ``timeout`` is sampled in the cycle before the rejection.
-    A wait for dependencies only restarts in every cycle while ``alive`` is high. A command of a program has
-    ``failed`` if it is rejected, or ends with a status other than OK. ``stop`` drops the next command of a program,
-    without an event, unless it is already offered at ``start`` or its event is pending.
+    If only dependencies are missing, the wait restarts in every cycle in which ``alive`` is high. A command of a
+    program has ``failed`` if it is rejected, or ends with a status other than OK. ``stop`` drops the next command of
+    a program, without an event, unless it is already offered at ``start`` or its event is pending.
 
     ``start`` is valid in the cycle after the predecessor's event was taken if the next command has passed the check
     and does not wait for flags; otherwise, two cycles after its last condition is met.
@@ -54,11 +54,11 @@ class CommandControl(wiring.Component):
     stale : In(1)
         Settings have changed since the command was checked.
     holds : In(1)
-        The dependencies of the command at the head hold. Stays 1 until the command has started.
+        The dependencies of the command at the head are met. Stays 1 until the command has started.
     alive : In(1)
         Commands that the dependencies refer to may be in progress.
     right : In(1)
-        The command's region of weights has the required version; valid when its dependencies hold.
+        The command's region of weights has the required version; valid when its dependencies are met.
     blocked : In(1)
         Another queue is about to take flags.
     flags, link_reset, timeout : In
@@ -77,7 +77,7 @@ class CommandControl(wiring.Component):
     count : Out(32)
         Number of cycles that the command at the head has waited, plus one.
     missing : Out(16)
-        Missing flags for which a rejected command has waited.
+        Flags that were still missing when a command was rejected.
     needs_flags : Out(1)
         The command at the head waits for at least one flag.
     takes : Out(1)
@@ -167,7 +167,7 @@ class CommandControl(wiring.Component):
         missing = Signal(16)
         alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
         reject = Signal()
-        patient = Signal()  # the wait restarts
+        patient = Signal()  # the time-out of the wait restarts
 
         m.d.comb += [
             self.start.payload.eq(self.head),
@@ -184,7 +184,8 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # The comparison takes a cycle, so the count is one ahead; it only advances after the wait has begun.
+        # The comparison takes a cycle, so the count is one cycle ahead; it starts only when the command begins to
+        # wait.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),

@@ -123,11 +123,11 @@ class CommandLoader(wiring.Component):
         m.submodules.checker = checker = CommandChecker(
             config=self._config, operations=self._operations, queues=self._queues)
         asked = Signal()  # a word is requested in this cycle
-        chosen = Signal(self._queues)  # one-hot: the queue
+        chosen = Signal(self._queues)  # one-hot: queue of the requested word
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
-        value = Signal(32)  # word of the last stage
+        value = Signal(32)  # word in the last pipeline stage
         shifted = Signal(32)
-        copy = Signal(command_layout())  # copy for the checker of the head that is being loaded
+        copy = Signal(command_layout())  # copy of the command being loaded, for the checker
 
         before = (asked, self.word)
         for valid, word in stages:
@@ -193,7 +193,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Select and register the word from one memory, then add the changes for the pass."""
+        """Select and register a word from one of the memories, then apply the changes for the pass."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)

@@ -283,7 +283,7 @@ class CommandQueue(wiring.Component):
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
-        # `running` rises in the cycle after a run starts, and falls one cycle late.
+        # `running` rises one cycle after a run starts, and falls one cycle after it ends.
         m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
             self.run.ready.eq(~running),
@@ -317,7 +317,7 @@ class CommandQueue(wiring.Component):
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            settings = Signal(run_layout(), name=f"run_{n}")  # settings of a run, including the step of its passes
+            settings = Signal(run_layout(), name=f"run_{n}")  # settings of the run that a queue executes
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [

@@ -27,7 +27,7 @@ FAR = "far"
 
 
 class Reach(enum.Enum):
-    """Number of elements, from its base on, that a command needs in a memory."""
+    """How many elements of a memory a command needs, counted from the base address."""
 
     LENGTH = "length"
     """``length`` elements; on the ring, in groups of 32 that are ``stride`` groups apart."""
@@ -54,7 +54,8 @@ class Extent:
         Whether each word holds two elements while state is packed.
     used : callable, optional
         Function of the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`). It
-        returns a Value that is 1 if the operation uses this memory with these settings. By default it always does.
+        returns a Value that is 1 if the operation uses this memory with these settings. By default, the operation
+        always uses it.
     """
 
     base: str
@@ -210,7 +211,7 @@ def gate_signature():
 
 
 def at(component, path):
-    """Member of a component at a path."""
+    """Return the member of a component to which a path leads."""
     value = component
     for step in path.split("."):
         value = value[int(step)] if step.isdecimal() else getattr(value, step)

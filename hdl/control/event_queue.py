@@ -66,8 +66,8 @@ class EventQueue(wiring.Component):
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
-        first, bad = Signal(32), Signal()  # first word of the event; whether its status is not OK
-        queued, popped = Signal(), Signal()  # whether an event's last word is queued; whether it is popped
+        first, bad = Signal(32), Signal()  # first word of the event, and whether its status is not OK
+        queued, popped = Signal(), Signal()  # an event's last word enters or leaves the queue
 
         connect_stream(m, ended.o, self.events)
         m.d.comb += source.eq(kept)
@@ -85,7 +85,7 @@ class EventQueue(wiring.Component):
                     if n < self._queues:
                         with m.If(index == 0):
                             m.d.comb += word[-len(event.payload.queue):].eq(n)
-        # An event stays on offer until its last word is stored, so that `ready` depends only on registers.
+        # An event is offered until its last word is stored, so that `ready` depends only on registers.
         m.d.comb += [
             ended.i.payload.eq(word),
             queued.eq(held & ended.i.ready & (index == EVENT_WORDS - 1)),

@@ -106,14 +106,14 @@ class HostPort(wiring.Component):
         header = Signal(protocol.header_layout())
         address = Signal(32)
         self.ended = ended = Signal()  # the word with `last` has been taken
-        taken = Signal(16)  # number of payload words of the request so far
-        dropped = Signal()  # there is no room for the command
+        taken = Signal(16)  # number of payload words of the request received
+        dropped = Signal()  # the command is dropped, since the queue is full
         end = Signal(33)
         rooms = capacities(self._config)
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
         self.size = size = Signal(16)  # number of payload words of the response
-        sent = Signal(16)  # number of payload words sent so far
+        sent = Signal(16)  # number of payload words sent
         left = Signal(16)  # remaining payload words, first of the request, then of the response
         settled = Signal()  # the memory for PING has had a cycle to read at its current address
         fetched = Signal()  # the register to send has been read
@@ -145,7 +145,7 @@ class HostPort(wiring.Component):
         if self._programs:
             banked = self._config.has_banks
             asked, run = Signal(program_header_layout(banks=self._config.programs.banks)), Signal(run_layout())
-            second = Signal(32)  # second word of a run
+            second = Signal(32)  # second word of a request to run
             third = Signal(32) if banked else word.payload.data
             m.d.comb += [
                 loads.eq(header.opcode == Opcode.LOAD_PROGRAM),
@@ -355,7 +355,7 @@ class HostPort(wiring.Component):
                             m.next = "Write-Memory"
 
             with m.State("Event"):
-                m.d.sync += [address.eq(address - 1), *([left.eq(left - 1)] if requester else [])]  # cycles left
+                m.d.sync += [address.eq(address - 1), *([left.eq(left - 1)] if requester else [])]  # cycles to wait
                 with m.If(self.events.valid):
                     respond(EVENT_WORDS)
                 with m.Elif(over):

@@ -87,7 +87,7 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # Count a load when its header for slot 0 of queue 0 arrives, regardless of model and bank.
+        # A program load is counted when its header for slot 0 of queue 0 arrives, regardless of model and bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

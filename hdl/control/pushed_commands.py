@@ -41,7 +41,7 @@ class PushedCommands(wiring.Component):
     full : Out(1)
         ``commands`` is not ready, since a queue has no room.
     serving, word : In
-        Queue, and position in its oldest command, of the word to read.
+        Queue to read from, and index of the word in the queue's oldest command.
     data : Out(32)
     levels : Out(array of range(depth + 1))
         Number of commands in each queue.

@@ -140,7 +140,8 @@ class RegisterFile(wiring.Component):
     _VISIT = 4
 
     age = 3
-    #: Latency of ``done`` in cycles, except after reset: rest of a visit, a counter's visit, the request's own.
+    #: Latency of ``done`` in cycles, except after reset: the rest of a visit, a counter's visit, and a visit for the
+    #: request.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -215,8 +216,8 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
-        # Between two visits of a counter, every counter and an equal number of host requests may be visited or, after
-        # reset, all initial rows.
+        # Between two visits to a counter, there may be a visit to every counter and an equal number of visits for the
+        # host or, after reset, visits to all initial rows.
         longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}

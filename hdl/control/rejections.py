@@ -22,8 +22,8 @@ def rejection_layout():
 class Rejections(wiring.Component):
     """Generate events for rejected commands, one queue at a time, lowest queue first.
 
-    An event is offered in the cycle after the rejection, and the next one at the earliest in the cycle after the
-    event was taken. Until it is taken, ``i`` must be stable.
+    An event is offered in the cycle after the rejection, and the next event no earlier than the cycle after the first
+    one was taken. Until it is taken, ``i`` must be stable.
 
     Parameters
     ----------

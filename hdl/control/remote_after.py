@@ -57,9 +57,9 @@ class RemoteAfter(wiring.Component):
     """Compare counts from other nodes with the counts required by the commands at queue heads.
 
     All nodes of a ring have programs of the same lengths, so passes of all nodes have the same number of commands. In
-    pass p of this queue, a dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds when
+    pass p of this queue, a dependency on ``after`` commands of a queue's program, ``lag`` passes back, is met when
     that node has reported (p - lag) · length + after finished commands in the run. A dependency on a pass before the
-    first, or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds.
+    first, or with ``after`` = 0, is met immediately; with ``after`` above 16,383, it is never met.
 
     Queues are served round-robin. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass
     has begun, and falls at most :attr:`latency` cycles after the count could be read.
@@ -84,7 +84,7 @@ class RemoteAfter(wiring.Component):
     of_node, of_queue : Out, count, current : In
         See :func:`signals_signature`.
     missing : Out(queues)
-        The dependency of a queue's command does not hold.
+        The dependency of a queue's command is not met.
     """
 
     def __init__(self, *, queues):

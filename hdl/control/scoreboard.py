@@ -11,7 +11,7 @@ __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 #: Maximum number of passes by which one queue may be ahead of another.
 LEAD_MAX = 15
 
-#: Largest value of ``after`` that can hold.
+#: Largest value of ``after`` with which a dependency can be met.
 AFTER_MAX = (1 << 14) - 1
 
 
@@ -28,11 +28,11 @@ def after_layout():
 class Scoreboard(wiring.Component):
     """Count the finished commands of each queue, and compare with the counts required by the queue heads.
 
-    In pass p of this queue, a dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds
-    once that queue has finished (p - lag) · length + after commands. A dependency on a pass before the first, or with
-    ``after`` = 0, is met immediately; with ``after`` above 16,383, it is never met. Counts are never decremented:
-    they are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it is
-    :data:`LEAD_MAX` passes ahead of another queue, so that counts are never 2^15 apart.
+    In pass p of this queue, a dependency on ``after`` commands of another queue's program, ``lag`` passes back, is
+    met once that queue has finished (p - lag) · length + after commands. A dependency on a pass before the first, or
+    with ``after`` = 0, is met immediately; with ``after`` above 16,383, it is never met. Counts are never
+    decremented: they are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it
+    is :data:`LEAD_MAX` passes ahead of another queue, so that counts are never 2^15 apart.
 
     ``holds`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
     :attr:`latency` cycles after the ``done`` that it was waiting for.
@@ -57,9 +57,9 @@ class Scoreboard(wiring.Component):
     after : In(array of arrays of after_layout())
         Dependencies of the command at the head of each queue, on the queues of :func:`others` in their order.
     holds : Out(queues)
-        All dependencies of the command hold.
+        All dependencies of the command are met.
     missing : Out(array of queues - 1 bits)
-        Dependencies that do not hold.
+        Dependencies that are not met.
     held : Out(queues)
     counts : Out(array of 16 bits)
         Number of commands done in each queue.

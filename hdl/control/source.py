@@ -29,7 +29,8 @@ class Purpose:
     """Purpose of an output of an engine."""
 
     def check(self, config: Any, what: str) -> None:
-        """Raise ``ValueError``, starting with ``what``, unless nodes of the configuration have the signal."""
+        """Raise ``ValueError`` unless nodes of the configuration have the signal; its message starts with ``what``.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class SettingField(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Latched(Source):
-    """A setting of updates: the copy in :data:`LATCHED_SETTINGS` or, if there is none, the register."""
+    """A setting used by updates, taken from :data:`LATCHED_SETTINGS` or, in a node without it, from the register."""
 
     name: str
 

@@ -10,7 +10,7 @@ from hdl.memory_map import MAX_SPACES, MemorySpace
 __all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
-#: Number of the privileged host, which needs no window; tenants have the following numbers.
+#: Number of the privileged host, which needs no window; tenants are numbered from the next number on.
 PRIVILEGED = 0
 
 #: Number of distinct tenant numbers in gateware; one of them is never assigned.

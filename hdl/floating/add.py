@@ -1,4 +1,4 @@
-"""Floating-point addition."""
+"""Floating-point adder."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -48,11 +48,11 @@ class FloatAdder(wiring.Component):
         format = self._format
         layout = format.layout
 
-        # 1: compare the magnitudes; with the larger operand first, a difference never has to be negated.
+        # Stage 1: compare the magnitudes; with the larger operand first, a difference never has to be negated.
         ordered = register(m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1])
 
-        # 2: order the operands and subtract their exponents. A subnormal number has the exponent of the smallest
-        # normal number, so its exponent field is one too small, unless both operands are subnormal.
+        # Stage 2: order the operands and subtract their exponents. A subnormal number has the exponent of the
+        # smallest normal number, so its exponent field is one too small, unless both operands are subnormal.
         large = Signal(layout)
         small = Signal(layout)
         large_normal = Signal()
@@ -76,9 +76,9 @@ class FloatAdder(wiring.Component):
             infinite=large_special,
             nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
 
-        # 3: align the smaller operand, with a guard bit and a round bit below the larger operand's lowest bit, and a
-        # sticky bit below them. An operand beyond the range of the shifter is too small to change the rounded result,
-        # by itself or through the sticky bit.
+        # Stage 3: align the smaller operand, with a guard bit and a round bit below the larger operand's lowest
+        # bit, and a sticky bit below them. An operand beyond the range of the shifter is too small to change the
+        # rounded result, by itself or through the sticky bit.
         value = Cat(C(0, 2), opened.small)
         amount = opened.distance[:(len(value) - 1).bit_length()]
         shifted, lost = shift_right(m, value, amount, width=len(value))
@@ -89,8 +89,8 @@ class FloatAdder(wiring.Component):
             lost=lost, subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
-        # 4: add or subtract. The sticky bit represents bits below the sum: subtracting them decrements the sum and
-        # leaves a sticky bit again. The extra bit position below the sum generates the carry-in.
+        # Stage 4: add or subtract. The sticky bit represents bits below the sum: subtracting them decrements the
+        # sum and leaves a sticky bit again. The extra bit position below the sum generates the carry-in.
         sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
                  Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
@@ -102,7 +102,7 @@ class FloatAdder(wiring.Component):
             largest=aligned.exponent == format.exponent_ones - 1,
             sign=aligned.sign, exponent=aligned.exponent, infinite=aligned.infinite, nan=aligned.nan)
 
-        # 5: count the leading zeros. The exponent overflows only through a carry out of the sum.
+        # Stage 5: count the leading zeros. The exponent overflows only through a carry out of the sum.
         amount, none = leading_zeros(m, summed.total | mark.place(summed.rows, summed.columns))
         counted = register(
             m, "counted",
@@ -110,14 +110,14 @@ class FloatAdder(wiring.Component):
             sign=summed.sign & (summed.total.any() | ~summed.subtract),
             infinite=summed.infinite | (summed.largest & summed.total[-1]), nan=summed.nan)
 
-        # 6: normalise.
+        # Stage 6: normalise.
         normalised = register(
             m, "normalised",
             total=shift_left(m, counted.total, counted.amount), sticky=counted.sticky,
             sign=counted.sign, exponent=Mux(counted.none, 0, counted.exponent - counted.amount),
             infinite=counted.infinite, nan=counted.nan)
 
-        # 7: round.
+        # Stage 7: round.
         m.d.comb += self.o.eq(round_and_pack(
             m, format, sign=normalised.sign, exponent=normalised.exponent[:format.exponent_bits],
             significand=normalised.total[2:],

@@ -1,4 +1,4 @@
-"""Floating-point comparison."""
+"""Floating-point comparator and clamp."""
 
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import data, wiring
@@ -96,7 +96,7 @@ class MagnitudeLimiter(wiring.Component):
 
     @property
     def format(self):
-        """Format of number, limit and result."""
+        """Format of the number, the limit and the result."""
         return self._format
 
     def elaborate(self, platform):

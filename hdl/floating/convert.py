@@ -1,4 +1,4 @@
-"""Conversions between floating-point formats, and between floating-point numbers and integers."""
+"""Converters between floating-point formats, and between floating-point numbers and integers."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -90,8 +90,8 @@ class FloatConverter(wiring.Component):
         normal = i.exponent.any()
         special = i.exponent.all()
         significand = Cat(i.fraction, normal)
-        # Normal numbers stay normal. Subnormal numbers are normalised as far as the target's exponent allows, where a
-        # one bit stops the count.
+        # Normal numbers stay normal. Subnormal numbers are normalised as far as the target's exponent allows; a one
+        # inserted at this limit stops the leading-zero count.
         offset = target.bias - source.bias
         mark = source.fraction_bits - offset
         amount, _ = leading_zeros(m, significand | (1 << mark if mark >= 0 else 0))
@@ -136,8 +136,8 @@ class FloatConverter(wiring.Component):
         i = data.View(source.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
-        # The exponent field minus one or, if the result is subnormal, a negative number: its distance from the normal
-        # numbers.
+        # Exponent field minus one. If the result is subnormal, this is negative and gives the distance from the
+        # normal numbers.
         offset = source.bias - target.bias
         exponent = Signal(signed(source.exponent_bits + 1))
         below = Signal(signed(source.exponent_bits + 1))
@@ -150,7 +150,8 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Shift to the result's hidden bit, fraction and guard bit. Numbers shifted out completely round to zero.
+        # Shift right, leaving the result's hidden bit, fraction and guard bit. Numbers shifted out completely round
+        # to zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -224,7 +225,7 @@ class FloatToInteger(wiring.Component):
             significand=Cat(i.fraction, normal), below=below, sign=i.sign, special=special,
             nan=special & i.fraction.any())
 
-        # 2: shift by that distance, into magnitude and guard bit. A number that is shifted out of all these bits
+        # Stage 2: shift by this count, into magnitude and guard bit. A number that is shifted out of all these bits
         # rounds to zero.
         places = width + 1
         excess = max(format.fraction_bits + 1 - places, 0)
@@ -237,7 +238,7 @@ class FloatToInteger(wiring.Component):
             window=Mux(far, 0, window), lost=Cat(lost, opened.significand[:excess].any()), sign=opened.sign,
             beyond=opened.below[-1] | opened.special, nan=opened.nan)
 
-        # 3: round and negate, in one addition.
+        # Stage 3: round and negate, in one addition.
         magnitude = aligned.window[1:]
         up = aligned.window[0] & (aligned.lost.any() | magnitude[0])
         integer = Signal(width)
@@ -246,7 +247,8 @@ class FloatToInteger(wiring.Component):
             m, "rounded",
             integer=integer, top=magnitude[-1], sign=aligned.sign, beyond=aligned.beyond, nan=aligned.nan)
 
-        # 4: saturate. A negative number with its highest magnitude bit set is in range only as the smallest integer.
+        # Stage 4: saturate. A negative number with its highest magnitude bit set is in range only as the smallest
+        # integer.
         outside = rounded.beyond | Mux(
             rounded.sign, rounded.top & ~rounded.integer[-1], rounded.top | rounded.integer[-1])
         limit = Cat((~rounded.sign).replicate(width - 1), rounded.sign)
@@ -298,17 +300,17 @@ class IntegerToFloat(wiring.Component):
         m = Module()
         format, width = self._format, self._width
 
-        # 1: take the magnitude.
+        # Stage 1: take the magnitude.
         sign = self.i[-1]
         magnitude = Signal(width)
         m.d.comb += magnitude.eq((self.i.as_unsigned() ^ sign.replicate(width)) + sign)
         split = register(m, "split", magnitude=magnitude, sign=sign)
 
-        # 2: count the leading zeros.
+        # Stage 2: count the leading zeros.
         amount, none = leading_zeros(m, split.magnitude)
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign)
 
-        # 3: normalise. The exponent here is the exponent field minus one.
+        # Stage 3: normalise. The exponent here is the exponent field minus one.
         highest = width - 1 + format.bias - 1
         exponent = Signal(max(highest.bit_length(), format.exponent_bits))
         m.d.comb += exponent.eq(Mux(counted.none, 0, highest - counted.amount))
@@ -322,7 +324,7 @@ class IntegerToFloat(wiring.Component):
             exponent=exponent[:format.exponent_bits], infinite=exponent >= format.exponent_ones - 1,
             sign=counted.sign)
 
-        # 4: round.
+        # Stage 4: round.
         m.d.comb += self.o.eq(round_and_pack(
             m, format, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.significand,
             sticky=normalised.lost.any(), infinite=normalised.infinite, nan=C(0, 1)))

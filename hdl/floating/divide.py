@@ -1,4 +1,4 @@
-"""Floating-point division."""
+"""Floating-point divider."""
 
 from types import SimpleNamespace
 
@@ -56,12 +56,12 @@ class FloatDivider(wiring.Component):
 
     @property
     def interval(self):
-        """Cycles per pair of operands."""
+        """Number of cycles per pair of operands."""
         return self._interval
 
     @property
     def latency(self):
-        """Cycles from the operands to their quotient."""
+        """Latency in cycles from the operands to their quotient."""
         width = self._format.fraction_bits + 1
         if self._interval > 1:
             trials = 1 + self._interval * len(fold(width + 2, self._interval))
@@ -179,7 +179,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Restoring division: each quotient passes several times through a ring of few subtractors."""
+        """Divide by restoring trials; each quotient passes several times through a loop of a few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -215,20 +215,20 @@ class FloatDivider(wiring.Component):
         return SimpleNamespace(quotient=end.quotient[beyond:], **passing), exact
 
     def _divide(self, m, normal, passing):
-        """Non-restoring division, with a separate subtractor for each trial."""
+        """Divide by non-restoring trials, with a separate subtractor for each trial."""
         width = self._format.fraction_bits + 1
 
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not restored: its
-        # quotient bit is zero, and the next trial adds the divisor to the doubled remainder instead. Adding means
-        # subtracting the complement and one more, which the lowest position of the subtraction borrows. So a trial is
-        # a selection of the operand and a subtraction, and a stage has room for three of these steps. The lowest bit
-        # of the operand is always the divisor's, and its highest bit is omitted.
+        # quotient bit is zero, and the next trial adds the divisor to the doubled remainder instead. Adding is done
+        # by subtracting the complement and one more, with a borrow into the lowest position. So a trial consists of
+        # two steps, selecting the operand and subtracting, and a stage has room for three of these steps. The
+        # lowest bit of the operand is always the divisor's, and its highest bit is omitted.
         passing = self._difference(m, passing)
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still that of the previous trial.
+                # The operand is still the one of the previous trial.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:
@@ -236,9 +236,9 @@ class FloatDivider(wiring.Component):
                 m.d.comb += total.eq(remainder - Cat(operand, C(0b11, 2)))
                 remainder, quotient = total[:-1], [total[-1]]
             else:
-                # The sign of the remainder is inverted in the minuend and in the difference, so that it is the new
-                # bit of the quotient. The two highest bits of the subtrahend, zero and one or their complements,
-                # allow for this.
+                # The sign of the remainder is inverted in the minuend and in the difference, so that it equals the
+                # new bit of the quotient. The two highest bits of the subtrahend, zero and one or their
+                # complements, allow for this.
                 positive = quotient[0]
                 total = Signal(width + 2, name=f"total{index}")
                 m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))
@@ -252,7 +252,8 @@ class FloatDivider(wiring.Component):
                     passing = self._locate(m, passing)
 
         # The quotient is exact if the last trial, which is beyond the last bit of any exact quotient, leaves the
-        # negated divisor: then remainder plus divisor has only zero bits, as each position and its carry show.
+        # negated divisor. Remainder plus divisor is then zero, which can be checked at each position without a
+        # carry chain.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 

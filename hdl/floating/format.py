@@ -1,4 +1,4 @@
-"""Binary floating-point formats as Python values."""
+"""Binary floating-point formats, described by Python objects."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ __all__ = ["BF16", "FP16", "FP32", "FloatFormat"]
 
 @dataclass(frozen=True, kw_only=True)
 class FloatFormat:
-    """A binary interchange format that follows the rules of IEEE 754.
+    """A binary floating-point format that follows the rules of IEEE 754.
 
     From the most significant bit, an encoding consists of sign, biased exponent and fraction. An exponent of zero
     encodes zeros and subnormal numbers; all ones encode infinities (zero fraction) and NaNs (nonzero fraction).
@@ -33,7 +33,7 @@ class FloatFormat:
 
     @property
     def width(self):
-        """Width of an encoding."""
+        """Width of an encoding in bits."""
         return 1 + self.exponent_bits + self.fraction_bits
 
     @property
@@ -53,7 +53,7 @@ class FloatFormat:
 
     @property
     def canonical_nan(self):
-        """Encoding of the only NaN that units produce: positive, quiet and without payload."""
+        """Encoding of the only NaN that the arithmetic units produce: positive, quiet and without payload."""
         return self.infinity | 1 << (self.fraction_bits - 1)
 
     @property

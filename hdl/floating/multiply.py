@@ -1,4 +1,4 @@
-"""Floating-point multiplication."""
+"""Floating-point multiplier."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -53,7 +53,7 @@ class FloatMultiplier(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the operands to their product."""
+        """Latency in cycles from the operands to their product."""
         return 4 + product.latency(width=self._format.fraction_bits + 1, dsps=self._dsps)
 
     def elaborate(self, platform):
@@ -90,7 +90,7 @@ class FloatMultiplier(wiring.Component):
         for _ in range(multiplier.latency - 2):
             passing = register(m, "passing", **vars(passing))
 
-        # `unbias` is the bias plus one, which is a power of two, since one was added to the exponent above.
+        # The bias plus one, a power of two, is subtracted, since one was added to the exponent above.
         places = width + 1
         index_bits = (places - 1).bit_length()
         unbias = 1 << (format.exponent_bits - 1)
@@ -99,11 +99,12 @@ class FloatMultiplier(wiring.Component):
         m.d.comb += exponent.eq(passing.exponent - unbias)
         m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
-        # The result is a window of the product, as wide as hidden bit, fraction and guard. For normal operands it
-        # begins at the product's highest or second-highest bit. A subnormal operand causes leading zeros, and the
-        # window moves down by their number as far as the exponent allows: it begins at one of the highest `places`
-        # bits. If the exponent is negative, the result is subnormal; then the window begins above the product, and
-        # the product is shifted down below these bits instead, by one less than the number of missing bits.
+        # The result is a window of the product, as wide as hidden bit, fraction and guard bit together. For normal
+        # operands it begins at the product's highest or second-highest bit. A subnormal operand causes leading
+        # zeros, and the window moves down by their number as far as the exponent allows: it begins at one of the
+        # highest `places` bits. If the exponent is negative, the result is subnormal; then the window begins above
+        # the product, and the product is shifted down below these bits instead, by one less than the number of
+        # missing bits.
         negative = exponent[-1]
         mark = Mark(exponent[:-1], places)
         missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)

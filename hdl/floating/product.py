@@ -1,4 +1,4 @@
-"""Multiply two significands using multiplier blocks and logic."""
+"""Multiplier of significands, which uses multiplier blocks and logic."""
 
 from amaranth.hdl import C, Cat, Module, Mux
 from amaranth.lib import wiring
@@ -12,7 +12,7 @@ BLOCK_WIDTH = 18
 
 
 def latency(*, width, dsps):
-    """Latency of a :class:`Product` in cycles."""
+    """Return the latency of a :class:`Product` in cycles."""
     return 2 if width <= BLOCK_WIDTH or dsps == 4 else 3
 
 
@@ -47,7 +47,7 @@ class Product(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the operands to their product."""
+        """Latency in cycles from the operands to their product."""
         return latency(width=self._width, dsps=self._dsps)
 
     def elaborate(self, platform):
@@ -66,7 +66,7 @@ class Product(wiring.Component):
             return result
 
         def rows(value, digits):
-            """Partial products of ``value``: one term per pair of digits, as the sum of two rows."""
+            """Return partial products of ``value``: one term per pair of digits, as the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
             pairs = range(0, len(digits), 2)
             return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]

@@ -1,4 +1,4 @@
-"""Floating-point square root."""
+"""Floating-point square root unit."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
@@ -9,7 +9,7 @@ from .stages import check_interval, fold, normalise, normalising_steps, register
 
 __all__ = ["FloatSquareRoot"]
 
-#: Index of the last trial that shares a stage with another.
+#: Index of the last trial that shares a stage with another trial.
 IN_PAIRS = 16
 
 
@@ -56,12 +56,12 @@ class FloatSquareRoot(wiring.Component):
 
     @property
     def interval(self):
-        """Cycles per operand."""
+        """Number of cycles per operand."""
         return self._interval
 
     @property
     def latency(self):
-        """Cycles from the operand to its root."""
+        """Latency in cycles from the operand to its root."""
         width = self._format.fraction_bits + 1
         if self._interval > 1:
             trials = self._interval * len(fold(width, self._interval))
@@ -70,12 +70,13 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends after this trial; the first trials are narrow, so two fit in one stage."""
+        """Return whether a stage ends after this trial; two of the first trials, which are narrow, share a
+        stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
-        """Whether a root can be subnormal: the format's fraction width is at least its bias."""
+        """Whether a root can be subnormal, which requires that the fraction width is at least the bias."""
         return self._format.bias <= self._format.fraction_bits
 
     def elaborate(self, platform):
@@ -128,7 +129,7 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Compute the root by restoring trials; each root passes through a few subtractors several times."""
+        """Compute the root by restoring trials; each root passes several times through a few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
@@ -181,15 +182,15 @@ class FloatSquareRoot(wiring.Component):
 
         # Each root bit except the first, which is one, needs one trial. A trial with a negative result is not
         # restored: its root bit is zero, and the next trial adds instead of subtracting. The subtrahend is four times
-        # the partial root, plus one; the addend is two more, so adding means subtracting the complement of the root
-        # with the same one below it.
+        # the partial root, plus one; the addend is two more, so it is added by subtracting the complement of the
+        # root, followed by the same one.
         passing = dict(exponent=aligned.exponent, sign=aligned.sign)
         radicand = aligned.radicand[:-2]
         remainder = Cat(~aligned.radicand[-2], aligned.radicand[-2:].all())
         root = [C(1, 1)]
         for index in range(1, width + 1):
             # The sign of the remainder is inverted in the minuend and the difference, so that it equals the new root
-            # bit. If the complement of the root is subtracted, its lowest and highest bits are known.
+            # bit. When the complement of the root is subtracted, its lowest and highest bits are known.
             positive = root[0]
             subtrahend = Cat(C(1, 1), *(~(bit ^ positive) for bit in root[1:-1]), *[positive] * min(index, 2))
             total = Signal(index + 3, name=f"total{index}")
@@ -198,7 +199,7 @@ class FloatSquareRoot(wiring.Component):
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
                 # After the last bit pair of the radicand, the lowest bits always borrow and leave ones. From the
-                # second of these trials on, the borrow is subtracted from a one, so both are omitted.
+                # second trial without a bit pair, the borrow is subtracted from a one, so both are omitted.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
                 upper = Signal(index + len(borrow), name=f"upper{index}")

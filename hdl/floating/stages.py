@@ -56,7 +56,7 @@ def check_interval(interval):
 
 
 def fold(trials, interval):
-    """Distribute trials over the stages of a ring that each number passes through ``interval`` times.
+    """Distribute trials over the stages of a loop through which each number passes ``interval`` times.
 
     A number enters every ``interval`` cycles. No number in flight may pass the entry in that cycle, so the number of
     stages and the interval must be coprime. Therefore the number of stages is odd, and the last stage may have two
@@ -78,9 +78,9 @@ def leading_zeros(m, value):
     """
     if len(value) == 1:
         return C(0, 0), ~value[0]
-    if len(value) == 2:  # avoids a zero-width multiplexer of two single bits, which Verilog cannot express
+    if len(value) == 2:  # two single bits need no multiplexer; one with zero width could not be expressed in Verilog
         return ~value[1], ~value.any()
-    # In Verilog, slicing an expression repeats the whole expression, here once per bit.
+    # A signal for the expression: in Verilog, the whole expression would be repeated for each of its slices.
     bits = Signal(len(value), name=f"bits{len(value)}")
     m.d.comb += bits.eq(value)
     value = bits
@@ -96,7 +96,7 @@ def leading_zeros(m, value):
 
 
 class Mark:
-    """One-hot mark, ``number`` positions below the highest position; no mark if ``number`` is too large.
+    """One-hot mark, ``number`` positions below the highest one; all zeros if ``number`` is too large.
 
     Normalisation must stop at exponent zero, where the subnormal numbers begin: the leading-zero count of a number
     ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next stage
@@ -130,7 +130,7 @@ def shift_left(m, value, amount):
 
 
 def normalising_steps(width):
-    """Steps with which :func:`normalise` shifts any non-zero number to the top: one list per pipeline stage.
+    """Return the steps with which :func:`normalise` can normalise any nonzero number, as a list per stage.
 
     The first stage also unpacks an operand and has room for one step; all other stages have room for two.
     """
@@ -141,8 +141,8 @@ def normalising_steps(width):
 def normalise(m, value, steps):
     """Shift left within the width of ``value``, skipping any step that would shift out a one.
 
-    Coarse steps come first. Unlike :func:`leading_zeros` followed by :func:`shift_left`, this can be split into
-    several stages, and each step yields one bit of the count.
+    Coarse steps come first. Unlike :func:`leading_zeros` followed by :func:`shift_left`, this function can be split
+    into several stages, and each step yields one bit of the count.
 
     Returns
     -------
@@ -187,8 +187,8 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
     """Round to nearest even and assemble the result, in the last stage of a pipeline.
 
     The exponent counts from the hidden bit: the exponent field is ``exponent + 1`` for a normal number, and 0, with
-    an ``exponent`` of 0, for a subnormal number. So a single addition combines hidden bit, rounding carry and
-    exponent, and rounding a subnormal number up to the smallest normal number is not a special case.
+    an ``exponent`` of 0, for a subnormal number. A single addition therefore combines hidden bit, rounding carry
+    and exponent, and rounding a subnormal number up to the smallest normal number is not a special case.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Mask circuit that replaces the elements of a stream of matrices that the mask does not keep."""
+"""Mask circuit, which replaces elements in a stream of matrices unless the mask keeps them."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import enum, stream, wiring
@@ -31,11 +31,11 @@ class MaskCircuit(wiring.Component):
     accepted. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
     registers.
 
-    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals this was
-    accepted. Later jobs are not affected:
+    If data ends too early or too late, ``error`` is raised one cycle after the beat that reveals it was accepted.
+    Later jobs are not affected:
 
     - if ``last`` comes too early, its beat leaves with ``last``; the job's remaining mask beats are discarded, one
-      per cycle, and with them the remaining words of an external mask;
+      per cycle, together with the remaining words of an external mask;
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; data is discarded up to and including
       the next beat with ``last``.
 
@@ -60,7 +60,7 @@ class MaskCircuit(wiring.Component):
         Bits of external masks; see :class:`hdl.masking.source.MaskSource`.
     o : Out(stream of beat_layout(lanes, width))
     fetched : Out(1)
-        A word was accepted in the last cycle.
+        A word of an external mask was accepted in the previous cycle.
     masked : Out(range(lanes + 1))
         Number of elements replaced in the beat accepted in the last cycle; 0 if there was none.
     error : Out(1)

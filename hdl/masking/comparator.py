@@ -11,7 +11,7 @@ __all__ = ["MaskComparator", "position_layout"]
 
 
 def position_layout(lanes, index_bits):
-    """Payload of a position: ``lanes`` consecutive row elements, starting in column ``beat`` · ``lanes``.
+    """Layout of a position: ``lanes`` consecutive row elements, starting in column ``beat`` · ``lanes``.
 
     For the other fields, see :func:`~hdl.masking.mask.mask_beat_layout`.
     """
@@ -38,7 +38,7 @@ class MaskComparator(wiring.Component):
     Members
     -------
     mask : In(mask_layout(index_bits))
-        Kinds and bounds, taken with each position.
+        Enabled kinds and bounds, taken with each position.
     i : In(stream of position_layout(lanes, index_bits))
     o : Out(stream of mask_beat_layout(lanes))
     """
@@ -67,7 +67,7 @@ class MaskComparator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which select the lane
+        lane_bits = (lanes - 1).bit_length()  # number of low bits of a column index, which select the lane
         current, mask = self.i.payload, self.mask
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
 
@@ -99,7 +99,8 @@ class MaskComparator(wiring.Component):
                 bounded.keep.eq(current.keep),
             ]
 
-        # Second stage: compare the beat with each bound; either it is below the bound or contains it at `lane`.
+        # Second stage: compare the beat with each bound; it is either before the bound or contains the bound at
+        # `lane`.
         names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
         position = data.StructLayout({"below": 1, "around": 1, "lane": max(lane_bits, 1)})
         compared = Signal(data.StructLayout({

@@ -22,8 +22,8 @@ def setup_layout(config):
     """Layout of the command parameters used by the datapath; they are stable while the command runs.
 
     ``jobs_row`` and ``jobs_count`` give the range of MASK's job list, which extends to the end of the memory;
-    ``weight_row`` and ``weight_count`` give the range of external mask words, also up to the end, or of SPARSIFY's
-    errors. ``parameter`` is MASK's alternative or SPARSIFY's threshold.
+    ``weight_row`` and ``weight_count`` give the range of external mask words, which also extends to the end, or of
+    SPARSIFY's errors. ``parameter`` is MASK's alternative or SPARSIFY's threshold.
     """
     return data.StructLayout({
         "sparsify": 1,
@@ -53,12 +53,12 @@ class MaskDataflow(wiring.Component):
     Members
     -------
     start : In(1)
-        Begins the command, at the earliest one cycle after reset.
+        Starts the command; at the earliest one cycle after reset.
     setup : In(setup_layout(config))
     done : Out(1)
         High for one cycle when the last element is in memory.
     bad : Out(1)
-        A job is invalid, and the results of all preceding jobs are in memory; stays high.
+        A job is invalid, and the results of all previous jobs are in memory; stays high.
     number : Out(range(config.memories.gradient // config.lanes + 1))
         Number of the invalid job.
     fetched : Out(1)
@@ -104,7 +104,7 @@ class MaskDataflow(wiring.Component):
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
-        # Readers and writers accept a job immediately after reset.
+        # Readers and writers can accept a job immediately after reset.
         m.d.comb += [
             writer.job.valid.eq(self.start),
             writer.job.payload.row.eq(setup.gradient_row),
@@ -117,7 +117,8 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both units; the circuit accepts it only with a job, the magnitude mask with errors.
+            # Data is offered to both units. The circuit accepts it only if there is a job, the magnitude mask only
+            # with errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m
@@ -139,7 +140,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.memories.gradient // lanes))
-        under_way = Signal(range(16))  # jobs in flight: their last beat has not been taken
+        under_way = Signal(range(16))  # number of jobs of which the last beat has not been taken
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()

@@ -1,4 +1,4 @@
-"""Description of the mask engine: MASK and SPARSIFY."""
+"""Description of the mask engine, which executes MASK and SPARSIFY."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation

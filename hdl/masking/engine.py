@@ -1,4 +1,4 @@
-"""Masking commands of a node: mask matrices in place in the gradient memory, and sparsify gradients."""
+"""Mask engine of a node, which masks matrices in place in the gradient memory and sparsifies gradients."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,12 +17,12 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Latency in cycles from accepting a command's last beat until it is certain that memory contains the beat.
+#: Cycles from accepting a command's last beat until the beat is certain to be in memory.
 _ENDING = 1 + RowWriter.latency
 
 
 def mask_cycles(jobs, *, lanes):
-    """Number of cycles of a MASK command, assuming no host accesses to the memories.
+    """Return the number of cycles of a MASK command, assuming no host accesses to the memories.
 
     Parameters
     ----------
@@ -31,19 +31,19 @@ def mask_cycles(jobs, *, lanes):
     lanes : int
     """
     beats = [count * rows * -(-columns // lanes) for rows, columns, count in jobs]
-    # Latency in cycles from taking one job until the next one is offered.
+    # Latency in cycles from when a job is taken until the next one is offered.
     ahead = [JobReader.latency(rows, columns, lanes=lanes) + 1 for rows, columns, _ in jobs]
     first = RowReader.latency + ahead[0] + MaskCircuit.latency
     return first + sum(map(max, beats, [*ahead[1:], 0])) + _ENDING
 
 
 def sparsify_cycles(length, *, lanes):
-    """Number of cycles of a SPARSIFY command, assuming no host accesses to the memories."""
+    """Return the number of cycles of a SPARSIFY command, assuming no host accesses to the memories."""
     return 1 + RowReader.latency + SkidBuffer.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
 
 
 def counts_layout():
-    """Counter increments per cycle, keyed by register name."""
+    """Layout of the counter increments per cycle, keyed by register name."""
     return data.StructLayout({"mask_words_fetched": 1, "elements_masked": 4, "command_cycles": 1, "stall_memory": 1})
 
 
@@ -70,7 +70,7 @@ class MaskEngine(wiring.Component):
         One event per command. The detail is the number of replaced elements, or the number of the invalid job.
     alternative, threshold : In(32)
     link_reset : In(1)
-        Ends a command, which may have been partly executed.
+        Aborts the command, which may have been partly executed.
     weight_version : In(32)
         Weight version for the event.
     count : Out(counts_layout())

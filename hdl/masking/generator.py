@@ -54,7 +54,7 @@ class MaskGenerator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which select the lane
+        lane_bits = (lanes - 1).bit_length()  # number of low bits of a column index, which select the lane
         job = self.jobs.payload
 
         # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers that are
@@ -108,7 +108,7 @@ class MaskGenerator(wiring.Component):
                 matrix_last.eq(job.count == 1),
             ]
 
-        # The other stages compare the position with the mask bounds.
+        # The remaining stages compare the position with the mask bounds.
         m.submodules.comparator = comparator = MaskComparator(lanes=lanes, index_bits=bits)
         position = comparator.i.payload
         connect_stream(m, comparator.o, self.o)

@@ -1,4 +1,4 @@
-"""Job list of MASK: memory layout of a job, and a reader that checks each job."""
+"""Job list of the MASK command: memory layout of a job, and a reader that checks each job."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -36,7 +36,7 @@ def mask_job_layout():
 
 
 def checked_job_layout(elements):
-    """Layout of a checked job: the mask circuit's job, and its number of elements (at most ``elements``)."""
+    """Layout of a checked job: the job for the mask circuit, and its number of elements (at most ``elements``)."""
     return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
 
 
@@ -46,7 +46,7 @@ class JobReader(wiring.Component):
     A job is invalid
 
     - if it has no rows, columns or matrices, or if a field has more bits than the circuit's indices;
-    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed the rest of ``length``;
+    - if ``elements`` is not count * rows * ceil(columns / lanes) * lanes, or exceeds the rest of ``length``;
     - if it is external and needs more than the rest of ``words``;
     - if the list ends before the job.
 
@@ -74,7 +74,7 @@ class JobReader(wiring.Component):
     empty : In(1)
         The list is empty and has no beats; taken with ``start``.
     i : In(stream of beat_layout(lanes))
-        The list; its last beat has ``last``, and ends a job.
+        Beats of the list; the last one has ``last``, and ends a job.
     o : Out(stream of checked_job_layout(elements))
     external : Out(1)
         High in the cycle before an external job is offered, or before its last check rejects it.
@@ -102,7 +102,7 @@ class JobReader(wiring.Component):
 
     @staticmethod
     def latency(rows, columns, *, lanes):
-        """Latency for a job with the given numbers of rows and columns."""
+        """Return the latency for a job with the given numbers of rows and columns."""
         return 8 // lanes + rows.bit_length() + columns.bit_length() + 2
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Magnitude mask with error feedback: sends large sums and keeps small ones for the next step."""
+"""Magnitude mask with error feedback, which sends large sums and stores small ones for the next step."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,8 +18,8 @@ class MagnitudeMask(wiring.Component):
 
     Each lane has a binary32 sum, rounded to nearest even. Its magnitude is its bit pattern without the sign, read as
     an integer: if this is at least the magnitude of ``threshold``, ``kept`` is the sum and ``dropped`` is +0.0;
-    otherwise ``kept`` is +0.0 and ``dropped`` is the sum. So infinities rank above all numbers, and NaNs, which are
-    canonical, above infinities; a threshold of zero keeps all sums, including -0.0.
+    otherwise ``kept`` is +0.0 and ``dropped`` is the sum. Infinities therefore rank above all numbers, and NaNs,
+    which are canonical, above infinities; a threshold of zero keeps all sums, including -0.0.
 
     Beats are taken in pairs, the n-th beat of ``gradients`` with the n-th of ``errors``. Both should have the same
     framing: ``keep`` and ``last`` of the results come from the gradients, and are ignored in the errors. Packets of
@@ -112,7 +112,7 @@ class MagnitudeMask(wiring.Component):
             m.d.comb += [
                 queue.i.valid.eq(multiplexer.o.valid),
                 queue.i.payload.eq(multiplexer.o.payload),
-                multiplexer.o.ready.eq(1),  # the slot in the queue is reserved
+                multiplexer.o.ready.eq(1),  # the row's slot in the queue has been reserved
                 multiplexer.i.valid.eq(valid),
                 multiplexer.i.payload.elements.eq(sums),
                 multiplexer.i.payload.mask.eq(mask),

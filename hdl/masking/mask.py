@@ -4,7 +4,8 @@ Elements have a row i and a column j, counted from zero. Each enabled kind of ma
 
 - ``triangle``: j <= i + diagonal, the lower triangle and the causal mask; ``triangle_inverse``: j > i + diagonal;
 - ``padding``: i < length_rows and j < length_columns;
-- ``rectangle``: first_row <= i < end_row and first_column <= j < end_column; ``rectangle_inverse``: the rest;
+- ``rectangle``: first_row <= i < end_row and first_column <= j < end_column; ``rectangle_inverse``: all other
+elements;
 - ``band``: abs(i - j) <= width;
 - ``external``: the elements with a bit set in a stream of words.
 
@@ -20,16 +21,16 @@ from hdl.streams.stream import check_lanes
 __all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MAX_LANES", "check_index_bits", "job_layout",
            "mask_beat_layout", "mask_layout"]
 
-#: Names of a mask's enable bits, in layout order.
+#: Kinds of masks, in the order of their enable bits in a layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 
-#: Kinds that depend only on indices.
+#: Kinds of masks that depend only on indices.
 GENERATED = KINDS[:-1]
 
-#: Width of an index in a node; matrices have at most 4,095 rows and columns.
+#: Width in bits of an index in a node; matrices have at most 4,095 rows and columns.
 INDEX_BITS = 12
 
-#: Width of a job's number of matrices.
+#: Width in bits of a job's number of matrices.
 COUNT_BITS = 16
 
 #: Maximum number of lanes in a mask beat.

@@ -1,4 +1,4 @@
-"""Mask multiplexer: passes each element unchanged or replaces it with an alternative value."""
+"""Mask multiplexer, which passes each element unchanged or replaces it with an alternative value."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
@@ -28,7 +28,7 @@ def masked_beat_layout(lanes, width=32):
 class MaskMultiplexer(wiring.Component):
     """Pass the elements with a set mask bit and replace the rest with an alternative value.
 
-    Latency is :attr:`latency` cycle, one register; throughput is one beat per cycle. ``i.ready`` depends
+    Latency is :attr:`latency` cycle; throughput is one beat per cycle. ``i.ready`` depends
     combinationally on ``o.ready``.
 
     Parameters

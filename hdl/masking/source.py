@@ -13,7 +13,7 @@ _WORD = 32
 
 
 class MaskSource(wiring.Component):
-    """Distribute words to the lanes of mask beats, and AND their bits into all beats marked ``external``.
+    """Distribute the bits of words to the lanes of mask beats, and AND them with beats marked ``external``.
 
     A job's bits are stored without gaps, row by row and matrix by matrix, starting at bit 0 of the first word; a row
     may start within a word. Each job starts with a new word, and the rest of its last word is ignored. A word is

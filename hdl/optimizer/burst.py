@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the arithmetic because its latencies are needed even without elaboration.
-"""Optimizer that works in bursts: gradients in, new weights out to memory and to every worker."""
+"""Optimizer that works in bursts: it takes gradients, and sends new weights to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,18 +20,18 @@ from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["StreamedOptimizer"]
 
-_QUEUE_LATENCY = 3  # latency of block memory
+_QUEUE_LATENCY = 3  # latency of block memory in cycles
 
 
 class StreamedOptimizer(wiring.Component):
     """Sum gradients over workers, update weights and state, and output the new weights, in bursts.
 
-    A command gives the number of elements in a burst and the workers that send gradients for it; the gradients of all
-    other workers are +0.0. Each worker's gradients, the weights and the state are separate streams, ended by
-    ``last``. They are buffered first, at any rate and even ahead of their command; beats beyond the command's count
-    are ignored. When all operands are complete, the burst runs: ``ceil(count / update_lanes)`` beats, one every
-    ``update_interval`` cycles, and every new weight goes to memory and to every broadcast port. Gradients are
-    discarded as they are drained; no copy is kept.
+    A command gives the number of elements in a burst and the workers that send gradients for it; the gradients of
+    all other workers are +0.0. Each worker's gradients, the weights and the state are separate streams of packets
+    that end with ``last``. They are buffered first, at any rate and even before their command; beats beyond the
+    command's count are ignored. When all operands are complete, the burst runs: ``ceil(count / update_lanes)``
+    beats, one every ``update_interval`` cycles, and every new weight goes to memory and to every broadcast port.
+    Gradients are discarded as they are drained; no copy is kept.
 
     Timing
     ------
@@ -182,12 +182,12 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def lane(self):
-        """Arithmetic of one update lane, which determines the latencies below."""
+        """Arithmetic of one update lane, which determines the latencies of the optimizer."""
         return self._updates[0]
 
     @property
     def interval(self):
-        """Cycles per beat."""
+        """Number of cycles per beat that enters the arithmetic."""
         return self._interval
 
     @property
@@ -212,7 +212,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def queue_depth(self):
-        """Capacity of each result queue in rows: a whole burst, and enough to keep the arithmetic busy."""
+        """Capacity of each result queue in rows: at least a whole burst, and enough to keep the arithmetic busy."""
         rows_under_way = self.latency // (self._lanes // self._update_lanes * self._interval) + 2
         return max(self._depth // self._lanes, rows_under_way)
 
@@ -237,8 +237,8 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # One-hot count of cycles, modulo the interval, since beats could last enter. The controller has its own copy
-        # because the other registers have a large fan-out.
+        # One-hot count of cycles, modulo the interval, since the last cycle in which a beat could enter. The
+        # controller has its own copy because the other registers have a large fan-out.
         phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]
@@ -251,7 +251,7 @@ class StreamedOptimizer(wiring.Component):
         updated = summed + self.lane.latency
         tags = self._delay_tags(m, control.beat, phase, {*state_delays, weight_delay, summed, *remembered, updated})
 
-        # Settings are valid one cycle before their command.
+        # Settings are valid from one cycle before their command.
         used_planes = Signal(max(self.planes, 1))
         m.d.sync += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
@@ -319,10 +319,10 @@ class StreamedOptimizer(wiring.Component):
         rooms, empties = [], []
 
         def queue(name, rows, sink, *, used=1):
-            """Queue rows for a port. A beat that ends a row reserves a queue slot when it enters."""
+            """Queue rows for an output port. A beat that ends a row reserves a slot in the queue when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
-            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows that are present or reserved
+            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows present or reserved
             room = Signal(init=1, name=f"{name}_room")
             reserved = control.beat.valid & control.beat.row_end & used
             taken = sink.valid & sink.ready
@@ -353,7 +353,7 @@ class StreamedOptimizer(wiring.Component):
         return m
 
     def _delay_tags(self, m, beat, phase, ages):
-        """Delay tags, to obtain for each age the tag of the beat that entered that many cycles ago.
+        """Delay tags, so that for any number of cycles, the tag of the beat that entered that long ago is available.
 
         The valid bit must be defined after reset, so it uses flip-flops; the other fields use delay lines. Both
         advance when beats may enter. A tag is held for ``update_interval`` cycles but used in only one.

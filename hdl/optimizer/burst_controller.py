@@ -1,4 +1,4 @@
-"""Burst control: selects the beat that enters the arithmetic in each cycle."""
+"""Burst controller, which selects the beat that enters the arithmetic in each cycle."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["BurstController", "command_layout", "tag_layout"]
 
 
 def command_layout(workers, depth):
-    """Command payload: the number of elements in a burst, 1 to ``depth``, and which workers send it."""
+    """Layout of a command: the number of elements in a burst, 1 to ``depth``, and the workers that send gradients."""
     return data.StructLayout({"count": range(depth + 1), "active": workers})
 
 

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor builds the arithmetic because its latencies are needed even without elaboration.
-"""Fixed-point optimizer arithmetic for small FPGAs: sum over workers, and the datapath of a lane."""
+"""Fixed-point optimizer arithmetic for small FPGAs: the sum over workers, and the datapath of one lane."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from hdl.optimizer.rules import RULES, Rule, check_rules
 __all__ = ["FRACTION_BITS", "INT16", "INT18", "SCALAR_WIDTH", "FixedFormat", "FixedLane", "FixedReducer",
            "MultiplierBlock", "fixed_settings_layout"]
 
-#: Width of a scalar and of each multiplier block operand.
+#: Width in bits of a scalar and of each operand of a multiplier block.
 SCALAR_WIDTH = 18
 #: Number of fraction bits of a scalar; its range is [-2, 2).
 FRACTION_BITS = 16
@@ -26,7 +26,7 @@ _SATURATION_LATENCY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FixedFormat:
-    """Element format: signed two's complement integers.
+    """Element format of signed two's complement integers.
 
     The host chooses the binary point, since an update is linear in gradients, weights and state.
 
@@ -143,12 +143,12 @@ class FixedReducer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the elements to their sum."""
+        """Latency in cycles from the elements to their sum."""
         return _ADDER_LATENCY * ceil_log2(self._workers)
 
     @property
     def width(self):
-        """Width of the sum."""
+        """Width of the sum in bits."""
         return self._format.width + ceil_log2(self._workers)
 
     def elaborate(self, platform):
@@ -258,7 +258,7 @@ class FixedLane(wiring.Component):
 
     @property
     def state_offsets(self):
-        """Cycle, counted from the sum, when the state of each plane is needed."""
+        """Cycles from the sum until the state of each plane is needed."""
         return (0,) * self.planes
 
     @property
@@ -268,7 +268,7 @@ class FixedLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to its weight."""
+        """Cycles from the sum until its weight is needed."""
         return self._step_latency + self.multiplier_latency
 
     @property
@@ -325,7 +325,7 @@ def _saturate(m, stage, value, width):
     """Saturate to ``width`` bits within two cycles.
 
     The reset and set inputs of flip-flops produce the two ends of the range, without LUTs. Yosys infers them if the
-    flip-flops' initial value equals that of the reset or set.
+    flip-flops' initial value equals the reset or set value.
     """
     sign = value[-1]
     beyond = Signal(name=f"{stage}_beyond")

@@ -1,4 +1,4 @@
-"""Banked buffer for burst operands: a stream fills a bank, and a burst drains it once."""
+"""Banked buffer for burst operands, in which a stream fills a bank and a burst drains it once."""
 
 import functools
 import operator
@@ -23,8 +23,8 @@ class GradientBuffer(wiring.Component):
     the next cycle on. Elements missing from the fill read as +0.0.
 
     Gradients are claimed and taken in the same cycle, and two banks keep their stream and the burst busy in every
-    cycle. Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them, which
-    requires ``2 + ceil(delay / (depth / read_lanes))`` banks, but no delay line.
+    cycle. Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them, which takes
+    ``2 + ceil(delay / (depth / read_lanes))`` banks instead of a delay line.
 
     Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
     cycle out. ``i.ready`` depends only on registers.

@@ -1,4 +1,4 @@
-"""Conversion of moments between memory (fp32 or pairs of bf16) and the optimizer's arithmetic."""
+"""Converters of moments between memory (fp32 or pairs of bf16) and the optimizer's arithmetic."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -25,7 +25,7 @@ class MomentUnpacker(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Number of words per row, and of elements per beat: 1, 2, 4 or 8.
+        Number of words per row, and number of elements per beat: 1, 2, 4 or 8.
 
     Members
     -------
@@ -94,7 +94,7 @@ class MomentPacker(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Number of elements per beat, and of words per row: 1, 2, 4 or 8.
+        Number of elements per beat, and number of words per row: 1, 2, 4 or 8.
 
     Members
     -------
@@ -142,7 +142,7 @@ class MomentPacker(wiring.Component):
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        # The spare register holds the lower half of a row. It copies every beat, except while it waits for an upper
+        # The spare register holds the lower half of a row. It loads every beat, except while it waits for an upper
         # half.
         lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
         spare = Signal(half, reset_less=True)

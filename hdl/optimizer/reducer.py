@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # Arithmetic units are created in the constructor, since their latencies are needed even without elaboration.
-"""Floating-point sum of one element over all workers."""
+"""Adder tree for the floating-point sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, wiring
@@ -16,8 +16,8 @@ __all__ = ["Reducer"]
 class Reducer(wiring.Component):
     """Add one element from each worker, in a balanced tree over the worker indices.
 
-    Each level adds neighbours, (0, 1), (2, 3) and so on; an unpaired last element waits for the next level. The order
-    of additions, and hence every rounding, is part of the contract. The element of a single worker passes unchanged.
+    Each level adds neighbours, (0, 1), (2, 3) and so on; an unpaired last element waits for the next level. The
+    order of additions, and hence every rounding, is guaranteed. The element of a single worker passes unchanged.
 
     Latency is :attr:`latency` cycles, the adder's latency times ceil(log2(workers)); throughput is one sum per cycle.
     There is no handshake.
@@ -45,12 +45,12 @@ class Reducer(wiring.Component):
 
     @property
     def adder_latency(self):
-        """Latency in cycles of one level of the tree."""
+        """Latency in cycles of one level of the adder tree."""
         return FloatAdder.latency
 
     @property
     def latency(self):
-        """Cycles from the elements to their sum."""
+        """Latency in cycles from the elements to their sum."""
         return self.adder_latency * ceil_log2(self._workers)
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Collects the results of the arithmetic, which arrive in slices, into memory rows."""
+"""Collector of the arithmetic's results, which arrive in slices, into memory rows."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -56,7 +56,7 @@ class RowCollector(wiring.Component):
                 index = part * self._update_lanes + lane
                 element = self.row.elements[index]
                 m.d.comb += self.row.keep[index].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
-                # The last part always ends its row, so it needs no register.
+                # The last slice always ends its row, so it needs no register.
                 if part == parts - 1:
                     m.d.comb += element.eq(self.i[lane])
                     continue

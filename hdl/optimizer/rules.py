@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the arithmetic because its latencies are needed even without elaboration.
-"""Update rules, their settings, and one lane of the floating-point datapath."""
+"""Update rules, their settings, and one lane of the floating-point datapath that computes them."""
 
 import dataclasses
 
@@ -162,7 +162,7 @@ class UpdateLane(wiring.Component):
         self._adaptive = any(RULES[rule].adaptive for rule in rules)
         self._decoupled = any(RULES[rule].decoupled for rule in rules)
         self._dsps = dsps
-        # One unit of each kind, used only to read its latency.
+        # One unit of each kind, created only to read its latency.
         self._multiplier = FloatMultiplier(dsps=dsps)
         self._adder = FloatAdder()
         self._limiter = MagnitudeLimiter()
@@ -210,7 +210,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to its weight."""
+        """Cycles from the sum until its weight must be supplied."""
         return self.limiter_latency
 
     @property
@@ -234,7 +234,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def _step(self):
-        """Cycles from the sum to the step."""
+        """Latency in cycles from the sum to the step."""
         looks_ahead = 2 * self._multiply_add if self._planes else 0
         adapts = self.root_latency + self.adder_latency + self.divider_latency if self._adaptive else 0
         return self._gradient + looks_ahead + adapts
@@ -265,7 +265,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Return a register that is set if the command's rule, which is stable by then, has a trait."""
+            """Return a register that is set if the command's rule, which is then stable, has the given trait."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -287,7 +287,7 @@ class UpdateLane(wiring.Component):
         start = Mux(decoupled, decayed, weight) if self._decoupled else weight
         start = delay("start_line", start, self._step - self.limiter_latency)
 
-        # Compute the step. The second multiplier and adder give Adam's second moment or Nesterov's look-ahead.
+        # Compute the step. The second multiplier and adder compute Adam's second moment or Nesterov's look-ahead.
         step = gradient
         if self._planes:
             kept = multiply("first_decay", settings.first_decay, self.state[0])
@@ -309,7 +309,7 @@ class UpdateLane(wiring.Component):
                 square = multiply("square", gain, late)
                 late = delay("later_gradient_line", late, self.multiplier_latency)
                 straight = delay("first_line", first, self.multiplier_latency)
-                ahead = Signal()  # Nesterov's step; without it and without a second plane, the first addend is -0.0
+                ahead = Signal()  # Nesterov's step; without it, and without a second plane, the first addend is -0.0
                 m.d.sync += ahead.eq(settings.nesterov & stateful & ~adaptive)
                 again = multiply(
                     "second_decay", Mux(adaptive, settings.second_decay, settings.first_decay),

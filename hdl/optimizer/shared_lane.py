@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The arithmetic is created in the constructor because its latencies are needed even without elaboration.
-"""Update lane with arithmetic units that operations share."""
+"""Update lane in which operations share arithmetic units."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -18,12 +18,12 @@ from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 
-#: Minimum delay in parameters for which a memory is smaller than a chain of registers.
+#: Minimum delay, in number of parameters, for which a memory is smaller than a chain of registers.
 _MEMORY = 8
 
 
 def operations(rules, workers):
-    """Operations of an update, in the order of slot assignment, and the name of the total gradient.
+    """Return the operations of an update, in the order of slot assignment, and the name of the total gradient.
 
     The external inputs are ``gradient_0`` and so on, ``weight``, ``state_0``, ``state_1``, the settings, and the
     numbers 0 and 1. :class:`SharedLane` defines the conditions.
@@ -33,7 +33,7 @@ def operations(rules, workers):
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Return ``value`` if the rule has a trait, otherwise ``default``; a run-time choice only if rules differ."""
+        """Return ``value`` if the rule has a trait, else ``default``; selected at run time only if rules differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}
@@ -54,7 +54,7 @@ def operations(rules, workers):
         Operation("gradient", "add", {"decayed": "couples", "-0": "not_couples"}, "limited"),
     ]
     def choose(name, traits, trait, value, default):
-        """Return the name of a value that is ``value`` if the rule has a trait and ``default`` otherwise."""
+        """Return the name of a value that equals ``value`` if the rule has a trait and ``default`` otherwise."""
         choice = either(traits, trait, value, default)
         if isinstance(choice, dict):
             listed.append(Operation(name, "choose", choice))
@@ -117,9 +117,9 @@ class SharedLane(wiring.Component):
     a slot, that is, a unit and one cycle in every ``interval``. The square root and the divider perform one operation
     each, which takes ``interval`` cycles.
 
-    Each operand of each operation has a register at the input of its unit. It is loaded in the preceding slot and
-    zero in all other slots; the unit's input is the OR of these registers. Until then, a value waits in registers
-    that are loaded once per parameter, or in a memory.
+    Each operand of each operation has a register at the input of its unit. The register is loaded in the preceding
+    slot and is zero in all other slots; the unit's input is the OR of these registers. Before it is loaded, a value
+    waits in registers that are loaded once per parameter, or in a memory.
 
     All gradients of a parameter are accepted in one cycle of ``phase[0]``. The following properties are as in
     :class:`~hdl.optimizer.rules.UpdateLane`, but count from the cycle of the sum, :attr:`reducer_latency` cycles
@@ -191,7 +191,7 @@ class SharedLane(wiring.Component):
 
     @property
     def interval(self):
-        """Cycles per parameter."""
+        """Number of cycles per parameter."""
         return self._interval
 
     @property
@@ -209,12 +209,12 @@ class SharedLane(wiring.Component):
 
     @property
     def reducer_latency(self):
-        """Cycles from the gradients to their sum."""
+        """Latency in cycles from the gradients to their sum."""
         return self._timetable.ready(self._total)
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to its weight."""
+        """Cycles from the sum until its weight must be supplied."""
         return min(self._timetable.uses("weight")) - self.reducer_latency
 
     @property
@@ -245,7 +245,7 @@ class SharedLane(wiring.Component):
                 results[operation.name] = Signal(FP32.width, name=operation.name)
             else:
                 results[operation.name] = self._units[operation.kind, table.slots[operation.name].unit].o
-        # Inputs and results with the first cycle when each is available, or None if it is always available.
+        # Inputs and results, each with the first cycle in which it is available, or None if it is always available.
         sources = {f"gradient_{worker}": (self.gradients[worker], 0) for worker in range(self._workers)}
         sources["weight"] = self.weight, min(table.uses("weight"))
         for plane in range(self._planes):
@@ -296,7 +296,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """Conditions that select operands, from registers, since settings are stable during a command."""
+        """Return registers with the conditions that select operands; settings are stable during a command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):

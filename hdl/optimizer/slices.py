@@ -1,4 +1,4 @@
-"""Conversion between memory rows and the slices that enter the arithmetic."""
+"""Converters between memory rows and the slices that enter the arithmetic."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -21,9 +21,9 @@ class RowSplitter(wiring.Component):
     """Split rows into slices, lowest lane first.
 
     Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``, so ``i.ready`` depends combinationally
-    on ``o.ready`` only. Elements that are not kept are zero.
+    only on ``o.ready``. Elements that are not kept are zero.
 
-    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The row is accepted together with its last
+    Latency is :attr:`latency` cycles; throughput is one slice per cycle. A row is accepted together with its last
     slice, so this unit need not store it.
 
     Parameters
@@ -55,7 +55,7 @@ class RowSplitter(wiring.Component):
         m = Module()
         row, parts = self.i.payload, self._lanes // self._slice_lanes
         part = Signal(range(max(parts, 2)))
-        final = Signal(init=parts == 1)  # whether the current slice is the last of its row
+        final = Signal(init=parts == 1)  # the current slice is the last of its row
         m.d.comb += [
             self.o.valid.eq(self.i.valid),
             self.i.ready.eq(self.o.ready & final),
@@ -80,7 +80,7 @@ class RowJoiner(wiring.Component):
     """Join slices into rows, the first slice in the lowest lanes.
 
     Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, except
-    while a row waits to be accepted, at least one cycle per row, because ``i.ready`` is a register.
+    while a row waits to be accepted, which takes at least one cycle per row, because ``i.ready`` is a register.
 
     Parameters
     ----------
@@ -108,10 +108,10 @@ class RowJoiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         incoming, parts = self.i.payload, self._parts
-        # Elements that are not kept do not matter, so they are not reset.
+        # The values of elements that are not kept are irrelevant, so they are not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
-        here = Signal(parts, init=1)  # the next part, one-hot
+        here = Signal(parts, init=1)  # position of the next slice, one-hot
         m.d.comb += self.i.ready.eq(~self.o.valid)
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)

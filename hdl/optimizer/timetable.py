@@ -1,4 +1,4 @@
-"""Timetable of an update: the cycle and shared unit of each operation."""
+"""Timetable of an update, which assigns a cycle and a shared unit to each operation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ class Operation:
         Name of each operand: the result of an operation or, with any other name, an external input. An operand that
         depends on the rule is a dict that maps each possible name to its condition. A leading minus inverts the sign.
     beside : str or None
-        Another operation: this one is not scheduled before it, although its external inputs are always available.
+        Name of another operation, before which this one is not scheduled, although its external inputs are always
+        available.
     """
 
     def __init__(self, name, kind, *operands, beside=None):
@@ -30,13 +31,13 @@ class Operation:
 
     @property
     def sources(self):
-        """Names of all possible operands, without signs."""
+        """Names of all possible operands of the operation, without signs."""
         return [source.removeprefix("-") for operand in self.operands for source in operand]
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Slot of an operation: the index of a unit of its kind, and the cycle when its operands arrive."""
+    """Slot of an operation: the index of a unit of its kind, and the cycle in which its operands arrive."""
 
     unit: int
     cycle: int
@@ -44,7 +45,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """Slots of all operations, such that a new parameter can start every ``interval`` cycles.
+    """Assignment of slots to all operations, such that a new parameter can start every ``interval`` cycles.
 
     Operands pass through an input register of the unit, which takes one cycle.
 
@@ -74,14 +75,14 @@ class Timetable:
                                      f"{source} is ready, not in cycle {slot.cycle}")
 
     def ready(self, name):
-        """Cycle when the result of an operation leaves its unit; 0 for an external input."""
+        """Return the cycle in which the result of an operation leaves its unit; 0 for an external input."""
         if name not in self.slots:
             return 0
         kind = next(operation.kind for operation in self.operations if operation.name == name)
         return self.slots[name].cycle + self.latencies[kind]
 
     def loaded(self, name):
-        """Cycle when the operands of an operation are taken."""
+        """Return the cycle in which the operands of an operation are taken."""
         return self.slots[name].cycle - 1
 
     @property
@@ -93,7 +94,7 @@ class Timetable:
         return units
 
     def uses(self, source):
-        """Cycles when operations use a value."""
+        """Return the cycles in which operations use a value."""
         return [self.loaded(operation.name) for operation in self.operations if source in operation.sources]
 
 

@@ -1,4 +1,4 @@
-"""Collective engine: runs one command at a time on the ring, and aborts cleanly on errors."""
+"""Collective engine, which runs one command at a time on the ring and aborts cleanly on errors."""
 
 import functools
 import operator
@@ -65,22 +65,22 @@ class CollectiveEngine(wiring.Component):
     reported by one event (:class:`~hdl.ring.control.CollectiveControl`). The settings are sampled when the command is
     accepted, so that they never change while it runs.
 
-    Packets carry the number of their collective, so that a node rejects packets of any other one. A collective with
-    the same number as the previous one ends with ``REPEATED``, since their packets could be confused. The previous
-    number is cleared while ``link_reset`` is held.
+    Packets carry the number of their collective, so that a node rejects packets of any other collective. A
+    collective with the same number as the previous one ends with ``REPEATED``, since packets of the two could be
+    confused. The previous number is cleared while ``link_reset`` is held.
 
     An unexpected packet, an abort by a peer, ``timeout`` cycles without progress on the ring, or ``link_reset`` ends
     the command early. The engine then resets the datapath, ends the packet in progress so that no node considers it
     complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived. After
     that, no packet of this epoch is left on the ring, all credits have been returned, and the next command, in a new
-    epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
+    epoch, starts on a clean ring. The engine waits for the predecessor's ABORT for at most ``timeout`` cycles.
 
     PUSH, for layer streaming, is a chain: the vector is summed as one block, which starts at the successor of
-    ``root`` (a server) and passes from worker to worker to the server's optimizer. There is no gather.
+    ``root`` (a server) and passes from worker to worker to the server's optimizer. There is no all-gather.
 
     With ``root_reduce``, a FUSED_UPDATE or ALL_REDUCE also moves the vector as one block: the sum passes along a
-    chain to ``root``, which may be any node, and the root's result continues from node to node. A segment is gathered
-    :data:`~hdl.ring.order.LAG` segments after its sum, so the link from the root carries only gathers.
+    chain to ``root``, which may be any node, and the root's result continues from node to node. The all-gather of a
+    segment follows :data:`~hdl.ring.order.LAG` segments after its sum, and the link from the root carries no sums.
 
     With two ports, SWITCH sets the use of each port if the links are idle, and otherwise ends with ``BUSY``; a
     command runs on the ring given by its field ``port``. A packet is accepted only when it is expected, since the
@@ -101,27 +101,27 @@ class CollectiveEngine(wiring.Component):
             {
                 # Commands that have already been checked by :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
-                # One event per command. After a time-out, its detail is the number of packets sent (low half) and
+                # One event per command. After a timeout, its detail is the number of packets sent (low half) and
                 # received (high half).
                 "event": Out(stream.Signature(event_layout())),
-                # Scalars of the optimizer.
+                # Scalar settings of the optimizer.
                 "settings": In(settings_layout()),
-                # A word of state holds two elements.
+                # Whether a word of state holds two elements.
                 "packed_state": In(1),
                 # Number of cycles without a word on the ring after which a command is aborted.
                 "timeout": In(32),
-                # While held, links drop all words and credits are restored.
+                # While high, links drop all words and restore their credits.
                 "link_reset": In(1),
                 # Number of commands that have changed weights since reset.
                 "weight_version": Out(32),
-                # Increments of counters.
+                # Counter increments in each cycle.
                 "count": Out(counts_layout(config)),
                 # Latency in cycles of a word to the successor, as measured by the link; zero without replay.
                 "link_delay": Out(32),
-                # Ports for features.
+                # Ports that features add.
                 **{name: member for extension in extensions(config)
                    for name, member in extension.members().items()},
-                # Outstanding reads of slow memories are abandoned because the datapath is in reset.
+                # Whether the datapath is in reset, so that outstanding reads of slow memories are abandoned.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor at each port.
                 **port_members(config, config.topology.ports),
@@ -178,8 +178,8 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(nodes_max))  # steps of a node that takes part in a whole phase
-        # A broadcast moves the vector as one block. So does a chain, which updates weights only at its end.
+        steps = Signal(sizes(nodes_max))  # number of steps of a node in each phase that it runs completely
+        # A broadcast moves the vector as one block, as does a chain, which updates weights only at its end.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
             whole = is_broadcast | setup.root_reduce
@@ -261,7 +261,7 @@ class CollectiveEngine(wiring.Component):
         passes, sums, updates = gathers, command.size, setup.fused
         if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
-        if config.role.root_reduce:  # each phase has at most one step per node
+        if config.role.root_reduce:  # a phase has at most one step per node
             lone = setup.root_reduce
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
@@ -274,8 +274,8 @@ class CollectiveEngine(wiring.Component):
             following=planner.following, sends=sends, receives=receives, passes=passes, gathers=gathers, sums=sums,
             updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
-        # Planned paths are copied in every planning cycle; only the last cycle counts.
-        leaving, coming = Signal(4), Signal(4)  # incomplete packets in the datapath
+        # Planned paths are copied in every planning cycle; the last copy is the valid one.
+        leaving, coming = Signal(4), Signal(4)  # number of incomplete packets in the datapath
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.valid & arriving.ready
         m.d.sync += [
@@ -290,7 +290,7 @@ class CollectiveEngine(wiring.Component):
                 setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
-                # If sums are decoded, the last sums of a reduce-scatter are scheduled in place of the gather.
+                # If sums are decoded, the last sums of a reduce-scatter are scheduled in place of the all-gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in paths(config).items():
                 path = make(planned)
@@ -362,5 +362,5 @@ class CollectiveEngine(wiring.Component):
 
 
 def _among(operation, operations):
-    """Whether an operation is among several operations."""
+    """Return whether an operation is one of several operations."""
     return Cat(operation == code for code in operations).any()

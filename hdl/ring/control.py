@@ -1,4 +1,4 @@
-"""Control of the collective engine: handles a command from acceptance to its event."""
+"""Controller of the collective engine, which handles a command from acceptance to its event."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -9,12 +9,12 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: Maximum number of cycles without a word on the ring for a command being cut short, whatever its time-out.
+#: Maximum number of cycles without a word on the ring when a command is cut short, regardless of its timeout.
 CUT_TIMEOUT = 256
 
 
 def kind_layout():
-    """Command properties that affect its control.
+    """Layout of the properties of a command that affect its control.
 
     ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: the
     collective has the same number as the previous one and must not run. ``alone``: the ring has only one node, so no
@@ -24,7 +24,7 @@ def kind_layout():
 
 
 def fault_layout():
-    """Reason to abort a command, valid if ``found``: ``status`` and ``detail`` of the event."""
+    """Layout of the reason to abort a command, valid if ``found``: ``status`` and ``detail`` of the event."""
     return data.StructLayout({"found": 1, "status": 8, "detail": 32})
 
 
@@ -39,10 +39,10 @@ class CollectiveControl(wiring.Component):
     ==========================================================================================
 
     ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not needed. This holds
-    the units in reset, so that no state is left for the next command, however the previous one ended.
+    the units in reset, so that no state is left for the next command, no matter how the previous one ended.
 
-    While ``link_reset`` is high, a command reaches Report within :attr:`reset_cycles` cycles, whatever the other
-    inputs do. Otherwise, a command is in Abort for ``timeout`` + 1 cycles at most.
+    While ``link_reset`` is high, a command reaches Report within :attr:`reset_cycles` cycles, regardless of all
+    other inputs. Otherwise, a command is in Abort for ``timeout`` + 1 cycles at most.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class CollectiveControl(wiring.Component):
     def __init__(self, *, settable=False, cuttable=False):
         self._settable, self._cuttable = settable, cuttable
         super().__init__({
-            # Commands; one runs at a time.
+            # Commands, of which one runs at a time.
             "command": In(stream.Signature(command_layout())),
-            # One event per command. After a time-out or a reset, its detail is the number of packets that this
+            # One event per command. After a timeout or a reset, its detail is the number of packets that this
             # command has sent (low half) and received (high half).
             "event": Out(stream.Signature(event_layout())),
             # Number of cycles without a word on the ring after which the command is aborted.
@@ -69,27 +69,28 @@ class CollectiveControl(wiring.Component):
             "link_reset": In(1),
             # Number of commands that have changed weights since reset.
             "weight_version": Out(32),
-            # Whether a command is in progress, so that this cycle is counted for it.
+            # Whether a command is in progress; counts its cycles.
             "busy": Out(1),
-            # Properties of the latest command; stable until the next command is accepted.
+            # Properties of the most recent command; stable until the next command is accepted.
             "kind": In(kind_layout()),
-            # Whether the planner is needed.
+            # Whether the planner is needed; when low, it is held in reset.
             "planning": Out(1),
             # Pulse: the planner starts.
             "plan": Out(1),
             # Pulse: the planner is done.
             "planned": In(1),
-            # Whether the datapath is needed.
+            # Whether the datapath is needed; when low, it is held in reset.
             "active": Out(1),
             # Pulse: the datapath starts.
             "launch": Out(1),
-            # Whether packets are accepted.
+            # Whether arriving packets are accepted.
             "running": Out(1),
             # Whether the datapath is idle and no packet is in flight.
             "finished": In(1),
             # Reason to abort the command; used while ``running``.
             "fault": In(fault_layout()),
-            # Number of packets sent (low half) and received (high half) in this command: a fault's default detail.
+            # Number of packets sent (low half) and received (high half) in this command: the default detail of a
+            # fault.
             "packets": Out(32),
             # Pulse: a word is sent or received.
             "moved": In(1),
@@ -108,9 +109,10 @@ class CollectiveControl(wiring.Component):
             "drain": Out(1),
             # Pulse: the predecessor's ABORT has arrived.
             "abort_received": In(1),
-            # Pulse: the ABORT could not be sent, or no ABORT arrived from the predecessor.
+            # Pulse: a timeout, because the ABORT could not be sent, or no ABORT arrived from the predecessor.
             "stranded": Out(1),
-            # With ``settable``: sets ``weight_version``, which counts on from there; no command may be in progress.
+            # With ``settable``: sets ``weight_version``, which continues from this value; no command may be in
+            # progress.
             **({"set_version": In(version_layout())} if settable else {}),
             # With ``cuttable``: CUT_TIMEOUT cycles without a word suffice to abort a command.
             **({"cut": In(1)} if cuttable else {}),

@@ -1,4 +1,4 @@
-"""Datapath of collectives: all units between a node's memories and its two ring ports.
+"""Datapath of collectives, with all units between a node's memories and its two ring ports.
 
 Its parts are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` controls each packet stream with a
 queue of routes, one per packet, and sends jobs to readers and writers, which keeps the parts independent of each
@@ -37,10 +37,10 @@ class Datapath(wiring.Component):
                 # Starts a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config)),
-                # High from the cycle after ``start`` until every header has been taken and all results are in the
-                # memories.
+                # High from the cycle after ``start`` until all headers have been taken and all results are in
+                # memory.
                 "busy": Out(1),
-                # To the packetizer: headers, and their payloads.
+                # To the packetizer: headers and payloads.
                 "header": Out(stream.Signature(header_layout())),
                 # Whether the packet of the offered header has payload words in addition to its elements.
                 "extra": Out(1),
@@ -48,7 +48,7 @@ class Datapath(wiring.Component):
                 # To and from the depacketizer: expected packets, and their payloads once the header has matched.
                 "expected": Out(stream.Signature(expected_layout(extended=extends(self._parts)))),
                 "ingress": In(stream.Signature(word_layout())),
-                # Events of a cycle.
+                # Events to count in a cycle.
                 "pulses": Out(pulses_layout()),
                 # Ports to all memories, in part order.
                 **memory_ports(config, self._parts),
@@ -61,7 +61,8 @@ class Datapath(wiring.Component):
         m.submodules.sequencer = sequencer = Sequencer(config=config, parts=self._parts)
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
         m.submodules.received = received = PacketDemux(outputs=len(packet_inputs(self._parts)))
-        # All ingress outputs pass through this buffer, so no combinational ready path continues upstream of it.
+        # All packets from the ingress pass through this buffer, so no combinational ready path extends upstream of
+        # it.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
         # A packet to forward can wait here, so that ingress does not have to wait for the previous one.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)
@@ -120,8 +121,8 @@ class Datapath(wiring.Component):
                     m.d.comb += getattr(sequencer, done).eq(getattr(unit, done))
 
     def _exchange(self, m, units, packets, sinks):
-        """Connect the outputs of parts to inputs, ``packets`` from the ring to the inputs of the same name, and
-        channels toward the ring to ``sinks``."""
+        """Connect parts to each other: outputs to inputs, ``packets`` from the ring to the inputs of the same name,
+        and channels toward the ring to ``sinks``."""
         sinks = {**sinks, **{port.channel: getattr(unit, port.name) for part, unit in units for port in part.inputs}}
         connect_stream(m, packets["transit"], sinks[Channel.TRANSIT])
         for part, unit in units:

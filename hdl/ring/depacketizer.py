@@ -1,4 +1,4 @@
-"""Depacketizer: splits packets from the link into header, payload and CRC, and checks them."""
+"""Depacketizer, which splits packets from the link into header, payload and CRC and checks them."""
 
 import functools
 import operator
@@ -18,15 +18,15 @@ __all__ = ["Depacketizer"]
 
 
 class Depacketizer(wiring.Component):
-    """Unpack packets, and let only the expected ones through.
+    """Unpack packets, and pass on only the expected ones.
 
     A packet waits, with its first word offered, until an ``expected`` record is available and ``active`` is high. Its
     header is then compared with the record, which is taken with the third word, and payload words are passed on as
     they arrive: latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or
     between packets. The exception is the last payload word, which is held until the CRC has been checked and is
-    offered in the cycle of ``done``. So a damaged packet never completes in a downstream unit. Words pass through a
-    register at ``i`` and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``,
-    ``drain`` and ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
+    offered in the cycle of ``done``. A damaged packet therefore never completes in a downstream unit. Words pass
+    through a register at ``i`` and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``,
+    ``active``, ``drain`` and ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
     Some packets are processed as soon as ``active`` is high, even if no record is offered: packets of an older epoch
     (by the sign of the difference modulo 256) are dropped silently, and an ABORT packet of this epoch and tenant is
@@ -135,17 +135,17 @@ class Depacketizer(wiring.Component):
         m = Module()
         expected = self.expected.payload
         extra = expected.extra if self._extended else Const(0)
-        # One word waits in a register, already decoded as a packet's first word or as a mask, since decoding depends
-        # on many bits of the word and drives a lot of logic.
+        # One word waits in a register, already decoded as a packet's first word and as a mask, since decoding
+        # depends on many bits of the word and drives a lot of logic.
         held = Signal(word_layout())
         occupied = Signal()
         fresh = Signal()  # the word arrived at the last clock edge
         older, older_fresh, older_held = Signal(), Signal(), Signal()
         aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
-        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # `older` or `aborting`
+        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # the packet is `older` or `aborting`
         empty = Signal()
         word, ending = held.data, held.last
-        header = Signal(header_layout())  # each field is valid in the cycle of the word that contains it
+        header = Signal(header_layout())  # valid, field by field, in the cycle of the word that contains the field
         first = Signal()  # the word is the first of a packet
         ready = Signal()
         take = Signal()
@@ -171,8 +171,8 @@ class Depacketizer(wiring.Component):
         # Remaining payload. A record is stable for two cycles before the words of its packet are counted.
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
-        counted_by = Signal(len(counters))  # one-hot: length counter used for the current packet
-        missing = Signal(LENGTH_BITS)  # units that are still missing, at most as many as payload words
+        counted_by = Signal(len(counters))  # length counter used for the current packet, one-hot
+        missing = Signal(LENGTH_BITS)  # number of units that are still missing; at most one per word
         unit_ends, wrong, final = Signal(), Signal(), Signal()
         in_payload = Signal()
         for number, counter in enumerate(counters):
@@ -251,7 +251,7 @@ class Depacketizer(wiring.Component):
             ]
 
         def check(*faults):
-            """Reject the packet for its first fault; each is (condition, code, actual value, expected value)."""
+            """Reject the packet for its first fault; a fault is (condition, code, actual value, expected value)."""
             for number, (fault, *verdict) in enumerate(faults):
                 with m.Elif(fault) if number else m.If(fault):
                     refuse(*verdict)
@@ -323,7 +323,7 @@ class Depacketizer(wiring.Component):
                          EventStatus.WRONG_BLOCK, header.block, expected.block),
                     )
                 with m.If(take):
-                    # A record is available or not needed for this packet.
+                    # A record is available, or this packet needs none.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     go_on("Skip")
                     belongs = (header.collective == expected.collective) & (header.block == expected.block)
@@ -368,14 +368,14 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
 
         m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(~self.active):  # the command that the error stopped has ended
+        with m.If(~self.active):  # the command stopped by the error has ended
             m.d.sync += halted.eq(0)
         with m.Elif(self.error):
             m.d.sync += halted.eq(1)
         with m.If(self.drain):
             m.d.sync += [discarded.eq(1), halted.eq(0), self.payload.valid.eq(0)]
 
-        # Acceptance or rejection of the packet.
+        # Accept or reject the packet.
         corrupt = ~intact & ~stomped
         by_peer = ~corrupt & (stomped | by_abort)
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Description of the collective engine, which executes QUIESCE and the operations of the whole ring."""
+"""Description of the collective engine, which executes QUIESCE and operations on the whole ring."""
 
 import dataclasses
 
@@ -33,7 +33,8 @@ def describe(config):
         return ~has_rule(settings.rule, config.memories.planes), EventStatus.BAD_RULE, settings.rule
 
     def lacks_format(command):
-        """Whether the format does not exist, or is a block format in a command rooted outside the server."""
+        """Return whether a format is undefined, or is a block format in a command with a root other than the
+        server."""
         wrong_root = (command.root == command.rank) != config.is_server
         unknown = command.format >= len(FETCH_FORMATS)
         return unknown | ((command.format != 0) & wrong_root), EventStatus.BAD_FORMAT, command.format
@@ -79,6 +80,6 @@ def describe(config):
 
 
 def _ports(config, kind):
-    """Port names of one kind, keyed by memory."""
+    """Return port names of one kind, keyed by memory."""
     members = memory_ports(config, parts(config))
     return {memory: (f"{memory}_{kind}",) for memory in config.memory_map.names if f"{memory}_{kind}" in members}

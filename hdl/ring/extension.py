@@ -1,4 +1,4 @@
-"""Extensions of the collective engine: additions by a node's features, one object per feature.
+"""Extensions of the collective engine, with which a node's features add units and ports; each feature has one object.
 
 :class:`~hdl.ring.collective.CollectiveEngine` calls all extensions in the order of the feature registry. An extension
 overrides the methods that it needs; the defaults add nothing. For example, this extension counts the idle cycles of
@@ -28,7 +28,7 @@ __all__ = ["CollectiveExtension", "CollectiveUnits", "extensions", "link_class"]
 class CollectiveUnits:
     """Units and signals of a collective engine that extensions can use during its elaboration."""
 
-    #: The engine itself, for its ports.
+    #: The engine itself, which gives access to its ports.
     engine: Any
     control: Any
     link: Any
@@ -38,9 +38,9 @@ class CollectiveUnits:
     #: The most recent command and its setup, from registers.
     command: Any
     setup: Any
-    #: Header for ABORT packets.
+    #: Header of the ABORT packets that the engine sends.
     abort_header: Any
-    #: Whether the offered command sums along a chain of nodes.
+    #: Whether the offered command adds gradients along a chain of nodes.
     chained: Any = 0
     #: Units for control words, created by the replay extension; None if the node has no control words.
     words: Any = None
@@ -77,19 +77,19 @@ class CollectiveExtension:
         self._config = config
 
     def operations(self) -> tuple[Any, ...]:
-        """Descriptions of the operations that this extension adds to the engine."""
+        """Return descriptions of the operations that this extension adds to the engine."""
         return ()
 
     def immediate(self) -> tuple[int, ...]:
-        """Codes of operations that end immediately because there is nothing to run."""
+        """Return the codes of operations that end immediately because there is nothing to run."""
         return ()
 
     def members(self) -> dict[str, Any]:
-        """Ports that are added to the engine."""
+        """Return the ports that this extension adds to the engine."""
         return {}
 
     def counts(self) -> dict[str, int]:
-        """Increment widths in bits of additional counters, keyed by register name."""
+        """Return the increment widths in bits of additional counters, keyed by register name."""
         return {}
 
     def make(self, m: Any, units: CollectiveUnits) -> Any:
@@ -104,10 +104,10 @@ class CollectiveExtension:
 
 
 def extensions(config: Any) -> tuple[CollectiveExtension, ...]:
-    """Extensions of a node's collective engine, in the order of the feature registry."""
+    """Return the extensions of a node's collective engine, in the order of the feature registry."""
     return objects_of(config, "collective")
 
 
 def link_class(config: Any) -> Any:
-    """Class of the link ends of a node."""
+    """Return the class of a node's link ends."""
     return next((extension.link for extension in extensions(config) if extension.link is not None), LinkEnds)

@@ -1,4 +1,4 @@
-"""Packet header on the ring: three words with the kind of the payload and its position.
+"""Header of packets on the ring: three words with the kind of the payload and its position in the vector.
 
 A packet consists of the header, the payload words, and the CRC-32 of all preceding words, marked with ``last``. A
 sender that must abort inside a packet ends it with the bitwise inverse of the correct CRC: the packet is *stomped*.
@@ -54,7 +54,7 @@ def header_layout():
 
 
 def expected_layout(*, extended=False):
-    """Header fields, other than the tenant, that an accepted DATA packet must match.
+    """Layout of the header fields, other than the tenant, that an accepted DATA packet must match.
 
     ``extended`` adds the number of payload words in addition to the elements, which is not in the header.
     """
@@ -67,10 +67,10 @@ def expected_layout(*, extended=False):
 
 
 def packet_words(segment):
-    """Number of words in the longest packet of ``segment`` elements.
+    """Return the number of words in the longest packet of ``segment`` elements.
 
-    In addition to the elements, it has either the masks of the zero-value code or, with sums of integers, a checksum
-    and exponents, which take one word for four groups.
+    In addition to header, elements and CRC, it has either the masks of zero-value compression or, with integer
+    sums, a checksum and exponents, which take one word for four groups.
     """
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")

@@ -1,9 +1,10 @@
-"""Interleaved order of a collective: packets of two segments alternate.
+"""Interleaved order of a collective, in which packets of two segments alternate.
 
 With SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block (:mod:`hdl.ring.order`), the order
-SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is processed in pairs of segments
-with alternating steps. Forwarded data was thus received two packets earlier. A collective with only one phase
-processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0) and comes after it.
+SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), in which the all-gather lags by two segments, is processed in
+pairs of segments with alternating steps. Data to be forwarded was thus received two packets earlier. A collective
+with only one phase processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0)
+and comes after it.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -15,7 +16,7 @@ from hdl.ring.topology import SMALL_RING, ranks, sizes
 
 __all__ = ["INTERLEAVED_LAG", "ORDER", "InterleavedGenerator"]
 
-#: Lag of the gather, in segments.
+#: Lag of the all-gather, in segments.
 INTERLEAVED_LAG = 2
 
 
@@ -49,7 +50,7 @@ class InterleavedGenerator(SequenceGenerator):
         m = Module()
         plan, record = self.plan, self.o.payload
 
-        # Number of segments started in each phase, and number of segments by which the gather lags.
+        # Number of segments started in each phase, and number of segments by which the all-gather lags.
         entered = {each: Signal(record.segment.shape(), name=f"entered_{each.name.lower()}") for each in Phase}
         behind = Signal(range(INTERLEAVED_LAG + 2))
         taken = {each: Signal(name=f"taken_{each.name.lower()}") for each in Phase}  # the collective has the phase
@@ -76,7 +77,7 @@ class InterleavedGenerator(SequenceGenerator):
         first = {name: Mux(chosen, self.gather.first[name], self.scatter.first[name]) for name in ("group", "place")}
 
         def enter(into):
-            """Advance to the next segment, if there is one."""
+            """Advance to the next segment of the sequence, if there is one."""
             m.d.sync += [
                 into["phase"].eq(onward),
                 into["opening"].eq(1),
@@ -91,7 +92,7 @@ class InterleavedGenerator(SequenceGenerator):
                     m.d.sync += [entered[each].eq(entered[each] + 1), climbs[each].eq(climbs[each] + plan.pitch),
                                  behind.eq(behind + 1 if each == Phase.SCATTER else behind - 1)]
 
-        active, settled = Signal(), Signal()  # settled: the lane's values have had one cycle to reach the record
+        active, settled = Signal(), Signal()  # settled: the values have had one cycle to reach the record
         wraps, at_end = Signal(), Signal()
         group, at, segment = (Signal.like(lanes[0][name], name=name) for name in ("group", "place", "segment"))
         left = Signal.like(lanes[0]["steps"])
@@ -155,7 +156,7 @@ class InterleavedGenerator(SequenceGenerator):
         return m
 
     def _lane(self, name):
-        """Registers of a segment in progress."""
+        """Create the registers of a segment in progress."""
         position = Signal(self.plan.pitch.shape(), name=f"{name}_place")
         return {
             "phase": Signal(Phase, name=f"{name}_phase"),

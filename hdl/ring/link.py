@@ -1,6 +1,6 @@
-"""Link between neighbouring nodes: words forward, credits back.
+"""Link between neighbouring nodes, with words in one direction and credits in the other.
 
-Words have no back-pressure on the wires. Instead, the receiver can store a fixed number of packets. The transmitter
+The wires have no back pressure. Instead, the receiver can store a fixed number of packets. The transmitter
 needs a credit to start a packet, and the receiver returns one whenever a whole packet has left it. Data and credits
 are registered at both ends, so a link may have any latency. docs/ring/link.md shows why this cannot deadlock.
 """
@@ -15,7 +15,7 @@ __all__ = ["Ingress", "LinkReceiver", "LinkSignature", "LinkTransmitter", "check
 
 
 class LinkSignature(wiring.Signature):
-    """Wires of one directed link, from the transmitter's point of view.
+    """Wires of one directed link, as seen by the transmitter.
 
     Members
     -------
@@ -44,7 +44,7 @@ def check_sizes(segments, words, role):
 
 
 def levels(segments, packet_words):
-    """Signature members for a receiver's fill level."""
+    """Return the signature members for a receiver's fill level."""
     return {"level": Out(range(segments * packet_words + 1)), "packets": Out(range(segments + 1)), "overrun": Out(1)}
 
 
@@ -54,8 +54,9 @@ class LinkTransmitter(wiring.Component):
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` and ``may_start`` depend only on registers and ``reset_link``.
 
-    A credit is spent when a packet's first word enters the queue, so all queued words may be sent. Words stay in the
-    queue's block memory until overwritten, so the last packet can be sent again if a whole packet fits.
+    A credit is spent when a packet's first word enters the queue, so all queued words can be sent immediately.
+    Words stay in the queue's block memory until overwritten, so the last packet can be sent again if a whole packet
+    fits.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ class LinkTransmitter(wiring.Component):
     i : In(stream of word_layout())
     ring_o : Out(LinkSignature())
     may_start : Out(1)
-        There is a credit for a first word that is offered in this cycle or the next, if packets have at least two
-        words. A packet started without a credit breaks the link.
+        There is a credit for a packet that starts in this cycle or the next, provided that packets have at least
+        two words. A packet started without a credit overflows the receiver.
     credits : Out(range(segments + 1))
         Number of packets that may be started.
     reset_link : In(1)
@@ -108,7 +109,7 @@ class LinkTransmitter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        first = Signal(init=1)  # whether the next word at i starts a packet
+        first = Signal(init=1)  # the next word at `i` starts a packet
         spend = Signal()
 
         m.submodules.queue = queue = ResetInserter(self.reset_link)(
@@ -131,7 +132,7 @@ class LinkTransmitter(wiring.Component):
             m.d.sync += first.eq(queue.i.payload.last)
         with m.If(spend & ~self.ring_o.credit):
             m.d.sync += self.credits.eq(self.credits - 1)
-        # A spurious credit would admit packets for which there is no room.
+        # A spurious credit would allow packets for which the receiver has no room.
         with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
             m.d.sync += self.credits.eq(self.credits + 1)
         with m.If(self.reset_link):
@@ -140,7 +141,7 @@ class LinkTransmitter(wiring.Component):
 
 
 class Ingress(wiring.Component):
-    """Packet buffer at the end of a link; tolerates any words from the peer.
+    """Packet buffer at the end of a link, which tolerates any words from the peer.
 
     Latency is 3 cycles from a word at ``i`` to ``o``, throughput one word per cycle. ``o`` consists of registers.
 
@@ -179,7 +180,7 @@ class Ingress(wiring.Component):
         final = Signal()
         word = self.i.payload
 
-        # Block memories have a power of two of rows anyway, so that addresses wrap by themselves.
+        # The number of rows in a block memory is a power of two anyway, so addresses wrap by themselves.
         rows = 1 << (self._segments * self._packet_words - 1).bit_length()
         m.submodules.queue = queue = Queue(shape=word_layout(), depth=rows, block=True)
         connect_stream(m, queue.o, self.o)
@@ -212,16 +213,17 @@ class LinkReceiver(wiring.Component):
     word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit is sent in
     the cycle after the last word of a packet has been taken.
 
-    Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with
-    ``last``. A packet without a credit is dropped and one that is too long is truncated; ``overrun`` reports both.
-    Packets already stored are not affected.
+    Regardless of what the peer sends, at most ``segments`` packets of at most ``packet_words`` words are stored,
+    each with ``last``. A packet without a credit is dropped and one that is too long is truncated; ``overrun``
+    reports both. Packets already stored are not affected.
 
     Parameters
     ----------
     segments : int
         Capacity in packets; at least 2.
     packet_words : int
-        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
+        Number of words in the longest packet, header and CRC included; at least 5. See
+        :func:`~hdl.ring.header.packet_words`.
 
     Members
     -------
@@ -234,7 +236,7 @@ class LinkReceiver(wiring.Component):
     overrun : Out(1)
         The peer has sent more than its credits allow; sticky until ``reset_link``.
     reset_link : In(1)
-        Level: drops held and incoming words, and returns no credit. The next word is the first of a packet.
+        Level: drops stored and incoming words, and returns no credit. The next word is the first of a packet.
     """
 
     latency = 3

@@ -13,18 +13,18 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["LinkEnds", "Pace", "moves_layout", "pace_of"]
 
 def moves_layout(ports=1):
-    """Number of packet words moved in a cycle: ``word`` words, of them ``packet`` last words."""
+    """Layout of the packet words moved in a cycle: the number of words, and the number of last words of packets."""
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
 class Pace:
     """Pace of a transmitter: one word per cycle, unless a feature of the node slows it down."""
 
-    #: Whether a transmitter has an input ``enable``.
+    #: Whether a transmitter with this pace has an input ``enable``.
     throttled = False
 
     def members(self):
-        """Additional signature members for the link ends."""
+        """Return additional signature members for the link ends."""
         return {}
 
     def connect(self, m, links, transmitter):
@@ -33,7 +33,7 @@ class Pace:
 
 
 def pace_of(config):
-    """Pace of the links of a node."""
+    """Return the pace of a node's links."""
     return next(iter(objects_of(config, "pace")), Pace())
 
 

@@ -7,7 +7,7 @@ vector are ``stride`` groups apart and successive groups of a block ``pitch`` = 
 moves in segments of S elements. Every block has the same number T of segments, so short blocks end with empty
 segments. With SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block, the order is SR(0),
 SR(1), AG(0), SR(2), AG(1), … AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer.
-In a late sequence it lags by :data:`LAG`, which also hides the latency of the whole ring.
+In a late sequence it lags by :data:`LAG` segments, which also hides the latency of the whole ring.
 
 Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
 own sequence, which has a given number of steps in each phase. The block number, and with it the first group,
@@ -25,7 +25,7 @@ from hdl.ring.topology import SMALL_RING, check_nodes, is_predecessor, is_succes
 __all__ = ["LAG", "STRIDES", "Phase", "Planner", "SequenceGenerator", "first_layout", "path_layout", "pitches",
            "plan_layout", "record_layout"]
 
-#: Shape of a stride.
+#: Shape of a stride, which is the distance between successive groups of a vector.
 STRIDES = range(256)
 
 
@@ -41,17 +41,17 @@ class Phase(enum.Enum, shape=1):
 
 
 def pitches(nodes_max):
-    """Shape of the distance in groups between a block's groups, for up to ``nodes_max`` nodes."""
+    """Return the shape of the distance in groups between successive groups of a block."""
     return range(len(ranks(nodes_max)) * STRIDES.stop)
 
 
 def _groups(elements):
-    """Shape of a number of groups, and of a group's position, in a memory of ``elements`` elements."""
+    """Return the shape of a number of groups, or of a group's position, in a memory of ``elements`` elements."""
     return range((elements + GROUP - 1) // GROUP + 1)
 
 
 def plan_layout(elements, nodes_max=SMALL_RING):
-    """Partitioning of a vector of up to ``elements`` elements into up to ``nodes_max`` blocks.
+    """Layout of the partitioning of up to ``elements`` elements into up to ``nodes_max`` blocks.
 
     ``quotient`` is the minimum number of groups in a block, ``remainder`` the number of blocks with one more, and
     ``rest`` the number of elements in the vector's last group, modulo 32. ``final`` is the first group of the block
@@ -75,17 +75,17 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """First group of a block: its number, which is below ``size``, and its position in memory."""
+    """Layout of a block's first group: its number, which is below ``size``, and its position in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
 def path_layout(elements, nodes_max=SMALL_RING):
-    """Path of a sequence through a phase: the number of steps, and the first group of the first block."""
+    """Layout of the path of a sequence through a phase: number of steps, and first group of the first block."""
     return data.StructLayout({"steps": sizes(nodes_max), "first": first_layout(elements, nodes_max)})
 
 
 def record_layout(elements, segment, nodes_max=SMALL_RING):
-    """One segment of a block, as an entry of the static order.
+    """Layout of an entry of the static order, which is one segment of a block.
 
     ``place`` is the position of the segment's first group, in groups from the base. ``length`` is the number of
     elements, 0 if the block ends before it. ``first`` and ``last`` mark the first and last step of a phase.
@@ -170,16 +170,16 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
-        # Remainder so far, with the next bit of the dividend appended.
+        # Current remainder, with the next bit of the dividend appended.
         partial = Signal(range(2 * len(ranks(self._nodes_max))))
-        first = Signal(first_layout(self._elements, self._nodes_max))  # the first groups, one after another
+        first = Signal(first_layout(self._elements, self._nodes_max))  # the first groups, computed one after another
         block = Signal(ranks(self._nodes_max))
         widest = Signal(len(plan.quotient) + 1)
 
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # the position that follows the last first group
+            plan.pitch.eq(first.place),  # the position after the last computed first group
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -246,7 +246,7 @@ class SequenceGenerator(wiring.Component):
     chained : bool
         Whether a scatter-reduce may be a chain with one step per node.
     lags : bool
-        Whether the gather may lag by :data:`LAG` segments (``late``).
+        Whether the all-gather may lag by :data:`LAG` segments (``late``).
     members : mapping, optional
         Additional members, for a subclass with a different order.
 
@@ -261,7 +261,7 @@ class SequenceGenerator(wiring.Component):
         Whether the first step of a scatter-reduce is marked ``first``, and the last step ``last``. Present only if
         ``chained``; otherwise they always are.
     late : In(1)
-        Whether the gather lags by :data:`LAG` segments instead of one. Present only if ``lags``.
+        Whether the all-gather lags by :data:`LAG` segments instead of one. Present only if ``lags``.
     o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been accepted.
@@ -288,7 +288,7 @@ class SequenceGenerator(wiring.Component):
         )
 
     def _layout(self):
-        """Layout of the records."""
+        """Layout of the generated records."""
         return record_layout(self._elements, self._segment, self._nodes_max)
 
     def elaborate(self, platform):
@@ -302,7 +302,7 @@ class SequenceGenerator(wiring.Component):
         group = Signal(ranks(self._nodes_max))  # first group of the block
         position = Signal.like(plan.pitch)  # position of that group
         wraps = Signal()
-        settled = Signal()  # whether the record has had a cycle to follow group, position and segment
+        settled = Signal()  # the record has had a cycle to follow group, position and segment
 
         # Conditions for the step that follows a phase's last step.
         both = Signal()
@@ -367,15 +367,15 @@ class SequenceGenerator(wiring.Component):
         return m
 
     def _follow(self, m, phase, segment, both):
-        """What comes after a segment of a phase: the change of the segment's number, the phase, and whether it is the
-        end. ``both`` is high if the sequence has steps in both phases."""
+        """Return what follows a segment of a phase: the change of the segment's number, the next phase, and whether
+        the sequence ends. ``both`` is high if the sequence has steps in both phases."""
         plan = self.plan
-        ending, before_end = Signal(), Signal()  # whether this segment is the last; whether the next one is
+        ending, before_end = Signal(), Signal()  # this segment is the last one; the next one is
         following = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
         m.d.comb += [ending.eq(segment + 1 == plan.segments), before_end.eq(segment + 2 == plan.segments)]
-        # The all-gather lags by one or more segments. At first it waits for that number of segments; at the end, the
-        # remaining ones follow one after another.
+        # The all-gather lags by one or more segments. At first it waits for this number of segments; at the end,
+        # the remaining segments follow one after another.
         awaited, near_end = segment != 0, before_end
         if self._lags:
             lag = Mux(self.late, LAG, 1)
@@ -400,7 +400,7 @@ class SequenceGenerator(wiring.Component):
         return change, following, ending & ~(both & (phase == Phase.SCATTER))
 
     def _climb(self, m, phase, segment, climbs):
-        """Advance to the next segment of a phase, which follows ``segment``; or start."""
+        """Advance to the segment of a phase that follows ``segment``, or start with the first one."""
         for half in Phase:
             with m.If(self.start):
                 m.d.sync += climbs[half].eq(0)
@@ -408,14 +408,14 @@ class SequenceGenerator(wiring.Component):
                 m.d.sync += climbs[half].eq(climbs[half] + self.plan.pitch)
 
     def _fields(self, m, group, position, segment, phase, climbs):
-        """Fields of the current step's record that depend on its block and segment, one cycle after these."""
+        """Return the fields of the current step's record that depend on its block and segment, one cycle later."""
         climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
         block, offset, length = self._record(m, group, position, segment, climb)
         return {"segment": segment, "block": block, "place": offset, "length": length}
 
     def _climbs(self, position):
-        """Distance in groups from the first segment to each phase's segment, without the low zero bits. It is a
-        running sum, so no multiplier is needed."""
+        """Return the distance in groups from the first segment to each phase's segment, without the low zero bits.
+        It is a running sum, so no multiplier is needed."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 
@@ -428,10 +428,10 @@ class SequenceGenerator(wiring.Component):
         offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
         left = Signal.like(plan.quotient)  # number of groups in the block from this segment on, rounded down to even
-        odd, final = Signal(), Signal()  # whether the block has an odd group, and the vector's last group
-        inside = Signal(range(per_segment + 1))  # groups in the segment
-        ends = Signal()  # whether the block ends in or before this segment
-        partial = Signal()  # whether the segment's last group is the vector's last group and is not full
+        odd, final = Signal(), Signal()  # the block has an odd number of groups; it has the vector's last group
+        inside = Signal(range(per_segment + 1))  # number of groups in the segment
+        ends = Signal()  # the block ends in or before this segment
+        partial = Signal()  # the segment's last group is the vector's last group and is not full
         unwrapped = Signal(range(2 * len(ranks(self._nodes_max))))
         m.d.comb += unwrapped.eq(group + plan.block_offset)
         m.d.sync += [
@@ -449,10 +449,10 @@ class SequenceGenerator(wiring.Component):
         return block, offset, Cat(Mux(partial, plan.rest, 0), inside - partial)
 
     def _next_group(self, group, wraps):
-        """First group of the preceding block, modulo the ring size."""
+        """Return the first group of the preceding block, modulo the ring size."""
         return Mux(wraps, self.plan.size, group) - 1
 
     def _next_place(self, position, wraps):
-        """Position of the group from :meth:`_next_group`, computed by one carry chain with a carry-in."""
+        """Return the position of the group from :meth:`_next_group`, computed by one carry chain with a carry-in."""
         plan = self.plan
         return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

@@ -1,4 +1,4 @@
-"""Packetizer: assembles header, payload and CRC into link packets."""
+"""Packetizer, which assembles packets for the link from header, payload and CRC."""
 
 import contextlib
 
@@ -21,7 +21,7 @@ class Packetizer(wiring.Component):
     ``header.ready`` and ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
 
     A packet starts only in a cycle with ``may_start``. If the header's length is 0, the packet has no payload, unless
-    ``extra`` is high; otherwise the stream's ``last`` ends the payload, whatever the header's length.
+    ``extra`` is high; otherwise the stream's ``last`` ends the payload, regardless of the header's length.
 
     While ``give_up`` is high, all headers and words offered at ``header`` and ``payload`` are dropped. A packet in
     progress is stomped immediately; then one ABORT packet is sent, as soon as ``may_start`` allows. ``aborted`` is
@@ -32,7 +32,7 @@ class Packetizer(wiring.Component):
     header : In(stream of header_layout())
         One header per packet, taken with its third word.
     extra : In(1)
-        The offered header's packet has payload words in addition to its elements.
+        The packet of the offered header has payload words in addition to its elements.
     payload : In(stream of word_layout())
     o : Out(stream of word_layout())
     may_start : In(1)
@@ -42,7 +42,7 @@ class Packetizer(wiring.Component):
     abort_header : In(header_layout())
         Header of the ABORT packet; must be stable while ``give_up`` is high.
     aborted : Out(1)
-        Level: the ABORT packet has been sent, at least to the register ``o``.
+        Level: the ABORT packet has been sent, or its last word is at least in the register ``o``.
     stalled : Out(1)
         A packet waits for ``may_start``.
     idle : Out(1)
@@ -76,7 +76,7 @@ class Packetizer(wiring.Component):
         word = Signal(32)
         fields = Signal(96)
         mixed = Signal(32)  # the word in the output register, XORed with the CRC of the preceding words
-        crc = Signal(32)  # CRC including that word
+        crc = Signal(32)  # CRC including the word in the output register
 
         m.d.comb += [
             crc.eq(crc_after(mixed)),

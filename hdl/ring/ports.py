@@ -1,4 +1,4 @@
-"""Ring ports of a node: names, wires, and the connection of two ports."""
+"""Ring ports of a node: their names, their wires, and the connection of two ports."""
 
 from amaranth.lib.wiring import In, Out
 
@@ -6,24 +6,24 @@ __all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of",
 
 
 def link_signature(config):
-    """Wires of a link between nodes of this configuration, as seen by the transmitter."""
+    """Return the wires of a link between nodes of this configuration, as seen by the transmitter."""
     return config.link.wires()
 
 
 def wires_per_link(signature):
-    """Number of forward wires (for words) and of backward wires of a link with this signature."""
+    """Return the number of forward wires (for words) and the number of backward wires of a link."""
     members = signature.members.values()
     return tuple(sum(member.shape for member in members if member.flow == flow) for flow in (Out, In))
 
 
 def port_names(number=0):
-    """Member names of a node's port ``number``: the input and the output to the successor."""
+    """Return the member names of a node's port ``number``: its input and its output to the successor."""
     name = "ring" if number == 0 else f"ring_{number}"
     return f"{name}_i", f"{name}_o"
 
 
 def port_members(config, ports=1):
-    """Signature members for ``ports`` ports of a node."""
+    """Return the signature members for ``ports`` ports of a node."""
     members = {}
     for number in range(ports):
         before, after = port_names(number)
@@ -32,7 +32,7 @@ def port_members(config, ports=1):
 
 
 def ports_of(node):
-    """Ports of a node in numerical order, as (input, output) pairs."""
+    """Return the ports of a node in numerical order, as (input, output) pairs."""
     ports = []
     while port_names(len(ports))[0] in node.signature.members:
         ports.append(tuple(getattr(node, name) for name in port_names(len(ports))))
@@ -40,7 +40,7 @@ def ports_of(node):
 
 
 def joined(source, target):
-    """Yield the assignments that connect a port ``ring_o`` to a port ``ring_i``, all for the same domain.
+    """Yield the assignments, all for one domain, that connect a port ``ring_o`` to a port ``ring_i``.
 
     In a synchronous domain, each assignment is a register, so every wire has a delay of one cycle.
     """

@@ -1,12 +1,12 @@
-"""Sequencer: converts a command's static order to headers, routes and jobs, one segment at a time.
+"""Sequencer, which converts a command's static order to headers, routes and jobs, one segment at a time.
 
 Each participant follows the order of :mod:`hdl.ring.order` with its own sequence (:mod:`hdl.ring.sequences`). Two
 participants are implemented here. Egress generates the header of each packet to send and selects the source of its
 payload; ingress gives the next expected packet and the destinations of its payload. All other routes and jobs are
 instructions described by the parts of the datapath (:mod:`hdl.ring.parts.part`).
 
-All of them go through queues, so a sequence can run ahead of the data. For an empty segment, the packet consists only
-of a header.
+All headers, routes and jobs go through queues, so a sequence can run ahead of the data. The packet of an empty
+segment consists only of a header.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
@@ -26,12 +26,12 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Sent", "Sequencer"]
 
-#: How many headers, routes or jobs a sequence can run ahead of the data.
+#: Number of headers, routes or jobs by which a sequence can run ahead of the data.
 _AHEAD = 5
 
 
 class Sent(enum.IntEnum):
-    """Source of a sent packet's payload."""
+    """Source of the payload of a packet to send."""
 
     ENCODER = 0
     OWN = 1
@@ -55,9 +55,9 @@ def _packet_instructions(parts):
         return Cat(packets(record, setup) for packets in inputs.values())
 
     return (
-        # Source of each payload.
+        # Source of the payload of each packet to send.
         Instruction("sent", EGRESS, range(len(Sent)), sent),
-        # Destinations of each payload, with one bit per input.
+        # Destinations of the payload of each received packet, with one bit per input.
         Instruction("received", INGRESS, len(inputs), received, when=_is_received),
     )
 
@@ -118,7 +118,7 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Conditions for `busy`: high while some data has not yet reached a memory or a ring port.
+        # Conditions for `busy`, which is high while some data has not yet reached a memory or a ring port.
         self._pending = []
         records = {sequence: self._generate(m, sequence) for sequence in sequences_of(self._instructions)}
         self._direct_egress(m, records[EGRESS])
@@ -187,7 +187,7 @@ class Sequencer(wiring.Component):
             self._pending.append(unfinished != 0)
 
     def _select(self, m, instruction, port, record, consumers):
-        """Use the alternative sequence in some commands; each command uses only one of the sequences."""
+        """Use an instruction's alternative sequence in some commands; each command uses only one of the sequences."""
         alternative = instruction.alternative.during(self.setup)
         other = consumers.add(f"{instruction.name}_alternatives", instruction.present(consumers.record))
         selected = stream.Signature(0).create(path=(f"{instruction.name}_selected",))
@@ -266,7 +266,7 @@ class Sequencer(wiring.Component):
 
 
 class _Consumers:
-    """Consumers of a sequence's records. Each has a port and requests the records that it needs."""
+    """Consumers of a sequence's records, each of which has a port and requests the records that it needs."""
 
     def __init__(self, source):
         self.source = source
@@ -275,7 +275,7 @@ class _Consumers:
 
     @property
     def record(self):
-        """The offered record."""
+        """The record that is being offered."""
         return self.source.payload
 
     def add(self, name, enable):

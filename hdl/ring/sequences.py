@@ -1,4 +1,4 @@
-"""Sequences that follow the order of a collective: the blocks of each participant.
+"""Sequences, which define the blocks that each participant processes in the order of a collective.
 
 A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and computes its path in each phase from a
 :class:`PlannedCommand`. The four sequences here are for nodes without codecs; parts of the datapath may add more
@@ -23,7 +23,7 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A planned command on this node, from which paths are computed."""
+    """A command on this node after planning, from which paths are computed."""
 
     #: View with :func:`hdl.ring.setup.setup_layout`; all fields are valid except the paths.
     setup: Any
@@ -42,7 +42,8 @@ class PlannedCommand:
     receives: Any
     passes: Any
     gathers: Any
-    #: Number of steps that form sums on this node, if the command sums; number of steps that update its block.
+    #: Number of steps that form sums on this node, if the command forms sums, and number of steps that update its
+    #: block.
     sums: Any
     updates: Any
     #: Whether the vector is sent as one block from a root to all other nodes.
@@ -51,11 +52,11 @@ class PlannedCommand:
     is_root: Any
     #: Whether this node forwards a broadcast, which it does unless its successor is the root.
     passes_on: Any
-    #: Number of this node's steps that contribute its block to a gather without a preceding scatter-reduce.
+    #: Number of steps in which this node sends its block in an all-gather without a preceding scatter-reduce.
     gives: Any
 
     def gather_path(self, steps, broadcast_steps, first):
-        """Path in an all-gather, or in a broadcast, where the whole vector is the only block."""
+        """Return the path in an all-gather, or in a broadcast, in which the whole vector is the only block."""
         return Path(steps=Mux(self.is_broadcast, broadcast_steps, steps), first=first)
 
 
@@ -71,7 +72,7 @@ class Sequence:
 
     @property
     def paths(self):
-        """Methods that compute the paths of the sequence, keyed by phase: ``scatter``, ``gather``."""
+        """Return the methods that compute the paths of the sequence, keyed by phase: ``scatter``, ``gather``."""
         return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
 
 
@@ -113,17 +114,17 @@ class _Own(Sequence):
         return command.gather_path(command.gives, command.is_root & ~command.setup.alone, command.following)
 
 
-#: Packets that are sent.
+#: Sequence of packets to send.
 EGRESS = _Egress()
-#: Incoming packets. A ring of one node receives none and uses its own sums.
+#: Sequence of incoming packets. A ring of one node receives none and uses its own sums.
 INGRESS = _Ingress()
-#: Local gradients to encode, either directly or after summation.
+#: Sequence of local gradients to encode, either directly or after summation.
 ENCODE = _Encode()
-#: The node's own block, updated by the optimizer or sent by a command without an update.
+#: Sequence of the node's own block, which the optimizer updates or a command sends without an update.
 OWN = _Own()
 
 
 def sequences_of(instructions):
-    """Sequences for packets, followed by all other sequences that the instructions use."""
+    """Return the sequences for packets, followed by all other sequences that the instructions use."""
     return tuple(dict.fromkeys((EGRESS, INGRESS, *(
         sequence for instruction in instructions for sequence in instruction.sequences))))

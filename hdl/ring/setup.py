@@ -1,4 +1,4 @@
-"""Setup of the datapath for a command."""
+"""Setup of the collective datapath for a command."""
 
 from amaranth.lib import data
 
@@ -13,13 +13,13 @@ __all__ = ["longest_vector", "paths", "setup_layout"]
 
 
 def longest_vector(config):
-    """Maximum length, in elements, of a vector in a command."""
+    """Return the maximum length, in elements, of a vector in a command."""
     return max(config.memories.gradient, config.memories.weight)
 
 
 def paths(config, parts=None):
-    """Paths of all sequences in the parts' instructions, keyed by name in :func:`setup_layout`: functions that return
-    a :class:`~hdl.ring.sequences.Path`. By default, the parts are from :func:`hdl.ring.parts.registry.parts`."""
+    """Return functions that compute the :class:`~hdl.ring.sequences.Path` of each sequence in each phase, keyed by
+    field name in :func:`setup_layout`. By default, the parts are from :func:`hdl.ring.parts.registry.parts`."""
     instructions = [instruction for part in (node_parts(config) if parts is None else parts)
                     for instruction in part.instructions]
     return {f"{sequence.name}_{phase}": make for sequence in sequences_of(instructions)
@@ -37,22 +37,22 @@ def setup_layout(config, parts=None):
             "sum": 1,
             # New weights are gathered, using the node's codec, if any; a broadcast transfers weights uncoded.
             "coded": 1,
-            # After the scatter-reduce, the sums are gathered.
+            # In an all-reduce, the sums are gathered after the scatter-reduce.
             "gather": 1,
             # The ring has one node.
             "alone": 1,
-            # Even the first step of a gather forwards a packet. This bit and the next one are for broadcasts.
+            # For broadcasts: even the first step of the all-gather forwards a packet.
             "relay": 1,
-            # Even the packets of the last step of a gather are forwarded.
+            # For broadcasts: even the packets of the last step of the all-gather are forwarded.
             "pass_on": 1,
             # Each word of state holds two elements.
             "packed_state": 1,
-            # The sum passes along a chain of workers to a server; this node is the first in the chain, or its end.
+            # The sum passes along a chain of workers to a server; this node is the first in the chain, or at its end.
             **({"chain": 1} if config.role.streams else {}),
             # One node owns all groups, and the sum passes along a chain to that node.
             **({"root_reduce": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
-            # The format of a BROADCAST, and the entry of the counts that a server updates.
+            # The format of a BROADCAST, and the entry of the count table that a server updates.
             **fetch_setup(config),
             **sum_setup(config),
             # Segments of both phases are interleaved.
@@ -64,7 +64,7 @@ def setup_layout(config, parts=None):
             # Fields in the header of every packet.
             "epoch": 8,
             "collective": 16,
-            # First rows of the vector, and first row of the state of the node's own block.
+            # First rows of the gradients and weights, and first row of the state of the node's own block.
             "gradient_row": range(config.memories.gradient // config.lanes),
             "weight_row": range(config.memories.weight // config.lanes),
             "state_row": range(config.memories.state // config.lanes),
@@ -74,7 +74,7 @@ def setup_layout(config, parts=None):
             "pitch": pitches(config.topology.max_nodes),
             # Path of each sequence in each phase.
             **dict.fromkeys(paths(config, parts), path_layout(elements, config.topology.max_nodes)),
-            # Scalars of the optimizer.
+            # Scalar settings of the optimizer.
             "settings": settings_layout(),
             # Rate of the optimizer's throttle, in nodes with throttles.
             "pace": RATE_BITS,

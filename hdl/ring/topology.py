@@ -1,8 +1,9 @@
 """Topology of the nodes: neighbours and block owners.
 
-:class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` gives the links
-of a grid, where switches select the rings. The functions that follow give neighbours in a ring in gateware, where
-rank and size are signals. No other module computes neighbours, so another network shape needs a new class here.
+:class:`RingTopology` computes both as integers, for the host and for simulations; :class:`GridTopology` gives the
+links of a grid, in which switches select the rings. The functions of this module compute neighbours in gateware,
+where rank and size are signals. No other module computes neighbours, so another network shape needs a new class
+here.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ __all__ = ["MAX_NODES", "MAX_PORTS", "SMALL_RING", "GridTopology", "RingTopology
 #: Number of nodes in the largest ring; packets and commands have 8 bits for a rank, a block or a node count.
 MAX_NODES = 255
 
-#: Number of nodes in the largest ring with 4-bit ranks (control words, quorum updates, a board's frames).
+#: Number of nodes in the largest ring with 4-bit ranks, as in control words, quorum updates and frames of a board.
 SMALL_RING = 16
 
 #: Maximum number of ports that connect a node to other nodes.
@@ -37,12 +38,12 @@ class Source(enum.IntEnum):
 
 
 def ranks(nodes_max):
-    """Shape of a rank or block in gateware, for rings of up to ``nodes_max`` nodes; at least 4 bits."""
+    """Return the shape of a rank or block number, for rings of up to ``nodes_max`` nodes; at least 4 bits."""
     return range(max(nodes_max, SMALL_RING))
 
 
 def sizes(nodes_max):
-    """Shape of a node, block or step count in rings of up to ``nodes_max`` nodes; at least 5 bits."""
+    """Return the shape of a node, block or step count in rings of up to ``nodes_max`` nodes; at least 5 bits."""
     return range(max(nodes_max, SMALL_RING) + 1)
 
 
@@ -90,7 +91,7 @@ class RingTopology:
 
     @property
     def incoming(self) -> tuple[int, ...]:
-        """Number of the link that ends at each node."""
+        """For each node, the number of the link that ends at it."""
         ends = [end for _, end in self.links]
         return tuple(ends.index(rank) for rank in range(self.nodes))
 

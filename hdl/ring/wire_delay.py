@@ -26,7 +26,7 @@ class WireDelay(wiring.Component):
     Members
     -------
     i : In(signature)
-        Transmitter.
+        Wires from the transmitter.
     o : Out(signature)
     delay : In(8)
     """

@@ -1,4 +1,4 @@
-"""Endpoint of a node on the serial link: transfers every packet word exactly once and in order."""
+"""Endpoint of a node on the serial link, which transfers every packet word exactly once and in order."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -14,7 +14,7 @@ __all__ = ["VERSION", "Endpoint", "check_sizes"]
 VERSION = 1
 """Version of the protocol in docs/serial.md; part of the answer to OPEN."""
 
-_COUNT = 16  # bits of a word's sequence number
+_COUNT = 16  # width of a word's sequence number in bits
 
 
 def check_sizes(nodes, buffer_words, frame_words):
@@ -30,13 +30,13 @@ def check_sizes(nodes, buffer_words, frame_words):
 
 
 class Endpoint(wiring.Component):
-    """Buffer received words until the node takes them, and sent words until they are acknowledged.
+    """Buffer received words until the node takes them, and words to send until they are acknowledged.
 
     The words of each direction are numbered modulo 65,536, starting when the host opens the link. A frame is accepted
     if it begins with the next expected word and fits in the buffer, so a repeated frame has no effect and a request
-    is executed only once. Sent words stay in the buffer until the host acknowledges them. At the host's request, they
-    are sent again from the first unacknowledged word on; this side has no timer. docs/serial.md describes the whole
-    protocol.
+    is executed only once. Sent words stay in the buffer until the host acknowledges them. At the host's request,
+    they are sent again from the first unacknowledged word on; the endpoint itself has no timer. docs/serial.md
+    describes the whole protocol.
 
     The node's side needs about four cycles per word, which does not reduce throughput as long as a word on the wire
     takes at least 16 cycles.
@@ -46,7 +46,7 @@ class Endpoint(wiring.Component):
     number : int
         Number of the node, 0 to 15.
     nodes : int
-        Number of nodes on the link, which is reported in the answer to OPEN.
+        Number of nodes on the link, which is reported in the reply to OPEN.
     buffer_words : int
         Number of words in each direction's buffer: a power of two, at least two frames.
     frame_words : int
@@ -75,7 +75,7 @@ class Endpoint(wiring.Component):
     repeated : Out(1)
         A repeated frame has been received.
     gap : Out(1)
-        A frame has been received, but not its predecessor.
+        A frame has been received, but not the one before it.
     busy : Out(1)
         The node has a request or is about to receive one, or a frame is waiting to be sent.
     """
@@ -112,17 +112,17 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Sequence numbers of words from the host: the next one expected, and the next one for the node.
+        # Sequence numbers of words from the host: the next one to arrive, and the next one to pass to the node.
         expected = Signal(count)
         consumed = Signal(count)
-        # Sequence numbers of words from the node: the next to arrive, to be acknowledged, and to be sent.
+        # Sequence numbers of words from the node: the next one to arrive, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)
 
         nonce = Signal(16)
         opening = Signal()  # no frame is accepted while the node is being prepared for its next request
-        opened = Signal()  # OPEN must be answered
+        opened = Signal()  # an OPEN frame must be answered
         acknowledge = Signal()
         missing = Signal()  # a frame is missing, but the host has not yet been notified
         reported = Signal()  # the gap has been reported, so later frames do not report it again
@@ -156,7 +156,7 @@ class Endpoint(wiring.Component):
             m.d.sync += accepting.eq(0)
         self._receive(m, address, accepting, expected, consumed, opening, quiet)
 
-        # Words from the node to the host.
+        # Send words from the node to the host.
         m.submodules.kept = kept = Memory(shape=word_layout(), depth=words, init=[], attrs={"no_rw_check": 1})
         keep = kept.write_port()
         fetch = kept.read_port()
@@ -165,7 +165,7 @@ class Endpoint(wiring.Component):
         size = Signal(7)
         cursor = Signal(count)
         full = Signal()
-        opens = Signal()  # the next frame answers OPEN
+        opens = Signal()  # the next frame is the reply to OPEN
         m.d.comb += [
             full.eq(unacknowledged[address]),
             self.from_node.ready.eq(opening | ~full),
@@ -218,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet if that is short enough: read ahead to find the packet's length.
+            # If the packet is short enough, the frame ends with it, so read ahead to find the packet's length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):
@@ -287,7 +287,7 @@ class Endpoint(wiring.Component):
         return m
 
     def _receive(self, m, address, accepting, expected, consumed, opening, quiet):
-        """Store the accepted words and pass them on to the node."""
+        """Store accepted words from the host and pass them on to the node."""
         m.submodules.stored = stored = Memory(
             shape=word_layout(), depth=self._buffer_words, init=[], attrs={"no_rw_check": 1})
         write = stored.write_port()

@@ -27,7 +27,7 @@ INVERTED = 0x20
 MAX_WORDS = 127
 """Maximum number of payload words in a header."""
 
-_RESIDUE = 0xDEBB20E3  # residue in the CRC register after a correct CRC
+_RESIDUE = 0xDEBB20E3  # value of the CRC register after a frame with a correct CRC
 
 
 class FrameKind(enum.Enum, shape=2):
@@ -182,7 +182,7 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(8))  # bytes left in the header, word or CRC, minus one
+        left = Signal(range(8))  # number of bytes left in the header, word or CRC, minus one
         untouched = Signal()  # no byte has arrived since the flag
         escape = Signal()
         crc = Signal(32)

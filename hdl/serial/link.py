@@ -1,4 +1,4 @@
-"""Serial link of a board: two wires to the host, shared by all nodes."""
+"""Serial link between a board and its host, with two wires that all nodes share."""
 
 from amaranth.hdl import Array, Cat, Module, Signal
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""UART: sends bytes on one wire as a start bit, eight data bits (lowest first) and a stop bit."""
+"""UART receiver and transmitter, with a start bit, eight data bits (lowest first) and a stop bit per byte."""
 
 import math
 
@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["UartReceiver", "UartTransmitter", "check_rates"]
 
-_LEAST = 4  # minimum cycles per bit, so that the majority of three samples is within one bit
+_LEAST = 4  # minimum number of cycles per bit, so that three samples for the majority vote are within one bit
 
 
 def check_rates(clock, baud):
@@ -46,7 +46,7 @@ class UartReceiver(wiring.Component):
     Parameters
     ----------
     clock, baud : int
-        Cycles and bits per second; at least four cycles per bit, not necessarily a whole number.
+        Clock cycles and bits per second; at least four cycles per bit, not necessarily a whole number.
 
     Members
     -------
@@ -95,7 +95,7 @@ class UartReceiver(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [first.eq(1), bits.eq(0x1FF)]
                 with m.If(~level):
-                    # On average the edge was half a cycle ago, and the phase lags by one cycle.
+                    # On average, the edge was half a cycle before this one, and the phase lags by one cycle.
                     m.d.sync += phase.eq(numerator + numerator // 2 - denominator // 2)
                     m.next = "Bits"
             with m.State("Bits"):
@@ -143,7 +143,7 @@ class UartTransmitter(wiring.Component):
         numerator, denominator = self._bits.numerator, self._bits.denominator
         phase = Signal(self._bits.shape)
         passed = Signal()
-        bits = Signal(9, init=0x1FF)  # remaining bits after the one being sent
+        bits = Signal(9, init=0x1FF)  # number of remaining bits after the one being sent
         left = Signal(range(11))
 
         m.d.comb += [

@@ -11,7 +11,7 @@ __all__ = ["DelayLine"]
 _MEMORY = 4
 #: Minimum delay in cycles for block RAM, which has a slow output and thus needs an output register.
 _BLOCK = 17
-#: Minimum number of bits for block RAM: LUT RAM of this size would need more LUTs to select between its parts.
+#: Minimum number of bits for block RAM: LUT RAM of this size would need additional LUTs to select between its parts.
 _BITS = 512
 
 
@@ -47,7 +47,7 @@ class DelayLine(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from ``i`` to ``o``."""
+        """Delay in cycles from ``i`` to ``o``."""
         return self._cycles
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Forks that send beats to several sinks, and packet demultiplexers and multiplexers with routes."""
+"""Forks, which send beats to several sinks, and demultiplexers and multiplexers for packets with routes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -143,14 +143,14 @@ class PacketMux(wiring.Component):
         for n, port in enumerate(self.i):
             with m.If(self.route.valid & (self.route.payload == n)):
                 m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
-        # The payload matters only while valid, so the bits of the route are sufficient to select it.
+        # The payload matters only while it is valid, so the route's payload alone can select it.
         m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
         m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
         return m
 
 
 def _at(index, values):
-    """Select the value at an index; for an index out of range, the result is one of the values."""
+    """Return the value at an index, or any of the values if the index is out of range."""
     while len(values) > 1:
         pairs = [values[start:start + 2] for start in range(0, len(values), 2)]
         values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]

@@ -1,4 +1,4 @@
-"""Convert between words (one element per cycle) and beats (one row per cycle), and buffer beats."""
+"""Converters between words (one element per cycle) and beats (one row per cycle), and buffers for beats."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -105,7 +105,7 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # Elements that wait for the rest of their beat, lowest lane first. A lane copies the input until it holds its
+        # Elements waiting for the rest of their beat, lowest lane first. A lane copies the input until it holds its
         # element, and the last lane always copies it; one register per lane enables all of its bits.
         staged = Signal(data.ArrayLayout(32, lanes))
         filled = Signal(lanes)
@@ -135,7 +135,7 @@ class RowAssembler(wiring.Component):
 
 
 class SegmentBuffer(wiring.Component):
-    """Hold beats back until their whole segment has arrived.
+    """Hold back beats until their whole segment has arrived.
 
     Only complete segments leave the buffer. A segment truncated by a corrupt packet stays in the buffer until a reset
     discards it.
@@ -148,7 +148,7 @@ class SegmentBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Capacity in beats: at least one whole segment, or two if one should arrive while another leaves.
+        Capacity in beats: at least one whole segment, or two segments to receive one while another one leaves.
 
     Members
     -------
@@ -189,7 +189,7 @@ class SegmentBuffer(wiring.Component):
 
 
 class BlockBuffer(wiring.Component):
-    """Hold beats back until their whole block has arrived, so that blocks leave without pauses.
+    """Hold back beats until their whole block has arrived, so that blocks leave without pauses.
 
     Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
     ``i.ready`` depends only on registers.
@@ -239,7 +239,7 @@ class BlockBuffer(wiring.Component):
         ]
 
         def ends(name, port):
-            """High when the port transfers the last beat of a block."""
+            """Return a signal that is high when the port transfers the last beat of a block."""
             position = Signal(range(max(self._beats, 2)), name=f"{name}_place")
             ending = Signal(name=f"{name}_ending")
             taken = port.valid & port.ready

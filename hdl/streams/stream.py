@@ -1,4 +1,4 @@
-"""Streams: payload layouts, a strict connection function, a skid buffer and a queue.
+"""Stream library: payload layouts, a strict connection function, a skid buffer and a queue.
 
 The rules of :mod:`amaranth.lib.stream` apply: ``valid`` never waits for ``ready``, and ``valid`` and ``payload`` are
 stable until the beat is taken, in the cycle when both are high. Framing (``last``) is inside the payload.
@@ -53,7 +53,7 @@ def beat_layout(lanes, width=32):
 
 
 def check_lanes(lanes, *, most=8):
-    """Raise ValueError unless ``lanes`` is a power of two up to ``most`` (default: for memory rows)."""
+    """Raise ValueError unless ``lanes`` is a power of two up to ``most`` (default: the maximum of memory rows)."""
     *powers, last = (1 << exponent for exponent in range(most.bit_length()))
     if not isinstance(lanes, int) or lanes not in (*powers, last):
         raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
@@ -124,7 +124,7 @@ class SkidBuffer(wiring.Component):
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
-        # The spare register follows the input while it is free, so a single bit enables it.
+        # The spare register follows the input while the register is free, so a single bit enables it.
         with m.If(self.i.ready):
             m.d.sync += skid.eq(self.i.payload)
         with m.If(self.o.ready | ~self.o.valid):
@@ -269,7 +269,7 @@ class Queue(wiring.Component):
         return m
 
     def _memory(self, m):
-        """Ports of the memory, which is 9-bit-wide block memory if that saves an output multiplexer."""
+        """Return the ports of the memory, which is 9-bit-wide block memory if this avoids an output multiplexer."""
         width = Shape.cast(self._shape).width
         step = 9 if 1024 < self._depth <= 2048 else width
         writes, reads = [], []
@@ -316,13 +316,13 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count up, down or hold. ``down`` may arrive late: it only selects whether the count changes."""
+    """Count ``level`` up or down. ``down`` may arrive late: it only selects whether the level changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 
 
 def _unreset(m, stream):
-    """Payload register of an output; has no reset, since the payload is meaningless without ``valid``.
+    """Return an output's payload register, which needs no reset, since the payload is meaningless without ``valid``.
 
     On an ECP5, eight adjacent flip-flops share at most two resets; without a reset, they can be placed anywhere.
     """
@@ -332,7 +332,7 @@ def _unreset(m, stream):
 
 
 def _following(address, rows):
-    """Address of the next row in a memory with any number of rows."""
+    """Return the address of the next row in a memory with any number of rows."""
     if rows == 1 << len(address):
         return address + 1
     return Mux(address == rows - 1, 0, address + 1)

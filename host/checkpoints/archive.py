@@ -39,7 +39,7 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Window name for the far memory of a computing node.
+#: Name of a computing node's far memory in the windows of a manifest.
 FAR = "far"
 FORMAT = 1
 
@@ -62,17 +62,17 @@ def digests(regions: Mapping[str, bytes]) -> bytes:
 
 
 def device_region(rank: int, space: str, base: int) -> str:
-    """Name of a window's region."""
+    """Name of the region with the contents of a memory window, which starts at element ``base``."""
     return f"device/{rank:02d}/{space}/{base}"
 
 
 def program_region(rank: int, queue: int) -> str:
-    """Name of the region for the commands of a queue's program."""
+    """Name of the region with the commands of a queue's program."""
     return f"device/{rank:02d}/program/{queue}"
 
 
 def idle_region(rank: int, queue: int) -> str:
-    """Name of the region for the commands of a queue's program in the idle bank."""
+    """Name of the region with the commands of a queue's program in the idle bank."""
     return f"device/{rank:02d}/idle/{queue}"
 
 
@@ -89,7 +89,8 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
-#: Program bank state: next set, number of the latest edit, and number and first set of the waiting program.
+#: State of a node's two program banks: number of the next set of passes, number of the latest edit, and number and
+#: first set of the program that waits in the idle bank.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -178,7 +179,7 @@ def _check_nodes(device: dict[str, Any]) -> None:
 
 
 def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size of the region of each of a node's windows. Raises ``MalformedError`` if windows overlap."""
+    """Return the size of each window's region for one node. Raises ``MalformedError`` if windows overlap."""
     expected: dict[str, dict[str, Any]] = {}
     for space, windows in node["windows"].items():
         end = 0
@@ -193,7 +194,7 @@ def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size and digest of the region of each of a node's programs."""
+    """Return the size and digest of each program's region for one node."""
     return {region(rank, queue): {"size": 64 * commands, "sha256": digest}
             for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", [])))
             for queue, (commands, digest) in enumerate(programs)}
@@ -209,7 +210,7 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def array_region(number: int) -> str:
-    """Name of an array's region."""
+    """Name of the region that contains an array of the process state."""
     return f"process/array/{number:04d}"
 
 
@@ -274,7 +275,7 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
-    """Decode an array from an npy file. Memory is allocated only after its size was checked."""
+    """Decode an array from an npy file. Memory is allocated only after the array's size has been checked."""
     file = io.BytesIO(data)
     dtype, shape, fortran, length = read_header(file, "of a state")
     rest = data[length:]
@@ -365,7 +366,7 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
     if sum(sizes) > LARGEST:
         raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
     here, expected = file.tell(), sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_END)
-    if file.seek(0, io.SEEK_END) - here != expected:  # checked before memory is allocated for regions
+    if file.seek(0, io.SEEK_END) - here != expected:  # check sizes before memory is allocated for regions
         raise MalformedError(f"file must have {expected:,} bytes after its manifest, not {file.tell() - here:,}")
     file.seek(here)
     mac = _member(file, _MAC, _DIGITS)

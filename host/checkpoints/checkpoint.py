@@ -1,7 +1,8 @@
 """Checkpoints of format 1 (a process frame, a device frame or both), and checks before a restore.
 
-:func:`examine` does the checks that need no target, then :func:`admit` does the checks against the target, in the
-order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have passed.
+First, :func:`examine` runs the checks that need no target; then :func:`admit` runs the checks against the target.
+They follow the order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have
+passed.
 """
 
 import contextlib
@@ -87,11 +88,11 @@ _SKEW = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """Origin of a checkpoint: sequence number, time and nonce."""
+    """Identity of a checkpoint: its sequence number, time, nonce and tenant."""
 
     sequence: int = 0  # checkpoint number, greater than all previous ones
     time: int = 0  # seconds since 1970
-    nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal; zeros allow any restore
+    nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal; zeros if it chose none
     tenant: int = 0
 
 
@@ -115,7 +116,7 @@ class ProcessFrame:
     epoch: int = 0  # number of passes over the examples
     order: Any = None  # state of the example order, or None; its digest is in the manifest
     nodes: int = 1
-    words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words in each memory space of a node
+    words: dict[str, int] = dataclasses.field(default_factory=dict)  # number of words in use per memory space
 
 
 def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
@@ -140,7 +141,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Do the checks that need no target, up to STALE. Raises ``RejectionError`` if one fails."""
+    """Run all checks up to STALE, which need no target. Raises ``RejectionError`` if one fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -206,8 +207,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """If the block raises ``ReadBackError``, restore the nodes' previous frame, ``before``, and re-raise the error.
-    ``before`` must have the same windows as the frame that was loaded."""
+    """Context manager that restores the nodes' previous frame, ``before``, if its body raises ``ReadBackError``. The
+    error is then re-raised. ``before`` must have the same windows as the frame that was loaded."""
     try:
         yield
     except ReadBackError:
@@ -218,7 +219,7 @@ def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
 
 
 def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
-    """Raise ``TooSmallError`` unless nodes have the memories, registers and programs of the frame."""
+    """Raise ``TooSmallError`` unless the nodes have the memory, registers and program memory for the frame."""
     nodes: Sequence[dict[str, Any]] = manifest["device"]["nodes"]
     for device, node in zip(ring.devices, nodes, strict=False):
         config, where = device.config, f"node {node['rank']}"
@@ -233,7 +234,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
-            # Nodes with a single queue need no program memory, as the process sends their commands.
+            # Nodes with a single queue need no program memory, because the host process sends their commands.
             if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.programs.depth}")

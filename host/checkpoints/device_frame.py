@@ -1,7 +1,8 @@
 """Device frame of a checkpoint: the state of a ring's nodes, transferred through their host ports.
 
 A frame contains all state that later commands need, but no properties of the fabric: a ring with different latencies,
-lanes, threads or optimizer intervals continues from a frame bit-identically. docs/checkpoints.md explains omissions.
+lanes, threads or optimizer intervals continues from a frame bit-identically. docs/checkpoints.md explains what a
+frame omits.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ __all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "Windows", "commands", "con
            "forget_programs", "load", "missing", "peers_of", "read", "scrub", "verify", "verify_programs", "whole",
            "windows_of"]
 
-#: Used ranges of each memory space: first element and number of elements, in order.
+#: Ranges in use of each memory space, in ascending order: first element and number of elements.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
 #: Windows for all nodes, or separate windows for each node.
@@ -46,13 +47,13 @@ _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COM
 #: Registers that a frame includes.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Bits of SLOT_n (busy means "computing" or "taken") and RESUMED_SET.
+#: Bits of the registers SLOT_n and RESUMED_SET; a slot is busy while it is being computed or is taken.
 _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFrame:
-    """Frame of all nodes of a ring."""
+    """Device frame: the state of all nodes of a ring."""
 
     fields: dict[str, Any]  # field ``device`` of the manifest
     # contents of windows as little-endian words, and commands of programs, keyed by region name
@@ -66,7 +67,7 @@ class DeviceFrame:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the frame."""
+        """SHA-256 of the frame's fields and regions."""
         return hashlib.sha256(canonical(self.fields) + digests(self.regions)).hexdigest()
 
 
@@ -90,14 +91,14 @@ def _contract_of(config: Configuration) -> dict[str, bool | str]:
 
 
 def whole(device: Device) -> Windows:
-    """Return windows on all memories available to a node's user, except the trace, which is read-only."""
+    """Return windows that cover all memories available to a node's user, except the read-only trace."""
     spaces = {space.name: device.room(space.name) for space in device.config.memory_map if space.name != "trace"}
     spaces[FAR] = far_words_of(device.config)
     return {name: [(0, words)] for name, words in spaces.items() if words}
 
 
 def windows_of(frame: DeviceFrame) -> list[Windows]:
-    """Windows of each node of a frame."""
+    """Return the memory windows that a frame contains, for each node."""
     return [{space: [(base, count) for base, count in ranges] for space, ranges in node["windows"].items()}
             for node in frame.fields["nodes"]]
 
@@ -159,7 +160,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
-    ring.counters.clear()  # restoring pending gradients counts them as computed
+    ring.counters.clear()  # restored pending gradients will be counted as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
@@ -225,7 +226,7 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """Return a frame's SHA-256, by default of all memories, without the ring's epoch and numbers."""
+    """Return the SHA-256 of the ring's frame, by default of all memories, ignoring epoch and numbers."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
@@ -236,7 +237,7 @@ def digest(ring: Ring, live: Live | None = None) -> str:
 
 
 def _take_flags(ring: Ring) -> None:
-    """Clear all flags by a command that waits for them."""
+    """Clear all flags of the nodes by running a command that waits for them."""
     flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
     for rank, bits in flags.items():
         if bits:
@@ -275,7 +276,7 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Number of broadcasts to reach a frame's update counts. Raises ``TooSmallError`` if impossible."""
+    """Number of broadcasts that raise the update counts to a frame's; ``TooSmallError`` if impossible."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,10 +290,10 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase update counts to a frame's counts by broadcasts that keep memories; resets links.
+    """Raise the nodes' update counts to a frame's with broadcasts that keep all memories; reset the links.
 
-    For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes, must
-    need the same number of updates.
+    Nodes with SettableVersion need no broadcasts, because their WEIGHT_VERSION register can be written. All other
+    nodes, such as bitstream nodes, must be the same number of updates away from the frame.
     """
     count = missing(ring.devices, nodes)
     if not count:
@@ -348,8 +349,8 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
 
     Programs cannot be read from nodes: a frame contains the words that nodes have acknowledged. Nodes with two banks
     compute a CRC-32 over the words received for the idle bank. A restore therefore loads each program into the idle
-    bank, makes the node check the digest with an EDIT, and starts a set without passes, which swaps the banks. Raises
-    ``ReadBackError`` if a node has received different words.
+    bank, makes the node check the digest with an EDIT, and starts a set of zero passes, which swaps the banks.
+    Raises ``ReadBackError`` if a node has received different words.
     """
     nodes = fields["nodes"]
     model = nodes[0]["model"]
@@ -434,7 +435,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Add the rank and region to a node's error about a different digest."""
+    """Add the rank and region to the error of a node that reports a different digest."""
     try:
         yield
     except WrongProgramError as error:

@@ -14,7 +14,7 @@ __all__ = ["bench_command"]
 
 
 def bench_command(
-    output: Annotated[Path, typer.Option(help="Folder of bench.json. [default: build/bench]", show_default=False)
+    output: Annotated[Path, typer.Option(help="Folder for bench.json. [default: build/bench]", show_default=False)
                       ] = toolchain.BUILD / "bench",
 ) -> None:
     """Measure cycles of units and of the ring against their bounds, and the speed of simulation."""

@@ -66,10 +66,10 @@ def _report(removed: cache_content.Removed) -> None:
 @cache_app.command("prune")
 def prune_command(
     limit: Annotated[str | None, typer.Option(
-        help="Size that is left at most, as 5GB. [default: the cache's own limit, or none with --older-than]",
+        help="Maximum size that remains, such as 5GB. [default: the cache's own limit, or none with --older-than]",
         show_default=False)] = None,
     older_than: Annotated[str | None, typer.Option(
-        help="Remove also entries not used for so long, as 30d or 12h.", show_default=False)] = None,
+        help="Also remove entries not used for this time, such as 30d or 12h.", show_default=False)] = None,
 ) -> None:
     """Remove the least recently used entries, and the remains of killed builds."""
     before = None if older_than is None else time.time() - _seconds(older_than)

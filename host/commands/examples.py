@@ -14,7 +14,7 @@ __all__ = ["examples_command"]
 
 
 def examples_command(
-    folder: Annotated[Path, typer.Argument(help="Where to put them.")] = Path("examples"),
+    folder: Annotated[Path, typer.Argument(help="Folder for the examples.")] = Path("examples"),
 ) -> None:
     """Copy the examples to a folder, to run and change them."""
     source = toolchain.ROOT / "examples"

@@ -48,7 +48,7 @@ class Backend(enum.StrEnum):
 class RankOptions(Section):
     """Number of ranks, and the program that they run."""
 
-    nodes: int = option(4, "--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")
+    nodes: int = option(4, "--nodes", "-n", help="Number of ranks, and of nodes in the ring, 1 to 16.")
     module: bool = option(False, "--module", "-m", help="SCRIPT is the name of a module.")
 
     def command(self, script: Sequence[str]) -> list[str]:
@@ -63,16 +63,16 @@ class FormatOptions(Section):
     """Formats of data on the ring."""
 
     gradients: str | None = option(
-        None, help=f"Codec of gradients and their sums; its error is added to the next gradients: "
-                   f"{', '.join(GRADIENT_CODECS)}.", shown_default=f"{RAW}; {ZERO_VALUE} with a density")
-    weights: str = option(Weights.codec, help=f"Codec of new weights, with optimizers on the nodes: "
+        None, help=f"Codec for gradients and their sums; its error is added to the next gradients. One of "
+                   f"{', '.join(GRADIENT_CODECS)}.", shown_default=f"{RAW}; {ZERO_VALUE} with --density")
+    weights: str = option(Weights.codec, help=f"Codec for new weights, if nodes run the optimizer: "
                                                         f"{', '.join(WEIGHT_CODECS)}.")
     density: float | None = option(
-        None, help="Part of the elements of gradients that nodes send, on average: the largest ones; the others "
-                   "wait.", shown_default="all that are not zero")
+        None, help="Fraction of the gradient elements that nodes send, on average. Nodes send the largest "
+                   "elements, and add the rest to the next gradients.", shown_default="all nonzero elements")
     bf16_moments: bool = option(
-        False, "--bf16-moments", help="Nodes store momentum and moments as bfloat16. A second moment does not decay "
-                                      "then with a b2 above 0.996, such as PyTorch's 0.999.")
+        False, "--bf16-moments", help="Nodes store momentum and moments as bfloat16. Second moments then do not "
+                                      "decay if b2 is above 0.996, as PyTorch's default of 0.999 is.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,8 +93,8 @@ class BackendOptions(Section):
     """Backend that the script uses."""
 
     replace: Backend | None = option(
-        None, help="Backend that means the ring where a script, or a framework, has its name: gloo.")
-    require_ring: bool = option(False, "--require-ring", help="End with exit code 1 if nothing went over the ring.")
+        None, help="Backend to replace by the ring if a script or framework requests it by name: gloo.")
+    require_ring: bool = option(False, "--require-ring", help="End with exit code 1 if the ring was not used.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def launch_command(
                                                 show_default=False)],
     ranks: RankOptions, formats: FormatOptions, patience: Patience, backend: BackendOptions,
     simulation: SimulationOptions,
-    output: Annotated[Path, Option(f"Folder of {', '.join(FILES)}.", shown_default="build/launch")] =
+    output: Annotated[Path, Option(f"Folder for {', '.join(FILES)}.", shown_default="build/launch")] =
         toolchain.BUILD / "launch",
 ) -> None:
     """Run a PyTorch script, one process for each node, with its sums over a simulated ring."""

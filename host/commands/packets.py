@@ -15,9 +15,9 @@ __all__ = ["packets_command"]
 
 
 def packets_command(
-    wave: Annotated[Path, typer.Argument(help="The waveform. [default: build/wave/ring.fst]", show_default=False)
+    wave: Annotated[Path, typer.Argument(help="Waveform file. [default: build/wave/ring.fst]", show_default=False)
                     ] = toolchain.BUILD / "wave" / "ring.fst",
-    first: Annotated[int, typer.Option(help="Elements of each packet that are shown.")] = 4,
+    first: Annotated[int, typer.Option(help="Number of elements to show of each packet.")] = 4,
 ) -> None:
     """Show the packets in a waveform written by gradring wave, and write them to another waveform."""
     if first < 0:

@@ -34,8 +34,8 @@ def name_values(config: NodeConfig, wave: Path, *, nodes: int) -> Path:
 @command
 def wave_command(
     nodes: Nodes = 2,
-    length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,
-    output: Annotated[Path, typer.Option(help="The waveform. [default: build/wave/ring.fst]", show_default=False)
+    length: Annotated[int, typer.Option(help="Number of elements to reduce.")] = 1024,
+    output: Annotated[Path, typer.Option(help="Waveform file. [default: build/wave/ring.fst]", show_default=False)
                       ] = toolchain.BUILD / "wave" / "ring.fst",
 ) -> None:
     """Write a waveform of one fused update."""

@@ -39,8 +39,8 @@ There: TypeAlias = tuple[Numbers, Numbers]
 
 #: Number of words in a header and in a CRC.
 _HEADER, _CRC = 3, 1
-_CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
-                   "without the wire", COMPARED)
+_CREDIT = constant("collectives", 2, "from the last word that leaves an ingress to the header that its credit "
+                   "permits, without the wires", COMPARED)
 #: Number of past packets for which the model keeps times.
 _BACK = 16
 #: Capacity in segments of the write-back buffer and of the optimizer's gradient banks.
@@ -75,7 +75,7 @@ class Units:
         self.decodes = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.weights = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.stores = collections.deque([zero] * _ROOM, maxlen=_ROOM)
-        #: For each other reader of the gradient memory, the number of rows it still has to prefetch.
+        #: Backlogs of the gradient memory's other readers: for each, the number of rows it has yet to prefetch.
         self.behind: list[Numbers] = []
         self.words = np.zeros(nodes, dtype=np.int64)
 
@@ -84,7 +84,7 @@ class Units:
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
-        """Number of beats of a gradient codec; in zero-value form, partial groups are padded."""
+        """Number of beats in which a gradient codec processes ``elements``; zero-value form pads partial groups."""
         if self.timing.grouped:
             return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
         return self.rows(elements)
@@ -116,23 +116,23 @@ class Units:
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles to read rows of the gradient memory while other readers take every other turn."""
+        """Cycles to read rows of the gradient memory, which is shared equally with readers that have a backlog."""
         shares = [np.minimum(rows, backlog) for backlog in self.behind]
         self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
 
     def idle(self, cycles: Numbers) -> None:
-        """Give the other readers of the gradient memory a number of cycles."""
+        """Let the other readers of the gradient memory reduce their backlogs for a number of cycles."""
         self.behind = [np.maximum(backlog - cycles, 0) for backlog in self.behind]
 
     def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
-        """Occupy the adder with a packet."""
+        """Occupy the adder until the last word of a packet has been added."""
         self.adder = np.where(some, there[1], self.adder)
         self.sums.append(np.where(some, there[0], self.adder))
 
     def decode(self, arrival: Arrival, elements: Numbers, *, room: int, weights: bool = False,
                lands: bool = True) -> There:
-        """Move a packet into a decoder queue of ``room`` words; return the times of its first and last element."""
+        """Decode a packet through a queue of ``room`` words; return the times of its first and last element."""
         history = self.weights if weights else self.decodes
         first, last = self.take(arrival)
         some = elements > 0
@@ -146,12 +146,12 @@ class Units:
         return begun, end
 
     def land(self, end: Numbers, elements: Numbers) -> None:
-        """Write back a segment after its last element is decoded at ``end``; only complete segments are stored."""
+        """Write back a segment once it is complete, which is when its last element is decoded, at ``end``."""
         stored = np.maximum(self.stores[-1], end + self.timing.stored) + self.rows(elements)
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
     def update(self, filled: Numbers, elements: Numbers) -> There:
-        """Update with a segment's complete gradients; return the times of the first and last input beat."""
+        """Run the optimizer on a segment's complete gradients; return times of its first and last input beat."""
         some = elements > 0
         begun = np.maximum(filled, self.optimizer)
         end = begun + -(-elements // self.timing.update_lanes) * self.timing.interval
@@ -159,13 +159,13 @@ class Units:
         self.optimizer = np.where(some, end, self.optimizer)
         return begun, end
 
-    # State in which a walk detects periods.
+    # State that is compared to detect periods of the walk.
 
     _TIMES = ("link", "taken", "adder", "encoder", "optimizer", "bank", "rested")
     _HISTORIES = ("sent", "left", "sums", "decodes", "weights", "stores")
 
     def times(self) -> Numbers:
-        """All times, concatenated."""
+        """All times of the units as one array, to compare states."""
         return np.stack([*(getattr(self, name) for name in self._TIMES),
                          *(history for name in self._HISTORIES for history in getattr(self, name))])
 
@@ -184,7 +184,7 @@ def _ahead(room: int, words: Numbers) -> int:
     return min(max(1, room // max(int(words.max(initial=0)), 1)), _BACK)
 
 
-#: Maximum number of segments in a period, and number of segments that readers may run ahead.
+#: Maximum number of segments in a period, and number of segments that readers may prefetch.
 _PERIODS, _AHEAD = 6, 5
 #: Number of segments that the optimizer's banks hold.
 _BANKS = 2
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Add the rows that all readers except the addend reader may prefetch from this segment on."""
+        """Add to the backlogs the rows that readers other than the addend reader may now prefetch."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -253,7 +253,7 @@ class _Collective:
         units.behind = more if segment == 0 else [n + new for n, new in zip(units.behind, more, strict=True)]
 
     def _first_grouped(self, segment: int) -> There:
-        """Times of the initial gradients if they have a separate encoder, which runs ahead."""
+        """Times of a block's first gradients if a separate encoder prefetches them."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         addends = [self._rows(segment, -1)] if self._shares else []
@@ -265,7 +265,7 @@ class _Collective:
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
-        if not self._shares:  # these rows have been read much earlier
+        if not self._shares:  # these rows were prefetched long before
             return self._none, self._none
         ahead = sum((self._rows(segment + number, 0) for number in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
@@ -278,7 +278,7 @@ class _Collective:
         return first, last
 
     def _first_coded(self, segment: int) -> There:
-        """Times of the initial gradients if they take the same path as the sums."""
+        """Times of a block's first gradients if they pass through the adder like the sums."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         self._read_ahead(segment)
@@ -288,7 +288,7 @@ class _Collective:
         return begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
 
     def _sum_grouped(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """Times of a sum of ``hop`` + 1 gradients that is computed group by group."""
+        """Output times of a sum of ``hop`` + 1 gradients that is computed group by group."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words, own = elements > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
@@ -304,7 +304,7 @@ class _Collective:
         added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
         out = begun - (-work // groups) + timing.summed - 1
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
-        if last:  # the final sum is decoded during encoding and kept for the gather
+        if last:  # the last sum is decoded while it is encoded, and kept for the all-gather
             out = np.maximum(out, units.decodes[-1])
             decoded = np.maximum(out + np.maximum(words, units.beats(elements)), units.stores[-_BANKS])
             out_end = np.maximum(out_end, decoded)
@@ -315,7 +315,7 @@ class _Collective:
         return out + BEHIND, out_end + BEHIND
 
     def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """Times of a sum of ``hop`` + 1 gradients that is decoded, added and encoded again."""
+        """Output times of a sum of ``hop`` + 1 gradients: its packet is decoded, added to, and encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words = elements > 0, costs.scatter(hop, segment, -hop)
@@ -325,7 +325,7 @@ class _Collective:
         added = np.maximum(begun + np.maximum(units.read(units.rows(elements)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
-        if last:  # the final sum is encoded and decoded again
+        if last:  # the last sum is encoded and decoded once more
             rested = added + timing.decoded + timing.summed
             units.rested = np.where(some, rested, units.rested)
             units.land(rested, elements)
@@ -334,7 +334,7 @@ class _Collective:
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
 
     def rest(self) -> None:
-        """Write back the last sum of a reduce-scatter with a codec, which happens one segment later."""
+        """Write back the previous segment's last sum, which a reduce-scatter with a codec delays by one segment."""
         if self._waiting is not None:
             units, (first, last, elements) = self.units, self._waiting
             begun = np.maximum(first, units.adder)
@@ -367,14 +367,14 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Times of the own block's weights when they are read by a standalone all-gather."""
+        """Times at which a standalone all-gather reads the weights of each rank's own block."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """Write back a node's own block after decoding, before all other blocks."""
+        """Decode and write back the weights of each rank's own block, before all other blocks."""
         units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
         end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
@@ -382,7 +382,7 @@ class _Collective:
         units.land(end + self._timing.landed, elements)
 
     def _land(self, arrival: Arrival, elements: Numbers, *, passed: bool) -> There:
-        """Write back a packet, and forward it."""
+        """Write back the elements of a packet, and return the times at which its words can be forwarded."""
         costs, timing, units = self._costs, self._timing, self.units
         if passed:
             arrival = arrival._replace(last=np.maximum(arrival.last, units.room(arrival.words)))
@@ -405,7 +405,7 @@ class _Collective:
     # The whole collective.
 
     def times(self) -> Numbers:
-        """All times, concatenated."""
+        """All times of the model as one array, to compare states."""
         waiting = [] if self._waiting is None else [np.stack(self._waiting[:2])]
         return np.concatenate([self.units.times(), *(np.stack(pair) for pair in self.kept.values()), *waiting])
 
@@ -426,7 +426,7 @@ class _Periods:
     """Detects when the times of a walk become periodic."""
 
     def __init__(self, latency: int):
-        # Times further in the past cannot cause a wait.
+        # Times further in the past than this cannot delay a packet.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 

@@ -32,7 +32,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 def check_gradients(name: str) -> None:
     """Raise ``ValueError`` unless the packets of a gradient codec can be predicted.
 
-    Codecs of sums of integers are not included, since their packets also contain the exponents of other segments.
+    Codecs that sum integers cannot be predicted, because their packets also contain exponents of other segments.
     """
     if name not in GRADIENT_CODECS:
         names = [known for known, codec in GRADIENT_CODECS.items() if not is_agreed(codec)]
@@ -87,7 +87,7 @@ def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
 
 
 class Costs:
-    """Costs of all packets that carry a vector.
+    """Costs of all packets that transfer a vector.
 
     Methods take a segment and a block's distance from the rank, and return an array over ranks.
 
@@ -134,11 +134,11 @@ class Costs:
         return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
     def positions(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Return how many positions are nonzero in a sum of ``hop`` gradients or in the gradient added to it."""
+        """Count the positions that are nonzero in a sum of ``hop`` gradients or in the gradient added to it."""
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Return the words, in zero-value form, of the gradient added to a sum of ``hop`` gradients."""
+        """Number of words in zero-value form of the gradient added to a sum of ``hop`` gradients."""
         return self.scatter(0, segment, distance)
 
     def gather(self, segment: int, distance: int) -> Numbers:
@@ -185,7 +185,7 @@ class CountedCosts(Costs):
 
     @property
     def full(self) -> int:
-        """Return zero, since all segments differ."""
+        """Number of leading segments with equal costs: zero, since counted segments all differ."""
         return 0
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:

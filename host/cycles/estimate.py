@@ -16,7 +16,7 @@ __all__ = ["MACS", "Collective", "Costs"]
 #: Default number of multiply-adds per cycle of a compute engine.
 MACS = 16
 
-_LATCH = constant("schedules", 4, "a LATCH", "assumed")
+_LATCH = constant("schedules", 4, "duration of a LATCH", "assumed")
 
 
 class Collective(enum.Enum):

@@ -24,10 +24,10 @@ from sim.golden.constants import constant
 __all__ = ["BEHIND", "COMMAND", "COMPARED", "HOP", "Timing", "timing_of"]
 
 _FITTED = "fitted to 16 points of `make predict-points`"
-HOP = constant("collectives", 15, "a payload word from one packetizer to the next, without the wire", _FITTED)
-COMMAND = constant("collectives", 2, "a command, in addition to planning, reading and its packets", _FITTED)
+HOP = constant("collectives", 15, "latency of a payload word between two packetizers, without the wires", _FITTED)
+COMMAND = constant("collectives", 2, "overhead of a command, without planning, reading and its packets", _FITTED)
 COMPARED = "not fitted; compared by `make predict VALIDATE=1`"
-BEHIND = constant("collectives", 3, "a queue in block memory, such as the one after the ingress",
+BEHIND = constant("collectives", 3, "latency of a queue in block memory, such as the queue after the ingress",
                   COMPARED)
 
 

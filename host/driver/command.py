@@ -40,7 +40,7 @@ class Command:
     wait: int = 0
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
-    tenant: int = 0  # owner of the command; always 0 without tenants
+    tenant: int = 0  # tenant that the command belongs to; 0 on nodes without tenants
     # command that must end before this command starts, as its number in the program of the first (after_0) and of the
     # second other queue (after_1); 16 bits each, 0 for none
     after_0: int = 0
@@ -104,7 +104,7 @@ class ProgramRun:
     first: int = 0
 
     def __post_init__(self) -> None:
-        self.words()  # raises an error if a value does not fit
+        self.words()  # packing raises an error if a value does not fit
 
     def words(self) -> Words:
         """Return the payload of RUN."""

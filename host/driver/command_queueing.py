@@ -19,7 +19,7 @@ __all__ = ["CommandQueueing", "PendingCommand"]
 T = TypeVar("T")
 
 _SETTLING = 8
-"""Maximum number of checks whether links still move words."""
+"""Maximum number of checks for words that are still moving on the links."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,7 +34,7 @@ class PendingCommand(Generic[T]):
     on_ring: bool
     _wait: Callable[["PendingCommand[T]"], object]
     _conclude: Callable[["PendingCommand[T]"], T]
-    events: dict[int, Event] = dataclasses.field(default_factory=dict)  # events so far, by rank
+    events: dict[int, Event] = dataclasses.field(default_factory=dict)  # events so far, keyed by rank
     collected: bool = False  # whether no more events are expected
     _outcome: T | None = None
     _error: RingError | None = None
@@ -59,7 +59,7 @@ class PendingCommand(Generic[T]):
         return self.conclude()
 
     def abandon(self, error: RingError) -> None:
-        """Complete the command with ``error`` instead of waiting for events that will never arrive."""
+        """Fail the command with ``error``, because its events will never arrive."""
         self.collected = self._concluded = True
         self._error = error
 
@@ -180,7 +180,7 @@ class CommandQueueing:
         if not pending.well:
             while self._queued:
                 self._collect()
-            with contextlib.suppress(RingError):  # raised by `result`
+            with contextlib.suppress(RingError):  # `result` will raise it
                 pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
@@ -238,7 +238,7 @@ class CommandQueueing:
     # Commands of single nodes.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue a separate command for each node, keyed by rank; each may take ``patience`` extra cycles."""
+        """Queue a separate command for each rank; each command may take ``patience`` extra cycles."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
         # A node processes at least one element or one mask word per cycle.

@@ -27,7 +27,7 @@ class ElementFormat:
         return words.view(np.float32)
 
     def stored(self, words: Words) -> Words:
-        """Words that a memory returns when read after ``words`` have been written to it."""
+        """Words that are read from a memory after ``words`` have been written to it."""
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:

@@ -56,7 +56,7 @@ class ProgramNotLoadedError(DeviceError):
 
 
 class WrongSetError(DeviceError):
-    """The edit is not for the next set."""
+    """The edit is for a set of passes other than the next one."""
 
 
 class OldEditError(DeviceError):

@@ -33,7 +33,7 @@ def far_words_of(config: Configuration) -> int:
 
 
 def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Read windows of far memories, keyed by (rank, first element); raises ``DeviceError`` on no answer."""
+    """Read windows of far memories, keyed by (rank, first element); no answer raises ``DeviceError``."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Use the start of the activation memories for staging; yield how many words each rank lends."""
+    """Stage data at the start of the activation memories; yield the number of words available on each rank."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)

@@ -1,4 +1,4 @@
-"""Masks for matrices, and the layout of masked matrices in a node's memories.
+"""Masks for matrices, and the layout of the matrices to mask in a node's memories.
 
 A mask command masks one region of a node's gradient memory, where each row of each matrix starts at a new memory row.
 The weight memory contains a list of jobs, with shapes and masks, followed by the words of external masks.
@@ -54,7 +54,7 @@ class Mask(golden.Mask):
 class MaskJob:
     """Matrices of the same shape with the same mask."""
 
-    matrices: Matrices  # of shape (count, rows, columns)
+    matrices: Matrices  # matrices as an array of shape (count, rows, columns)
     mask: Mask
     # external masks only: array of the same shape, True for each element to keep
     external: npt.NDArray[np.bool_] | None = None
@@ -88,7 +88,7 @@ class MaskJob:
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Consecutive matrices of a job within one region."""
+    """Consecutive matrices of a job that are in the same region."""
 
     job: int
     first: int
@@ -98,9 +98,9 @@ class _Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """Region of the memories masked by one command."""
+    """Matrices masked by one command, and their contents in the gradient and weight memories."""
 
-    pieces: list[_Piece]  # jobs and matrices that the region holds
+    pieces: list[_Piece]  # matrices in the region, grouped by job
     data: Words  # contents of the gradient memory
     words: Words  # contents of the weight memory: the job list and the words of external masks
     externals: int  # offset of the external mask words, a multiple of 32
@@ -126,7 +126,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     each_job = _JOB_ELEMENTS[element]
     regions: list[Region] = []
     pieces: list[_Piece] = []
-    used = external = 0  # number of elements and external mask words in ``pieces`` so far
+    used = external = 0  # number of matrix elements and of external mask words in ``pieces`` so far
     for number, job in enumerate(jobs):
         each = job.rows * _up(job.columns, lanes)
         first = 0
@@ -181,7 +181,7 @@ def _job_words(job: MaskJob, piece: _Piece) -> Words:
     """Encode a job as words in memory."""
     values = {**vars(job.mask), "count": piece.count, "rows": job.rows, "columns": job.columns,
               "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS)),
-              "diagonal": job.mask.diagonal & (1 << _LAYOUT["diagonal"][1]) - 1}  # in two's complement
+              "diagonal": job.mask.diagonal & (1 << _LAYOUT["diagonal"][1]) - 1}  # encoded in two's complement
     return pack(_LAYOUT, values, "Job's")
 
 

@@ -27,7 +27,7 @@ def aligned(words: int) -> int:
 
 
 def packed_words(elements: int, packed_state: bool) -> int:
-    """Number of words occupied by state elements; packed elements are bfloat16, two per word."""
+    """Number of words that hold ``elements`` state elements; packed ones are bfloat16, two per word."""
     return -(-elements // 2) if packed_state else elements
 
 
@@ -42,7 +42,7 @@ class Buffer:
 
     space: str  # region: ``gradients``, ``weights`` or ``state``
     base: int  # address of the first word, a multiple of 32
-    length: int  # in words; one word of gradients or weights is one element
+    length: int  # length in words; one word of gradients or weights is one element
 
     def __post_init__(self) -> None:
         if self.space not in REGION_BASES:
@@ -55,7 +55,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Address after the last word."""
+        """Address of the first word after the buffer."""
         return self.base + self.length
 
     def overlaps(self, other: "Buffer") -> bool:
@@ -68,7 +68,7 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers:
-    """Buffers of one vector of parameters."""
+    """Buffers that belong to one vector of parameters."""
 
     # one word per element of the vector
     gradients: Buffer
@@ -91,7 +91,7 @@ class Buffers:
         return self.weights.length
 
 
-#: Location of a vector: all its buffers, one buffer, or only its length if it starts each region.
+#: Location of a vector: all its buffers, a single buffer, or its length if it is at the start of each region.
 Where = int | Buffer | Buffers
 
 
@@ -171,14 +171,14 @@ class Allocation:
     packed_state: bool = False  # whether state is stored as bfloat16
     errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are stored
     root_reduce: bool = False  # whether a single node owns all groups, which makes its block the whole vector
-    microbatches: int | None = None  # gradients of all nodes, nearly equal numbers on each; one on each by default
+    microbatches: int | None = None  # number of gradients, split as evenly as possible among nodes; default: one each
 
     def block(self, nodes: int) -> int:
         """Number of elements of the largest block."""
         return largest_block(self.length, 1 if self.root_reduce else nodes)
 
     def gradient_words(self, nodes: int) -> int:
-        """Number of words that gradients occupy on the node with the most of them."""
+        """Number of words of gradients on the node that has the most gradients."""
         count = 1 if self.microbatches is None else -(-self.microbatches // nodes)
         return (count - 1) * aligned(self.length) + self.length
 

@@ -45,7 +45,7 @@ class NodeOperations:
         alternative : float
             Value of elements that a mask does not keep; an integer on int16 nodes.
         behind : int
-            Number of elements at the start of the weight memory that are preserved; ignored with ``lists``.
+            Number of elements at the start of the weight memory that are preserved; ignored if ``lists`` is given.
         data : Buffer, optional
             Buffer in the gradient memory for the matrices; by default the whole memory.
         lists : Buffer, optional
@@ -78,7 +78,7 @@ class NodeOperations:
 
     def _mask(self, regions: Sequence[Region | None], data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
-        """Run a command on each node that has a region; return the events and the gradient memory contents."""
+        """Mask one region on each node that has one; return the events and the masked matrices in memory."""
         present = {rank: region for rank, region in enumerate(regions) if region is not None}
         self._devices.write_space("gradients", data, {rank: region.data for rank, region in present.items()})
         self._devices.write_space("weights", lists, {rank: region.words for rank, region in present.items()})

@@ -35,9 +35,9 @@ class Settings:
     # factors applied to the second state plane and to the squared gradient added to it
     second_decay: float = 0.0
     second_gain: float = 0.0
-    epsilon: float = 0.0  # added to the square root of the second state plane
+    epsilon: float = 0.0  # constant added to the square root of the second state plane
     nesterov: bool = False  # whether momentum is Nesterov momentum
-    packed_state: bool = False  # store the state as bfloat16, two elements per word
+    packed_state: bool = False  # whether the state is stored as bfloat16, two elements per word
 
     def registers(self) -> dict[str, int | float]:
         """Return the values of all registers, keyed by name."""
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedSettings:
-    """Settings of an int16 node: signed scalars of plain SGD, with 16 fraction bits.
+    """Optimizer settings of an int16 node: the scalars of plain SGD, signed with 16 fraction bits.
 
     A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/rules.md.
     """

@@ -53,7 +53,7 @@ class Partitioning:
 
 
 def link_rates(ring: Ring) -> tuple[float, ...]:
-    """Measure each rank's link by broadcasts, which overwrite the weights at the start of the memories.
+    """Measure the rate of each rank's link with broadcasts, which overwrite weights at the start of memory.
 
     A broadcast uses every link except the one into its root, and is limited by the slowest link that it uses. The
     fastest broadcast is therefore from the root that the slowest link leads to; any other broadcast measures the

@@ -1,6 +1,6 @@
 """Interfaces (typing protocols) of a single ring or the rings of a grid.
 
-Accessing a part that the nodes lack raises ``ValueError``.
+Accessing an attribute for a function that the nodes do not support raises ``ValueError``.
 """
 
 from typing import TYPE_CHECKING, Protocol

@@ -36,7 +36,7 @@ def slowest(cycles: Iterable[Cycles]) -> Cycles:
 class Outcome:
     """Result of a collective that has succeeded."""
 
-    cycles: Cycles  # from start to end of the command on the slowest node
+    cycles: Cycles  # cycles from start to end of the command on the slowest node
     # ranks of the nodes with a NaN in their gradients, and of the nodes with a non-finite sum
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class MaskOutcome:
 
     results: list[list[Matrices]]  # for each node, the masked matrices of each job
     replaced: list[int]  # number of elements per node that masks replaced by the alternative value
-    cycles: Cycles  # sum over consecutive commands, each with the cycles of its slowest node
+    cycles: Cycles  # sum over consecutive commands of the cycles on each command's slowest node
     commands: int  # number of successive commands
 
 

@@ -56,7 +56,7 @@ class ConnectedNodes:
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
         self.nodes = len(self.devices)
-        self.config: Configuration = self.devices.config  # rank 0's, for parameters that are equal on all nodes
+        self.config: Configuration = self.devices.config  # of rank 0, for parameters that are equal on all nodes
         self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
@@ -86,7 +86,8 @@ class ConnectedNodes:
         self.commands.abandon()
         self.settings.forget()
         self.devices.write_register("CONTROL", 1)
-        # While the links are held in reset, the running command ends immediately, and queued ones on starting.
+        # While the links are held in reset, the running command ends immediately, and queued commands end as soon as
+        # they start.
         self.commands.drain()
         present = features_of(self.config)
         for present_feature in present:

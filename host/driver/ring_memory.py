@@ -94,7 +94,7 @@ class RingMemory:
         """Reserve buffers for a vector, its state and its errors, after all existing buffers. Raises ``ValueError``
         if there is no room.
 
-        The first buffers are at the start of each memory, where a vector that is given by its length must be.
+        The first vector gets the start of each memory, so it can also be referred to by its length.
         """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
@@ -169,7 +169,7 @@ class RingMemory:
         self.write_space("codebook", [words] * len(self._devices))
         return len(self._devices) * len(words)
 
-    # Vectors stored in blocks, each on its owner.
+    # Vectors that are split into blocks, each stored on its owner.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
         """Write the master weights of the whole vector, each block to its owner. Decoded weights are not written; see
@@ -226,7 +226,7 @@ class RingMemory:
             self.write_master(masters, buffers)
 
     def _check_state(self, root: int, where: Where, *, packed_state: bool) -> None:
-        """Raise ``ValueError`` unless a node has room for the state and master weights of all elements."""
+        """Raise ``ValueError`` unless every node has room for the state and master weights of a whole vector."""
         planes = any(config.memories.planes for config in self._devices.configs)
         if not planes and not self._formats.has_master:
             return
@@ -254,7 +254,7 @@ class RingMemory:
 
     def _write_blocks(self, space: str, blocks: Rows, where: Where | None,
                       ranks: Sequence[int] | None = None) -> None:
-        """Write words of each node's own block, on all nodes or only some."""
+        """Write the words of each node's own block, on all nodes or on ``ranks`` only."""
         longest = max(map(len, blocks))
         buffer = place(longest if where is None else where, "state")
         if longest > buffer.length:
@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Number of elements in a vector, which a single state buffer does not determine."""
+    """Number of elements of a vector; raises ``ValueError`` for a single buffer, whose length may differ."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

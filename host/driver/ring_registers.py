@@ -12,7 +12,7 @@ __all__ = ["RingCounters", "RingSettings"]
 
 
 class RingSettings:
-    """Setting registers, most of which have the same values on all nodes."""
+    """Registers that hold settings, most of which have the same value on all nodes."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
@@ -24,7 +24,7 @@ class RingSettings:
         return dict(self._known)
 
     def forget(self) -> None:
-        """Forget all values, so that the next write sends all of them."""
+        """Forget the last written values, so that the next write sends every register."""
         self._known = {}
 
     def write(self, settings: Settings | FixedSettings) -> None:
@@ -36,12 +36,12 @@ class RingSettings:
         written = {**self._known, **values}
         # Compare values as text, which distinguishes -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
-        self._known = {}  # values are unknown during a write and after a failed one
+        self._known = {}  # after a failed write, the values in the nodes are unknown
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
 
     def write_each(self, name: str, values: Sequence[int]) -> None:
-        """Write a register that has another value on each node, given in order of rank."""
+        """Write one register with a separate value for each node, in order of rank."""
         results_of([device.submit_write_register(name, value)
                     for device, value in zip(self._devices, values, strict=True)])
 
@@ -50,11 +50,11 @@ class RingSettings:
         return field_values("OPTIMIZER", int(self._known.get("OPTIMIZER", 0)))[name]
 
     def set_flags(self, flags: int) -> None:
-        """Set flags that commands of all nodes wait for, given as a 16-bit mask."""
+        """Set flags, given as a 16-bit mask, on all nodes; commands can wait for them."""
         self._devices.write_register("FLAGS", flags)
 
     def set_weight_stride(self, elements: int) -> None:
-        """Set the weight offset in odd passes for a program's commands with ``alternate``."""
+        """Set the offset of the weights that a program's commands with ``alternate`` use in odd passes."""
         self._devices.write_register("WEIGHT_STRIDE", elements)
 
 

@@ -9,12 +9,12 @@ __all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
-#: Number of records that may be written but not yet counted, or overwritten while the trace is read.
+#: Maximum number of records that are written but not yet counted, or overwritten during a read.
 _UNDER_WAY = 1
 
 
 class TraceError(Exception):
-    """A trace is incomplete, or does not belong to the program."""
+    """Raised when a trace is incomplete or does not belong to the program."""
 
 
 class TraceRecord(NamedTuple):

@@ -59,7 +59,7 @@ class NodeTransport:
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request in progress: the expected form of its response and, eventually, the response."""
+    """A request in progress, with the expected form of its response and, once it has arrived, the response."""
 
     opcode: Opcode
     tag: int

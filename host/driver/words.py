@@ -30,7 +30,7 @@ def int_of(words: Words) -> int:
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:
-    """Lowest bit and width of each field of a layout, as plain integers, which can be packed faster."""
+    """Lowest bit and width of each field, as plain integers, which are faster to pack than the layout."""
     return {name: (field.offset, field.width) for name, field in layout}
 
 

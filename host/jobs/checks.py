@@ -21,16 +21,16 @@ __all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS", "SEVER
 #: Maximum number of elements in a group; each element takes at least 28 bytes of host memory.
 MAX_LENGTH = 1 << 28
 
-#: Argument: fraction of the elements that nodes send.
+#: Argument type of a density, the fraction of the elements that nodes send.
 DENSITY = Optional(Number(0, 1, above=True))
 
-#: Argument: an optimizer that nodes run.
+#: Argument type of an optimizer that the nodes run.
 OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Several(Argument):
-    """Argument that is a value of one kind or a sequence of them."""
+    """Argument type that accepts a sequence of values of one type, and optionally a single value."""
 
     kind: Argument
     single: bool  # whether a single value is also accepted
@@ -58,11 +58,11 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
-#: Argument: the length of a vector, or the lengths of its groups. The second variant accepts only group lengths.
+#: Argument types: the length of a vector or a sequence of the lengths of its groups, and only the sequence.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: Argument: None, one optimizer for all groups, or one per group. The second variant accepts only a sequence.
+#: Argument types: None, one optimizer, or a sequence with one for each group, and only the sequence.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
@@ -75,7 +75,7 @@ def gradient_codec(name: str | None, density: float | None) -> str:
 
 
 def groups_of(lengths: Sequence[int]) -> list[slice]:
-    """Slice of each group in the vector; every slice starts at a multiple of 32."""
+    """Return the slice of the job's vector that each group occupies; slices start at multiples of 32."""
     groups: list[slice] = []
     for length in lengths:
         first = aligned(groups[-1].stop) if groups else 0
@@ -104,7 +104,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
         check_zeros(config.gradients)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
-    # Updated parts start with rank 0's block, like their group, so the optimizer state keeps its addresses.
+    # Each part of an update starts with rank 0's block, as its group does, so that state keeps its addresses.
     unit = int(GROUP) * nodes if optimizers else int(GROUP)
     if part is not None and not (0 < part <= largest and part % unit == 0):
         raise ValueError(f"Part must be a positive multiple of {unit} of at most {largest:,} elements, not "

@@ -1,4 +1,4 @@
-"""Cost figures (cycles, words and so on) of a ring's work for a job."""
+"""Cost of a job's operations on a ring, in cycles, words and so on."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -64,5 +64,5 @@ class Figures:
 
     @classmethod
     def total(cls, figures: Iterable[Self]) -> "Figures":
-        """Add up several figures."""
+        """Return the sum of the costs of several operations."""
         return sum(figures, start=Figures())

@@ -36,11 +36,11 @@ Vector = npt.NDArray[np.float32]
 
 
 class JobError(ExpectedError, RuntimeError):
-    """The nodes and the golden model disagree."""
+    """Raised if the nodes and the golden model disagree."""
 
 
 def _close(owned: contextlib.ExitStack, process: int) -> None:
-    """Close the contexts of a job, but only in the process that opened them."""
+    """Close a job's context managers, but only in the process that entered them."""
     if os.getpid() == process:
         owned.close()
 
@@ -112,7 +112,7 @@ class Job:
     # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Close a stack of contexts together with the job, or when the job is unused or the process exits."""
+        """Close the context managers when the job is closed or garbage-collected, or the process exits."""
         Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
         self._close = weakref.finalize(self, _close, owned, os.getpid())
 
@@ -140,7 +140,7 @@ class Job:
 
     @property
     def session(self) -> Session:
-        """Session that provides the ring, its configuration and the elapsed time."""
+        """The session, which provides the ring, its configuration and the elapsed time."""
         return self._session
 
     @property
@@ -340,7 +340,7 @@ class Job:
         if model.residuals is not None:
             model.residuals[...] = bits["residual"]
 
-    # Steps of operations.
+    # Internal steps of the operations.
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
         """Convert values to float32, with one row per node."""
@@ -395,12 +395,12 @@ class Job:
                 f"0x{expected[index]:08x}")
 
     def _start(self) -> None:
-        """Start to measure an operation."""
+        """Start to measure the cost of an operation."""
         self._ring.counters.clear()
         self._begun = self._session.elapsed, self._session.seconds
 
     def _cost(self, elements: int, outcome: Outcome, chosen: Cycles, traffic: "Traffic | None") -> Figures:
-        """Figures of the operation since :meth:`_start`."""
+        """Return the cost of the operation that started at the last call of :meth:`_start`."""
         assert self._begun is not None
         words = [counters["WORDS_SENT"] for counters in self._ring.counters.read()]
         elapsed, seconds = self._session.elapsed.since(self._begun[0]), self._session.seconds - self._begun[1]
@@ -418,8 +418,8 @@ class Job:
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Convert values of any type to an array."""
+    """Convert values, such as a list or a tensor, to an array."""
     try:
         return np.ascontiguousarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors
+    except (TypeError, ValueError, RuntimeError) as error:  # PyTorch raises RuntimeErrors
         raise TypeError(f"{name} must be an array, not {represent(values)}: {one_line(error)}") from None

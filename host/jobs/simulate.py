@@ -35,7 +35,7 @@ LARGEST = 1 << 17
 
 
 class MomentsWarning(UserWarning):
-    """Second moments that nodes store as bfloat16 do not decay."""
+    """Warning that second moments do not decay, because the nodes store them as bfloat16."""
 
 
 _NODE: dict[str, Argument] = {
@@ -74,13 +74,13 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 
 @dataclasses.dataclass(frozen=True)
 class FormatOptions(Section):
-    """Formats of a job's vectors."""
+    """Options of a job: formats of its vectors."""
 
     #: Codec for gradients, such as ``mx9``; by default raw, or zero_value if there is a density.
     gradients: str | None = option(None, kind=_NODE["gradients"])
     #: Codec of new weights.
     weights: str = option(Weights.codec, kind=_NODE["weights"])
-    #: Fraction of the elements that nodes send.
+    #: Fraction of the gradient elements that nodes send; by default all nonzero elements.
     density: float | None = option(None, kind=DENSITY)
     #: Whether nodes store the optimizer's state as bfloat16. Second moments then do not decay with a b2 above 0.996,
     #: such as the default; a :class:`MomentsWarning` is issued.
@@ -89,7 +89,7 @@ class FormatOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Options for simulating a job's ring."""
+    """Options of the simulated ring that runs a job."""
 
     #: Number of threads of the simulation.
     threads: int = option(1, kind=Integer(1))
@@ -99,9 +99,9 @@ class RingOptions(Section):
     host_port: bool = option(False, kind=Flag())
     #: Latency of each link in cycles.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Verilated nodes or golden models; golden models' results are not verified: docs/simulation.md.
+    #: Verilated nodes or golden models (docs/simulation.md). Results of golden models are not verified.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
-    #: Called with the name of each build stage when it starts.
+    #: Function that is called with the name of each build stage when the stage starts.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or when the job is no
     longer used. Fields of the sections are passed directly as keyword arguments: ``simulate(length=1000, density=0.1,
-    threads=2)``. Raises ``TypeError`` if an argument has a wrong type, and ``ValueError`` if the job is impossible,
+    threads=2)``. Raises ``TypeError`` if an argument has the wrong type, and ``ValueError`` if the job is impossible,
     before anything is built.
 
     Parameters
@@ -150,13 +150,13 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     shared: dict[str, Any] = {"packed_state": formats.packed_state, "density": formats.density, "part": part}
     checks.check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
     if (note := moments_note(optimizers, packed_state=formats.packed_state)) is not None:
-        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside the argument checks
+        warnings.warn(note, MomentsWarning, stacklevel=4)  # reports the caller's line, not one in the argument checks
     return _begun(node, nodes, ring, lambda session: Job(
         session, lengths, optimizers=optimizers, check=check, **shared))
 
 
 def _begun(node: Configuration, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
-    """Create a job that also closes its session."""
+    """Open a session and create a job that closes the session when it is closed."""
     with contextlib.ExitStack() as stack:
         job = job_of(stack.enter_context(open_session(
             node, nodes=nodes, transport=ring.transport, threads=ring.threads, arithmetic=ring.arithmetic,

@@ -41,7 +41,7 @@ def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: b
 
     check(1)
     most = min(config.memories.gradient, config.memories.weight) // GROUP
-    # If a number of groups fits, so does any smaller number.
+    # If N groups fit, any smaller number of groups fits too, so a bisection finds the maximum.
     return bisect.bisect_left(range(2, most + 1), True, key=exceeds) * int(GROUP) + int(GROUP)
 
 
@@ -53,16 +53,16 @@ def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
 
 @dataclasses.dataclass
 class Slot:
-    """Buffers on the nodes that hold one part of the vector at a time."""
+    """Memory slot: buffers on the nodes that contain one part of a job's vector at a time."""
 
     buffers: Buffers
-    holds: Places | None = None  # indices of the elements in the slot
+    holds: Places | None = None  # indices of the vector elements that the slot contains
 
     def holds_these(self, places: Places) -> bool:
         return self.holds is not None and np.array_equal(self.holds, places)
 
     def of(self, length: int) -> Buffers:
-        """Return buffers for a part of ``length`` elements at the start of the slot."""
+        """Return the slot's buffers, shortened to a part of ``length`` elements at the start of the slot."""
         whole = self.buffers
         errors = None if whole.errors is None else Buffer("weights", whole.errors.base, length)
         return Buffers(gradients=Buffer("gradients", whole.gradients.base, length),
@@ -70,11 +70,12 @@ class Slot:
 
 
 class Slots:
-    """All slots of a job, and the contents of vector parts that are not in a slot.
+    """All memory slots of a job, and the saved contents of the parts of its vector that are not in a slot.
 
-    ``lengths`` gives the lengths of the parts. Each part has its own slot, of whole groups, if all fit; otherwise
-    there is one slot. Planes, packed state and errors are as for :class:`~host.driver.memory.Allocation`. With
-    ``updates``, the nodes store and update weights; otherwise they only sum.
+    ``lengths`` gives the lengths of the parts. If all parts fit on the nodes, each has its own slot, rounded up to
+    whole groups; otherwise there is one slot. ``planes``, ``packed_state`` and ``errors`` have the same meaning as
+    for :class:`~host.driver.memory.Allocation`. With ``updates``, the nodes store and update weights; otherwise they
+    only sum.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
@@ -83,7 +84,7 @@ class Slots:
         self._updates = updates
         self._slots: list[Slot] = []
         allocation = functools.partial(Allocation, planes=planes, packed_state=packed_state, errors=errors)
-        lengths = [aligned(size) for size in lengths]  # so that parts of longer vectors end between groups
+        lengths = [aligned(size) for size in lengths]  # parts of longer vectors then end at a group boundary
         try:
             for size in lengths:
                 self._slots.append(Slot(ring.memory.allocate(allocation(length=size))))
@@ -106,7 +107,7 @@ class Slots:
 
     @property
     def longest(self) -> int:
-        """Number of elements of the largest slot."""
+        """Number of elements in the largest slot."""
         return max(slot.buffers.length for slot in self._slots)
 
     def bring(self, places: Places) -> Buffers:
@@ -129,12 +130,12 @@ class Slots:
         return slot.of(length)
 
     def empty(self, slot: Slot) -> None:
-        """Read the contents of a slot so that another part can use it."""
+        """Read the contents of a slot from the nodes, so that another part can use the slot."""
         self._read(slot)
         slot.holds = None
 
     def collect(self) -> None:
-        """Read the contents of all slots, leaving them loaded."""
+        """Read the contents of all slots from the nodes, and leave them loaded."""
         for slot in self._slots:
             self._read(slot)
 

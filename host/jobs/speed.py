@@ -1,4 +1,4 @@
-"""Measure the processor time of a job's all-reduces, with simulated and with modelled host ports.
+"""Measure the processor time of a job's all-reduces, once with simulated and once with modelled host ports.
 
 The sums must be the same in both cases.
 """

@@ -1,4 +1,4 @@
-"""Common functions of labs: output folder, progress, printed and written results, exit code."""
+"""Functions shared by the labs, for the output folder, progress, results and exit code."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab in an output folder claimed by its run. The first of the ``files`` is the report. Files in
+    """Results of a lab, in an output folder that its run claims. The first of the ``files`` is the report. Files in
     ``keep`` may remain from an earlier run."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):
@@ -28,21 +28,21 @@ class Results:
         self.console = make_console()
 
     def progress(self) -> Progress:
-        """Create the run's progress display on its console."""
+        """Create a progress display on the run's console."""
         return Progress(self.console)
 
     def show(self, *parts: Table | str) -> None:
-        """Print tables, and lines of text."""
+        """Print tables and lines of text."""
         show(*parts, console=self.console)
 
     def write(self, report: Mapping[str, Any], *draw: Callable[[Path], None]) -> None:
-        """Write the report and draw the pictures, one function per remaining file."""
+        """Write the report, and draw a picture into each remaining file with one of the ``draw`` functions."""
         write_report(report, self.paths[0].parent, self.paths[0].name)
         for path, function in zip(self.paths[1:], draw, strict=True):
             function(path)
 
     def show_paths(self) -> None:
-        """Print the paths of the files."""
+        """Print the paths of the result files."""
         self.show(" · ".join(map(shown, self.paths)))
 
     def end(self, failures: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def chosen_names(what: str, text: str | None, possible: Collection[str], separat
 
 
 def numbers(what: str, text: str, kind: type[float] = int) -> list[Any]:
-    """Parse comma-separated numbers; a ``ValueError`` refers to them as ``what``."""
+    """Parse comma-separated numbers; the message of a ``ValueError`` calls them ``what``."""
     try:
         return [kind(name) for name in text.split(",")]
     except ValueError:

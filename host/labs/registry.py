@@ -4,7 +4,7 @@ from host.command_group import Entry
 
 __all__ = ["LABS"]
 
-#: Labs, keyed by name and in the order of `gradring lab`; each module is imported when its lab is run.
+#: Labs, keyed by name, in the order in which `gradring lab` lists them. A lab's module is imported to run it.
 LABS = {
     "sweep": Entry("host.labs.sweep.lab", "sweep_lab",
                    "Compare formats by loss, traffic, cycles, LUTs and Fmax.",

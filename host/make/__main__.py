@@ -1,4 +1,4 @@
-"""Entry point ``python -m host.make TARGET [GOAL ...]`` for the Makefile; starts on old Pythons too."""
+"""Entry point ``python -m host.make TARGET [GOAL ...]`` for the Makefile. It also starts on old Python versions."""
 
 import sys
 

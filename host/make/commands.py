@@ -1,4 +1,4 @@
-"""Options of the commands run by make targets, for the generated file host/make/options.json."""
+"""Collect the options of the commands that make targets run, for the generated file host/make/options.json."""
 
 import argparse
 import enum
@@ -21,11 +21,11 @@ _KINDS = {int: "integer", float: "number", Path: "path"}
 
 
 class _ParserError(Exception):
-    """Error that carries a parser out of the call that would parse a command line."""
+    """Exception that carries a program's argument parser out of the program before it parses a command line."""
 
 
 def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:
-    """Describe an option by its kind and by help that includes the default; unset members are omitted."""
+    """Describe an option by its kind and its help text, which includes the default. Unset members are omitted."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         more["values"] = [str(member.value) for member in kind]
     text = " ".join((text or "").split())
@@ -39,7 +39,7 @@ def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) ->
 
 
 def _of_typer(command: Any) -> dict[str, Any]:
-    """Options of a Typer command and its positional argument, which has no option name."""
+    """Return the options of a Typer command, and its positional argument, which has no option name."""
     rows = {}
     for parameter in command.params:
         longest = max(parameter.opts, key=len)
@@ -53,7 +53,7 @@ def _of_typer(command: Any) -> dict[str, Any]:
 
 
 def _of_argparse(module: Any) -> dict[str, Any]:
-    """Options of a program that has its own argument parser."""
+    """Return the options of a program that has its own argument parser."""
     def stop(parser: argparse.ArgumentParser, *arguments: object) -> None:
         raise _ParserError(parser)
 
@@ -70,7 +70,7 @@ def _of_argparse(module: Any) -> dict[str, Any]:
 
 
 def _options(command: str) -> dict[str, Any]:
-    """Options of a command, keyed by variable name; empty for programs outside gradring."""
+    """Return the options of a command, keyed by the name of the make variable; none for programs outside gradring."""
     words = [word for word in shlex.split(command) if not word.startswith("--")]
     rows: dict[str, Any] = {}
     if words[0] == "gradring":
@@ -90,7 +90,7 @@ def _options(command: str) -> dict[str, Any]:
 
 
 def option_table() -> str:
-    """Text of host/make/options.json: a line per option of each command that is the only one of its target."""
+    """Return the text of host/make/options.json: a line per option of each command that is a target's only one."""
     groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
     commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
     tables = {command: rows for command in commands if (rows := _options(command))}

@@ -19,7 +19,7 @@ __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags
 
 ENVIRONMENT = Path(".venv")
 _PYTHON = ENVIRONMENT / "bin" / "python"
-#: Files that list packages; packages are reinstalled if one of these files is newer than their stamp.
+#: Files that list packages. If one of them is newer than the stamp of an installation, packages are installed again.
 _LISTS = (Path("pyproject.toml"), Path("constraints.txt"))
 _PIP = [str(_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
         "constraints.txt", "--editable"]
@@ -34,7 +34,7 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to completion, forwarding signals to it; the environment defaults to this process's.
+    """Run a command to completion, and forward signals to it. By default, it has the environment of this process.
 
     Returns its exit code, or 128 plus the signal number.
     """
@@ -42,7 +42,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
             received.append(number)
-            if number != signal.SIGINT:  # a terminal sends SIGINT to both processes
+            if number != signal.SIGINT:  # not forwarded: a terminal sends SIGINT to both processes
                 process.send_signal(number)
 
         with handled(on_signal, *ENDING):
@@ -101,7 +101,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                 (ENVIRONMENT / f".{extra}").touch()
 
 
-#: A word; a backslash escapes any character. Words end at blanks but not at line ends.
+#: A word of MAKEFLAGS. A backslash escapes any character. Words end at blanks but not at line ends.
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
@@ -117,15 +117,15 @@ def read_flags(flags: str) -> tuple[str, dict[str, str]]:
     return letters, {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-#: The Makefile's copy of MAKEFLAGS; with -e, the original has variable names instead of their values.
+#: Variable with the Makefile's copy of MAKEFLAGS. With -e, the original has variable names instead of values.
 _FLAGS = "GRADRING_MAKEFLAGS"
-#: Variables to hide from commands that run make.
+#: Environment variables that are hidden from commands, which may run make themselves.
 _OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
 def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[str, str], *, dry: bool,
          show: bool) -> int:
-    """Run commands until one fails; the last command replaces this process."""
+    """Run the commands of a target until one fails. The last command replaces this process."""
     if target.note and not dry:
         print(target.note, flush=True)
     for number, command in enumerate(commands, start=1):
@@ -137,7 +137,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # otherwise the command would ignore them, too
+            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them, and the command would too
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         restore_default(signal.SIGINT)
     letters, values = read_flags(os.environ.get(_FLAGS, ""))
     environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *values)}
-    values.pop("PYTHON", None)  # the interpreter that runs this program
+    values.pop("PYTHON", None)  # PYTHON selected the interpreter of this program
     dry, show = bool(set(letters) & set("nqt")), not set(letters) & set("sqt")
     try:
         goals = list(dict.fromkeys([*goals, goal]))

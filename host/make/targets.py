@@ -1,6 +1,6 @@
-"""Make targets, the command arguments that their variables add, and their help texts.
+"""Make targets, with the command arguments that their variables add and with their help texts.
 
-The tables are in targets.toml and options.json.
+Targets and variables are defined by the tables in targets.toml and options.json.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from hdl.choices import choice_error, suggestion
 __all__ = ["OFF", "Target", "Variable", "check_known", "find_target", "manual", "overview", "read_tables", "targets"]
 
 _FOLDER = Path(__file__).parent
-#: Values that switch a variable off, and values that switch it on; case-insensitive.
+#: Values that switch a make variable off, and values that switch it on. Case is ignored.
 OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
 
@@ -29,14 +29,14 @@ class Variable:
     """A make variable and the arguments that it adds to a command."""
 
     option: str  # command-line option that passes the value; if empty, the arguments are added unchanged
-    text: str  # help text
-    kind: str = "text"  # integer, number, text or path
+    text: str  # help text of the variable
+    kind: str = "text"  # kind of value: integer, number, text or path
     #: Arguments that each value adds to a command, or a list of allowed values; if empty, any value is allowed.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
     repeats: bool = False  # whether the value consists of several words, each passed with its own option
     off: bool = False  # whether the values 0, no and false unset the variable
-    always: str | None = None  # value if the variable is not set
-    section: str = ""  # section of the help
+    always: str | None = None  # value that is passed if the variable is not set
+    section: str = ""  # section of the help that lists the variable
 
     def words(self, name: str, value: str) -> list[str]:
         """Return the command-line arguments; raises ``ValueError`` if the value is invalid."""
@@ -73,7 +73,7 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A target as described in targets.toml."""
+    """A make target, as described in targets.toml."""
 
     #: Name of the target, with its heading and help text.
     name: str
@@ -81,19 +81,19 @@ class Target:
     text: str = ""
     #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
-    extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras keyed by variable: those needed if it is set, then those needed unless it is switched off.
+    extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml to install
+    #: Extras keyed by variable, needed if the variable is set, and extras needed unless the variable is switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
-    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # by name
-    needs: list[str] = dataclasses.field(default_factory=list)  # variables that must be set
+    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # keyed by name
+    needs: list[str] = dataclasses.field(default_factory=list)  # names of variables that must be set
     #: Targets that replace this one, keyed by the variable that selects them.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
     install: bool = True  # whether programs are run from the virtual environment
     note: str = ""  # line printed before the commands
 
     def mode(self, values: Mapping[str, str]) -> "Target":
-        """Return this target, or the mode of it that a variable selects."""
+        """Return this target, or the target that replaces it if a variable selects one."""
         return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
     def commands(self, values: Mapping[str, str]) -> list[list[str]]:
@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, renamed as in the target's table where listed."""
+    """Return the variables of a target: the options of its command, renamed or changed by the target's table."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -146,13 +146,13 @@ def read_tables() -> dict[str, Any]:
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All targets that have their own rule, keyed by name."""
+    """Return all targets that have their own rule, keyed by name."""
     options = json.loads((_FOLDER / "options.json").read_text(encoding="utf-8"))
     return {name: _target(name, table, options) for name, table in read_tables().items()}
 
 
 def find_target(goal: str) -> Target:
-    """Find the target for a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra.
+    """Find the target for a goal of make: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra.
 
     Raises ``ValueError`` if there is no such target. Extras are defined in pyproject.toml.
     """
@@ -172,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` for a variable that no goal accepts, given the other variables that are set."""
+    """Raise ``ValueError`` for a variable that no goal accepts. Other variables can select modes that accept more."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -194,7 +194,7 @@ _WIDTH = 100  # characters per line
 def overview() -> str:
     """List all targets in two columns, grouped under headings."""
     lines = ["make TARGET NAME=value ...   installs what a target needs into .venv, and runs it. make help-TARGET",
-             "lists its variables. 0, no and false switch off. Blanks need quotes: UNIT=\"node floating.add\"."]
+             "lists its variables. 0, no and false disable an option. Quote blanks: UNIT=\"node floating.add\"."]
     for subject, group in itertools.groupby(targets().values(), key=lambda target: target.subject):
         cells = [f"  {target.name:<16} {target.text:<31}" for target in group]
         half = -(-len(cells) // 2)

@@ -1,4 +1,4 @@
-"""Migration of a running job between sites: it is stopped, copied, and always owned by exactly one site.
+"""Migrate a running job between sites: the job is stopped and copied, and exactly one site owns it at any time.
 
 Each update changes every weight, so copying in advance would be useless. The job is stopped from FREEZE to START. The
 ledger determines the owner: the source before COMMIT, and the target after COMMIT, even if :func:`settle` is called
@@ -33,26 +33,26 @@ _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Owner of the job, and number of the checkpoint from which the owner continued."""
+    """Entry of a ledger: the owner of a job, and the number of the checkpoint from which the owner continued."""
 
     owner: str
     sequence: int
 
 
 class Ledger:
-    """Ledger in a file that names the only site that may run the job.
+    """Ledger of a job: a file that names the only site that may run the job.
 
     A commit replaces the file with an atomic rename, so even if a process is killed, the file contains either the old
     or the new entry.
     """
 
-    calls = frozenset({"read", "commit"})  # calls that tenants may make
+    calls = frozenset({"read", "commit"})  # methods that tenants may call
 
     def __init__(self, path: Path):
         self._path = path
 
     def read(self) -> Entry:
-        """Read the current entry; raises ``LedgerError`` if there is none."""
+        """Read the ledger's current entry; raises ``LedgerError`` if there is none."""
         try:
             value = json_files.read(self._path)
         except (OSError, ValueError):
@@ -62,11 +62,11 @@ class Ledger:
         return Entry(**value)
 
     def commit(self, entry: Entry) -> None:
-        """Replace the current entry."""
+        """Replace the ledger's current entry."""
         write_json(self._path, dataclasses.asdict(entry))
 
 
-#: Parties of a migration, each in this process or in another one.
+#: Parties of a migration, each in this process or in another process.
 LedgerParty: TypeAlias = "Ledger | RemoteLedger"
 SiteParty: TypeAlias = "Site | RemoteSite"
 
@@ -85,7 +85,7 @@ class Step(enum.Enum):
 
 
 class Message(enum.Enum):
-    """Messages between the sites, in order."""
+    """Messages between the sites of a migration, in order."""
 
     RESERVED = "nonce, from the target"
     CHECKPOINT = "checkpoint, from the source"
@@ -95,19 +95,19 @@ class Message(enum.Enum):
 
 
 class MigrationError(Exception):
-    """Raised if a site or message is lost; the owner in the ledger runs the job."""
+    """Raised if a site or a message is lost. The job then belongs to the owner that the ledger names."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
     """Number of cycles for which the job was stopped: from its last event to its first command afterwards."""
 
-    read: int  # cycles on the source
-    # cycles on the target
+    read: int  # cycles on the source to read the job's data
+    # cycles on the target to load the checkpoint, to read it back and to start
     load: int
     read_back: int
     start: int
-    live_words: int  # words per node that were moved
+    live_words: int  # number of words that were moved per node
 
     @property
     def cycles(self) -> int:

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGES", "Party", "RemoteLedger", "RemoteSite", "serve"]
 
-#: Time limit for a call, in seconds.
+#: Time limit for a call of a party, in seconds.
 PATIENCE = 300.0
 
-#: Seconds between checks of connections.
+#: Seconds between checks of the connections to tenants.
 _LOOK = 0.5
 
-#: Time limits for tenants. A proof may take long on a busy machine; a silent tenant delays no other tenant.
+#: Time limits for tenants. The first one is long, since a proof may take long on a busy machine.
 _LIMITS = Limits(first_seconds=30.0)
 
-#: Number of bytes in a random number.
+#: Number of bytes in a random number that proves possession of the key.
 _DRAWN = 32
 
-#: Decides whether to lose a message (for tests), given the party, the call, and whether the message is an answer.
+#: Function for tests that decides whether a message is lost, given the party, the call, and whether it is an answer.
 Loss = Callable[[str, str, bool], bool]
 
-#: A party. Its ``calls`` attribute lists the methods and properties that tenants may access.
+#: A party of a migration. Its ``calls`` attribute lists the methods and properties that tenants may access.
 Party: TypeAlias = "Ledger | Site"
 
 
@@ -64,7 +64,7 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """Call of a method of a party, or access to one of its properties."""
+    """Message that calls a method of a party, or reads one of its properties."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -73,7 +73,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Result of a call, or the message of the error that it raised."""
+    """Message with the result of a call, or with the text of the error that the call raised."""
 
     well: bool
     value: Any
@@ -111,7 +111,7 @@ def _challenge(peer: Peer) -> None:
 
 
 def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
-    """Answer a tenant, or close its connection."""
+    """Answer a tenant's message, or close the connection if the tenant has not proved that it holds the key."""
     if isinstance(message, Call) and peer.admitted:
         answer = _answer(party, message)
         try:
@@ -134,7 +134,7 @@ def _answer(party: Party, call: Call) -> Answer:
         attribute = getattr(party, call.name)
         return Answer(well=True, value=attribute(*call.arguments, **call.options) if callable(attribute)
                       else attribute)
-    except Exception as error:  # Report any error to the tenant and keep serving.
+    except Exception as error:  # Any error is reported to the tenant, and the party continues to serve.
         return Answer(well=False, value=f"{type(error).__name__}: {error}")
 
 
@@ -176,7 +176,7 @@ class _Remote:
         return answer.value
 
     def _connected(self) -> Client:
-        """Return the connection. If there is none, connect and authenticate both ends."""
+        """Return the connection to the party. If there is none, connect and authenticate both ends."""
         if self._connection is not None:
             return self._connection
         self._connection = connection = Client(self._address, MESSAGES)
@@ -191,7 +191,7 @@ class _Remote:
         return connection
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the party."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,4 +1,4 @@
-"""A site of a job: a fabric, a training process, and a folder with a checkpoint that outlives both."""
+"""A site for a training job: a ring, a training process, and a folder with a checkpoint that outlives both."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from sim.golden.ring import largest_block
 
 __all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "SiteError", "live_windows"]
 
-#: Number of bits per word on a serial line: 4 bytes, each with a start bit, 8 data bits and a stop bit.
+#: Bits per word on a serial line: 4 bytes, each with a start bit, 8 data bits and a stop bit.
 WORD_BITS = 40
 
 #: Maximum age in seconds of a checkpoint that a target accepts.
@@ -50,11 +50,11 @@ class Fabric:
     """An open ring, with the means to measure its cycles."""
 
     ring: Ring
-    clock: Callable[[], int]  # returns the number of cycles so far
+    clock: Callable[[], int]  # function that returns the number of cycles so far
     line: tuple[int, int] | None = None  # clock cycles per second, and bits per second of the serial line
 
     def pass_cycles(self, words: int) -> int:
-        """Number of cycles that the serial line needs for ``words`` words from each node; 0 without a line."""
+        """Return the cycles that the serial line needs for ``words`` words from each node; 0 without a line."""
         if self.line is None:
             return 0
         clock, baud = self.line
@@ -62,7 +62,7 @@ class Fabric:
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
-    """Memory ranges that the next step of a run reads before writing them, except gradients."""
+    """Return the memory ranges that a run's next step reads before it writes them, except gradients."""
     node = ring.devices[0].config
     block = largest_block(length, ring.nodes)
     windows: dict[str, list[tuple[int, int]]] = {"weights": [(0, length)]}
@@ -81,12 +81,12 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """A checkpoint loaded on the nodes."""
+    """A checkpoint that is loaded on the nodes."""
 
-    state: Any  # state of the process
+    state: Any  # state of the training process
     frame: DeviceFrame
     sequence: int
-    digest: bytes  # SHA-256 of the checkpoint
+    digest: bytes  # SHA-256 of the checkpoint file's contents
 
 
 class Site:
@@ -97,16 +97,16 @@ class Site:
     folder : Path
         Folder for the latest checkpoint made or accepted by this site.
     fabric : callable
-        Opens the fabric.
+        Function that opens the fabric.
     workload : callable
-        Creates the model and its data.
+        Function that creates the model and its data.
     config : TrainingConfig
         Training configuration, without schedule, grid or computing nodes.
     clock : callable
-        Returns seconds since 1970.
+        Function that returns seconds since 1970.
     """
 
-    # calls that tenants may make
+    # methods and properties that tenants may access
     calls = frozenset({"running", "cycles", "live_words", "freeze", "capture", "reserve", "load", "read_back", "keep",
                        "start", "go_on", "scrub"})
 
@@ -116,7 +116,7 @@ class Site:
         if config.overlap is not None or config.compute != HOST:
             raise ValueError("Job to be migrated must have no schedule, and a host that computes")
         self.name = name
-        self.path = folder / NAME  # file of the checkpoint
+        self.path = folder / NAME  # path of the checkpoint file
         self._fabric, self._workload, self._config, self._keys, self._clock = fabric, workload, config, keys, clock
         self._forget()
 
@@ -124,7 +124,7 @@ class Site:
         self._stack = contextlib.ExitStack()
         self._open: Fabric | None = None
         self.run: Trainer[UpdateExecutor] | None = None
-        self.running = False  # whether the run may take steps
+        self.running = False  # whether the run may execute training steps
         self._used = False  # whether the nodes contain data of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
@@ -133,7 +133,7 @@ class Site:
 
     @property
     def cycles(self) -> int:
-        """Cycle count of the fabric so far; 0 while it is closed."""
+        """Number of cycles of the fabric so far; 0 while the fabric is closed."""
         return 0 if self._open is None else self._open.clock()
 
     def pass_cycles(self, words: int) -> int:
@@ -147,16 +147,16 @@ class Site:
         return self._open.ring
 
     def close(self) -> None:
-        """End the process and close the fabric; only the folder remains."""
+        """Discard the training run and close the fabric; only the folder with the checkpoint remains."""
         self._stack.close()
         self._forget()
 
     @property
     def live_words(self) -> int:
-        """Number of words loaded per node; 0 before a load."""
+        """Number of words per node that the last load wrote; 0 before a load."""
         return 0 if self._loaded is None else self._loaded.frame.live_words
 
-    # Calls of the source.
+    # Methods that the source of a migration needs.
 
     def begin(self) -> None:
         """Start the job at its first step."""
@@ -166,13 +166,14 @@ class Site:
         self.run, self._sequence, self.running = run, 0, True
 
     def freeze(self) -> None:
-        """Stop taking steps."""
+        """Stop the job: no further training step is executed."""
         self.running = False
 
     def capture(self, *, nonce: str, sequence: int) -> bytes:
         """Make a checkpoint of the frozen job and store it.
 
-        Raises ``SiteError`` if no job is frozen, or it continues from a checkpoint with the same or a larger number.
+        Raises ``SiteError`` if no job is frozen, or if the job continued from a checkpoint with the same or a larger
+        number.
         """
         if self.run is None or self.running:
             raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
@@ -195,9 +196,9 @@ class Site:
     def go_on(self, *, sequence: int) -> None:
         """Continue the job from its current state, the checkpoint in the folder, or the beginning.
 
-        The folder must contain the checkpoint with the ledger's number, or the next checkpoint, made by the owner
-        itself and not continued by any other site. Raises ``StaleError`` if it contains a different one, and
-        ``SiteError`` if it contains none and the job is not at its beginning.
+        The folder must contain the checkpoint with the ledger's number, or the next checkpoint, which the owner
+        itself made and from which no other site has continued. Raises ``StaleError`` if it contains a different
+        checkpoint, and ``SiteError`` if it contains none and the job is not at its beginning.
         """
         if self.run is not None and self._sequence == sequence:
             self.running = True
@@ -225,19 +226,19 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Remove the job from the nodes, the process and the folder. Nodes that never held data of the job are not
-        changed, and a fabric that cannot be scrubbed is closed."""
+        """Remove all data of the job from the nodes, from this process and from the folder. Nodes that never held
+        data of the job are not changed, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:
                 scrub(self._open.ring)
                 self._used = False
-        except Exception:  # any error: the fabric is closed, and nodes without power contain nothing
+        except Exception:  # close the fabric: nodes without power hold no data
             self.close()
         finally:
             self.path.unlink(missing_ok=True)
 
-    # Calls of the target.
+    # Methods that the target of a migration needs.
 
     def reserve(self) -> str:
         """Prepare the fabric while the job runs elsewhere; return the nonce for the next checkpoint."""
@@ -251,11 +252,11 @@ class Site:
         if self.running:
             raise SiteError(f"{self.name} must not run a job, to load another one")
         expected = Expectation(now=int(self._clock()), oldest=FRESH, seen=seen, nonce=self._nonce)
-        self._nonce = ""  # valid for one checkpoint only
+        self._nonce = ""  # a nonce is valid for one checkpoint only
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), owner=self._keys.owner)
         state = unpack_state(archive.regions)
-        self.run = self._loaded = None  # the data of an earlier run is overwritten
+        self.run = self._loaded = None  # loading overwrites the data of an earlier run
         if self._before is None or windows_of(self._before) != windows_of(frame):
             self._before = read(self.open(), windows_of(frame))
         with self._given_back(self._before):
@@ -263,21 +264,21 @@ class Site:
         self._loaded = _Loaded(state, frame, archive.manifest["sequence"], hashlib.sha256(data).digest())
 
     def read_back(self) -> None:
-        """Compare the nodes with the checkpoint that was written."""
+        """Compare the nodes' memories with the loaded checkpoint."""
         loaded = self._checked()
         assert self._before is not None
         with self._given_back(self._before):
             verify(self.open(), loaded.frame)
 
     def _checked(self) -> _Loaded:
-        """Return the checkpoint that was loaded."""
+        """Return the checkpoint that is loaded on the nodes."""
         if self._loaded is None:
             raise SiteError(f"{self.name} must have loaded a checkpoint")
         return self._loaded
 
     @contextlib.contextmanager
     def _given_back(self, before: DeviceFrame) -> Iterator[None]:
-        """If the block raises ``ReadBackError``, restore the previous contents of the nodes."""
+        """Context manager that restores the nodes' previous contents if its block raises ``ReadBackError``."""
         self._used = True
         try:
             with given_back(self.open(), before):
@@ -294,7 +295,7 @@ class Site:
         write_bytes(self.path, data)
 
     def start(self) -> None:
-        """Continue the loaded job."""
+        """Continue the job from the loaded checkpoint."""
         loaded = self._checked()
         run = make_trainer(self.open(), self._workload(), self._config)
         run.resume(loaded.state, restored=True)

@@ -10,7 +10,7 @@ __all__ = ["Dataset", "digits"]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Training and test examples, one per row, with labels."""
+    """Data set of training and test examples, one per row, with labels."""
 
     train_x: npt.NDArray[np.float32]
     train_y: npt.NDArray[np.int64]

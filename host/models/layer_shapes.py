@@ -13,11 +13,11 @@ __all__ = ["Dense", "in_groups", "layers_of"]
 class Dense:
     """A linear layer and its position in the parameter vector."""
 
-    #: Number of the layer, from 1.
+    #: Number of the layer, counted from 1.
     number: int
     inputs: int
     outputs: int
-    base: int  # index of its first parameter, a multiple of 32
+    base: int  # index of the layer's first parameter, a multiple of 32
 
     @property
     def length(self) -> int:
@@ -25,12 +25,12 @@ class Dense:
         return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds per example, forward or backward (for weights and, after the first layer, inputs)."""
+        """Return the multiply-adds per example, forward or backward; the first layer needs no input gradient."""
         return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def layers_of(widths: Sequence[int]) -> list[Dense]:
-    """Layers of a perceptron with the given widths, which include inputs and outputs."""
+    """Return the layers of a perceptron with the given widths, which include inputs and outputs."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     layers: list[Dense] = []
@@ -40,6 +40,6 @@ def layers_of(widths: Sequence[int]) -> list[Dense]:
 
 
 def in_groups(widths: Sequence[int]) -> bool:
-    """Whether every layer but the last consists of whole groups, so that all layers begin a group without padding."""
+    """Return whether every layer starts a new group without padding: all except the last have whole groups."""
     *before_last, _ = ((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
     return all(length % GROUP == 0 for length in before_last)

@@ -7,7 +7,7 @@ training, float64 when gradients are compared with finite differences. Sums are 
 processor.
 
 Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, far enough below all other scores that
-its weight is exactly zero. In the gradient of the loss, padding rows become zero.
+its weight is exactly zero. In the gradient of the loss, rows of padding positions become zero.
 """
 
 import abc
@@ -41,7 +41,7 @@ Views = dict[str, Array]
 
 
 class Layer(abc.ABC):
-    """A function of a batch (one example per row) and named parameters.
+    """Base class of layers: functions of a batch, with one example per row, and of named parameters.
 
     ``forward`` returns the output and a ``cache`` for ``backward``, which returns the gradient with respect to the
     input and writes the gradient with respect to the parameters to ``gradients``, both summed over the batch.
@@ -49,23 +49,23 @@ class Layer(abc.ABC):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters, in the order of the parameter vector."""
+        """Names and shapes of the layer's parameters, in the order of the parameter vector."""
         return {}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:  # noqa: B027
-        """Draw the initial values of the parameters."""
+        """Draw random initial values of the layer's parameters."""
 
     @abc.abstractmethod
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Return output and cache."""
+        """Return the layer's output and the cache for :meth:`backward`."""
 
     @abc.abstractmethod
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        """Return the gradient with respect to the input."""
+        """Write the gradients of the parameters; return the gradient with respect to the input."""
 
 
 def bias_gradient(upstream: Array, operands: str) -> Array:
-    """Sum the columns of an upstream gradient; for operands other than FP32, as a product with ones."""
+    """Sum the columns of an upstream gradient. For operands other than FP32, multiply it by a row of ones."""
     if operands == FP32:
         return column_sums(upstream)
     sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
@@ -73,7 +73,7 @@ def bias_gradient(upstream: Array, operands: str) -> Array:
 
 
 class Linear(Layer):
-    """``bias + x @ weight.T`` for each input vector, with each sum starting at its bias.
+    """Linear layer: ``bias + x @ weight.T`` for each input vector, where each sum starts at its bias.
 
     Weights have shape (outputs, inputs). They are initialized input by input, scaled for a following ReLU (He et al.,
     2015): for inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all
@@ -113,7 +113,7 @@ class Linear(Layer):
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, with gradient 0 at 0; zeros of either sign become +0.0, and NaN stays NaN."""
+    """ReLU layer: ``max(x, 0)``, with gradient 0 at 0. Zeros of either sign become +0.0, and NaN stays NaN."""
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         return np.where(x <= 0, x.dtype.type(0), x), x
@@ -147,7 +147,7 @@ class Model:
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     def views(self, vector: Array) -> list[Views]:
-        """Named views of a vector laid out like :attr:`parameters`, one dictionary per layer."""
+        """Return named views of a vector laid out like :attr:`parameters`, with one dictionary per layer."""
         if vector.shape != (self.size,):
             raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
         result = []
@@ -161,7 +161,7 @@ class Model:
         return result
 
     def element_at(self, index: int) -> tuple[int, str, tuple[int, ...]] | None:
-        """Number of the layer, name of the parameter, and indices in it of an element; None for padding."""
+        """Return an element's layer number, parameter name, and indices in the parameter; None for padding."""
         for number, (layer, start) in enumerate(zip(self.layers, self._bases, strict=False)):
             for name, shape in layer.shapes.items():
                 if start <= index < start + math.prod(shape):
@@ -177,13 +177,13 @@ class Model:
             layer.initialize(views, generator)
 
     def scores(self, x: Array) -> Array:
-        """Output of the last layer."""
+        """Compute the output of the last layer."""
         for layer, views in zip(self.layers, self.views(self.parameters), strict=True):
             x, _ = layer.forward(x, views)
         return x
 
     def accuracy(self, x: Array, labels: Labels) -> float:
-        """Fraction of examples with the largest score at the label."""
+        """Compute the fraction of examples for which the label has the largest score."""
         return float((self.scores(x).argmax(axis=1) == labels).mean())
 
     def loss(self, x: Array, labels: Labels) -> float:
@@ -192,8 +192,8 @@ class Model:
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
-        """Loss summed over the examples, and its gradient as a new vector laid out like :attr:`parameters`. Without
-        examples both are zero; overflow gives infinity or NaN without a warning.
+        """Compute the loss, summed over the examples, and its gradient, a new vector laid out like
+        :attr:`parameters`. Without examples, both are zero. Overflow gives infinity or NaN without a warning.
         """
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
@@ -218,7 +218,7 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
                align: int = 1, operands: str = FP32) -> Model:
     """Build a :class:`Model` of :class:`Linear` layers with the given widths and a ReLU between them.
 
-    Raises ``ValueError`` if it has more parameters than a node's largest memory can hold.
+    Raises ``ValueError`` if the model has more parameters than a node's largest memory can hold.
     """
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
@@ -240,7 +240,7 @@ Mask = Callable[[Array, Labels], Array]
 
 
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
-    """Mask of the scores to keep, one matrix per sequence: row i, column j where j <= i and j < length.
+    """Return which scores a mask keeps, as one matrix per sequence: row i, column j where j <= i and j < length.
 
     No row is masked entirely: column 0 is always kept, since lengths are at least 1.
     """
@@ -251,12 +251,12 @@ def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
 
 
 def mask(scores: Array, lengths: Labels) -> Array:
-    """Replace masked scores by :data:`ALTERNATIVE`."""
+    """Replace the attention scores that are masked by :data:`ALTERNATIVE`."""
     return np.where(keep(scores.shape[-1], lengths)[:, None], scores, scores.dtype.type(ALTERNATIVE))
 
 
 def mask_rows(gradients: Array, lengths: Labels) -> Array:
-    """Replace padding rows by zeros."""
+    """Replace the rows of padding positions by zeros."""
     rows = np.arange(gradients.shape[-2]) < lengths[:, None]
     return np.where(rows[:, None, :, None], gradients, gradients.dtype.type(0))
 
@@ -266,7 +266,7 @@ EPSILON = 1e-5
 
 
 class Embedding(Layer):
-    """Sum of token and position embeddings; the inputs are characters and have no gradient."""
+    """Embedding layer: the sum of token and position embeddings. Its inputs are characters and have no gradient."""
 
     def __init__(self, characters: int, positions: int, width: int):
         self.characters = characters
@@ -323,7 +323,7 @@ class LayerNorm(Layer):
 
 
 def _dense(x: Array, matrix: Array) -> Array:
-    """Multiply the vector at each position by a matrix."""
+    """Multiply the vector at each position of each sequence by a matrix."""
     return product(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
@@ -348,20 +348,20 @@ class Attention(Layer):
             view[...] = generator.standard_normal(view.shape) / math.sqrt(self.width)
 
     def forward(self, x: Array, parameters: Views, lengths: Labels | None = None) -> tuple[Array, Any]:
-        """Return the output and the cache; without ``lengths`` there is no padding."""
+        """Return the layer's output and cache. Without ``lengths``, sequences have no padding."""
         if lengths is None:
             lengths = np.full(x.shape[0], x.shape[1])
         scores, parts = self.scores(x, parameters)
         return self.attend(x, parameters, mask(scores, lengths), parts)
 
     def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Return the scores before masking, and the queries, keys and values for :meth:`attend`."""
+        """Return the attention scores before masking, and the queries, keys and values for :meth:`attend`."""
         parts = self._split(_dense(x, parameters["inward"]), 3)
         query, key = parts[:2]
         return product(query, key.swapaxes(-1, -2)) * (1 / math.sqrt(self.width // self.heads)), parts
 
     def attend(self, x: Array, parameters: Views, scores: Array, parts: Array) -> tuple[Array, Any]:
-        """Compute output and cache from masked scores."""
+        """Compute the layer's output and cache from masked attention scores."""
         weights = softmax(scores)
         heads = self._join(product(weights, parts[2])[None])
         return _dense(heads, parameters["outward"]), (x, heads, parts, weights)
@@ -385,7 +385,7 @@ class Attention(Layer):
         return np.ascontiguousarray(x.transpose(2, 0, 3, 1, 4))
 
     def _join(self, x: Array) -> Array:
-        """Inverse of :meth:`_split`."""
+        """Merge the heads again; the inverse of :meth:`_split`."""
         parts, sequences, _, positions, _ = x.shape
         return x.transpose(1, 3, 0, 2, 4).reshape(sequences, positions, parts * self.width)
 

@@ -1,7 +1,8 @@
-"""Text from Python's documentation, as character sequences of various lengths, with a bigram model.
+"""Text data set from Python's documentation, as character sequences of various lengths, and a bigram model.
 
 The text is :mod:`pydoc_data.topics`, which ``help()`` shows: each line is converted to lower case, runs of spaces are
-collapsed, and outer spaces are removed. Duplicate lines are used only once, so that no line is in both parts.
+collapsed, and outer spaces are removed. Duplicate lines are used only once, so that no line is in both the training
+and the test data.
 """
 
 import dataclasses
@@ -18,28 +19,28 @@ __all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "collate", "cut
 
 Characters = npt.NDArray[np.int64]
 
-#: Replaces every character outside the alphabet.
+#: Replacement for every character outside the alphabet.
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 #: Characters of the alphabet, indexed by their number.
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-_HELD_OUT = 10  # one of every ten lines is held out: the last
+_HELD_OUT = 10  # the last of every ten lines is held out
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def encode(text: str) -> Characters:
-    """Convert text to numbers of characters."""
+    """Convert text to an array of character numbers."""
     return np.array([_NUMBERS.get(character, 0) for character in text], dtype=np.int64)
 
 
 def decode(characters: Iterable[int]) -> str:
-    """Convert numbers of characters to text."""
+    """Convert character numbers to text."""
     return "".join(ALPHABET[character] for character in characters)
 
 
 def lines(topics: Mapping[str, str]) -> list[str]:
-    """Distinct lines of at least two characters, in order of first occurrence in the sorted topics."""
+    """Return the distinct lines of at least two characters, in order of first occurrence in the sorted topics."""
     lower = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
     return list(dict.fromkeys(line for line in lower if len(line) >= 2))
 
@@ -57,7 +58,7 @@ def cut(line: str, context: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Sequences of at least two characters, for training and for testing."""
+    """Data set of character sequences for training and for testing, each of at least two characters."""
     train: list[Characters]
     test: list[Characters]
 
@@ -77,8 +78,8 @@ def topics(*, context: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Sequences as rows of an array; shorter ones are padded with zeros at the end."""
-    #: Each character and the one that follows it; both have the shape (sequences, length of the longest).
+    """Batch of sequences, stored as rows of arrays. Shorter sequences are padded with zeros at the end."""
+    #: Each character, and the character that follows it. Both arrays have the shape (sequences, longest length).
     inputs: Characters
     targets: Characters
     lengths: Characters  # number of predicted characters in each sequence
@@ -99,7 +100,7 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 
 
 class Bigram:
-    """Probability of a character given the previous one: relative frequencies of smoothed counts.
+    """Bigram model: the probability of a character given the previous one, from smoothed counts.
 
     ``smoothing`` is added to each count. By default, it is chosen from several values to minimize the loss on every
     tenth sequence, with counts from the remaining sequences.
@@ -120,10 +121,10 @@ class Bigram:
             np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
         self.smoothing = smoothing
         totals = counts.cumsum(axis=1)[:, -1:]
-        #: Logarithms of the probabilities; rows are the previous character, columns the next one.
+        #: Logarithms of the probabilities. Rows are previous characters, and columns are next characters.
         self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:
-        """Mean of -log(probability), in nats, over all characters except the first of each sequence."""
+        """Compute the mean of -log(probability), in nats, over all characters except the first of each sequence."""
         terms = np.concatenate([self.logarithms[sequence[:-1], sequence[1:]] for sequence in sequences])
         return float(-terms.astype(np.float64).cumsum()[-1] / len(terms))

@@ -1,12 +1,12 @@
 """A causal character-level transformer with one flat parameter vector.
 
-Each layer adds attention to its input, and then a feed-forward network; layer normalization precedes both (Xiong et
-al., 2020). As in :mod:`host.models.layers`, parameters are stored in one vector, and everything is computed in its
-``dtype``.
+Each layer adds the output of attention to its input, and then the output of a feed-forward network. Layer
+normalization precedes both (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters are stored in one
+vector, and everything is computed in its ``dtype``.
 
 Callers can replace the two masking functions, :func:`~host.models.layers.mask` and
-:func:`~host.models.layers.mask_rows`. A pass through the model is suspended until its values are masked, so several
-passes can run in lockstep (:func:`lockstep`), with one call to mask the values of all.
+:func:`~host.models.layers.mask_rows`. A pass through the model is suspended whenever it needs values to be masked.
+Several passes can therefore run in lockstep (:func:`lockstep`), with one call that masks the values of all passes.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Use(enum.Enum):
-    """Kinds of values that are masked."""
+    """Kinds of values that a pass needs to be masked."""
 
     SCORES = "scores"  # attention scores; :func:`~host.models.layers.mask` masks future characters and padding
     ROWS = "rows"  # padding rows in the loss's gradient; masked by :func:`~host.models.layers.mask_rows`
@@ -36,21 +36,22 @@ class Use(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """Request of a pass for masked values."""
+    """Request of a pass through the model to mask values."""
 
     use: Use
-    values: Array  # matrices to mask, of shape (sequences, matrices, rows, columns)
-    lengths: Labels  # length of each sequence
+    values: Array  # values to mask, of shape (sequences, matrices, rows, columns)
+    lengths: Labels  # number of characters in each sequence
 
 
-#: Generator that yields mask requests, receives masked values, and returns its result.
+#: Type of a pass: a generator that yields mask requests, receives masked values, and returns its result.
 Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
     """Run several passes in lockstep and return their results.
 
-    ``answer`` returns the masked values for each pass, given all requests; both are None for a pass that has ended.
+    ``answer`` takes the requests of all passes and returns the masked values of each. The entry of a pass that has
+    ended is None in both.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -69,15 +70,15 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes of a transformer."""
+    """Sizes that define a transformer."""
 
-    width: int = 32  # number of elements of the vector at each position; a multiple of ``heads``
-    #: Number of attention heads in each layer.
+    width: int = 32  # length of the vector at each position; a multiple of ``heads``
+    #: Number of attention heads of each layer.
     heads: int = 2
     layers: int = 1
     hidden: int = 96  # width of the hidden layer in each feed-forward network
-    context: int = 16  # maximum number of positions
-    characters: int = len(ALPHABET)  # size of the alphabet
+    context: int = 16  # maximum length of a sequence
+    characters: int = len(ALPHABET)  # number of characters in the alphabet
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
@@ -113,11 +114,11 @@ class Transformer:
         self.parameters = self._model.parameters
 
     def views(self, vector: Array) -> dict[str, Views]:
-        """Named views into a vector laid out as :attr:`parameters`, keyed by layer, then by parameter."""
+        """Return named views of a vector laid out like :attr:`parameters`, keyed by layer and then by parameter."""
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        """Name of the layer, name of the parameter, and indices in it of an element; None for padding."""
+        """Return an element's layer name, parameter name, and indices in the parameter; None for padding."""
         element = self._model.element_at(index)
         return element and (list(self._layers)[element[0]], *element[1:])
 
@@ -126,16 +127,16 @@ class Transformer:
         self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
-        """Scores of all possible next characters, of shape (sequences, positions, characters)."""
+        """Compute the scores of all possible next characters, of shape (sequences, positions, characters)."""
         return self._run(self._forward(inputs, lengths))[0]
 
     def loss(self, batch: Batch) -> float:
-        """Loss, summed over the predicted characters."""
+        """Compute the loss, summed over the predicted characters."""
         return self._run(self.loss_pass(batch))
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
-        """Loss, summed over the predicted characters, and its gradient, laid out as :attr:`parameters`.
+        """Compute the loss, summed over the predicted characters, and its gradient, laid out like :attr:`parameters`.
 
         If there are no sequences, loss and gradient are zero. Overflow gives infinity or NaN without a warning.
         """
@@ -184,7 +185,7 @@ class Transformer:
         return float(total)
 
     def _run(self, own: Pass[T]) -> T:
-        """Run a single pass."""
+        """Run a single pass and return its result."""
         def answer(requests: list[Request | None]) -> list[Array]:
             return [self._masks[request.use](request.values, request.lengths)
                     for request in requests if request is not None]

@@ -15,14 +15,14 @@ from host.sockets.format import MessageError
 
 __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
-#: Reason if the launcher gives none.
+#: Message of an error for which the launcher gives no reason.
 GONE = "The process that has the ring has ended: its own message says why"
-#: Attempts to send the first message; a temporarily stopped rank may be too slow for the server.
+#: Number of attempts to send the first message. A rank that was stopped for a while may be too slow for the server.
 _ATTEMPTS = 3
 
 
 class RingClient:
-    """Requests of one rank to the socket at ``address``; each is sent after the previous answer."""
+    """Client of one rank, which sends requests to the socket at ``address``, each after the previous answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -30,7 +30,7 @@ class RingClient:
         self._left = False
         self._backends: set[str] = set()
         self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
-        # calls, bytes, and calls that add floating-point numbers, of each collective of this rank over gloo
+        # for each gloo collective of this rank: calls, bytes, and calls that add floating-point numbers
         self.gloo: dict[str, tuple[int, int, int]] = {}
 
     @property
@@ -63,7 +63,7 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size, sums + rounds)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends with an error; return the error that all ranks receive, if different."""
+        """Report that this rank ends with an error. If all ranks receive a different error, return that error."""
         with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
             try:
                 connection._exchange(failure)
@@ -72,7 +72,7 @@ class RingClient:
         return None
 
     def leave(self) -> None:
-        """Report that there are no more requests; repeated calls have no effect."""
+        """Report that this rank has no more requests; repeated calls have no effect."""
         if self._left:
             return
         if self._backends:
@@ -81,7 +81,7 @@ class RingClient:
         self._left = True
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the launcher."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -133,7 +133,7 @@ class RingClient:
 
 
 def wait_for_reason(address: str) -> str | None:
-    """Wait until the ranks cannot continue; return the reason, or None if the server ends without one."""
+    """Wait until the ranks cannot continue. Return the reason, or None if the server ends without giving one."""
     for _ in range(_ATTEMPTS):
         try:
             connection = Client(address, MESSAGES)
@@ -147,7 +147,7 @@ def wait_for_reason(address: str) -> str | None:
 
 @functools.cache
 def client() -> RingClient:
-    """The connection of this process; raises ``RingError`` if the launcher did not start the process."""
+    """Return this process's connection; raise ``RingError`` if the launcher did not start the process."""
     address = os.environ.get(ADDRESS)
     if address is None:
         raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",

@@ -63,7 +63,7 @@ def _enter(module: torch.nn.Module, arguments: Any) -> None:
 
 
 def _leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
-    # Remove calls that ended with an error in a hook, because their end was not recorded.
+    # Also remove calls that ended with an error in a hook, since their end was not recorded.
     while _calls and _calls.pop() is not module:
         pass
 
@@ -83,9 +83,9 @@ def _count_passes() -> None:
 
 
 def _agree_on_infinities() -> None:
-    """Make all ranks agree in ``GradScaler`` on whether gradients summed on the nodes are finite.
+    """Make ``GradScaler`` agree on all ranks on whether the gradients that nodes will sum are finite.
 
-    These gradients differ between ranks, so one rank may find an infinity that other ranks do not have. All ranks
+    Each rank has its own gradients, so one rank may find an infinity that other ranks do not have. All ranks
     must then skip the step and lower the scale, as with an infinite mean.
     """
     unscale = torch.amp.GradScaler._unscale_grads_
@@ -107,17 +107,17 @@ def _agree_on_infinities() -> None:
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
 
-#: Backward passes between comparisons of the ranks' weights, which begin with the first pass.
+#: Number of backward passes between comparisons of the ranks' weights. The first pass has a comparison.
 INTERVAL = 50
 
-#: Part of a sum: the number of a job, the parameter's first index in the job's vector, and the gradient.
+#: One parameter's share of a sum: number of the job, first index in the job's vector, and gradient.
 _Piece = tuple[int, int, torch.Tensor]
 
-#: Reduction of each module.
+#: The :class:`Reduction` of each module.
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
-#: Weak reference to the reduction of each parameter.
+#: Weak reference to the :class:`Reduction` of each parameter's module.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Job that keeps back parts of a parameter's gradients, and index of the parameter's first element in that job.
+#: For each parameter: the job that keeps back parts of its gradients, and its first index in that job's vector.
 _kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
@@ -140,10 +140,10 @@ class Reduction:
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
-        self.passes = Passes()  # passes of the module that sum gradients
-        self._order = WeakTensorKeyDictionary()  # parameter positions if nothing is kept back
-        self._compares = False  # whether the next request has checksums of the weights
-        # State and hook registered by the script.
+        self.passes = Passes()  # counts of the module's passes that sum gradients
+        self._order = WeakTensorKeyDictionary()  # start of each parameter if nothing is kept back
+        self._compares = False  # whether the next request must contain checksums
+        # State and hook that the script has registered, if any.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -162,7 +162,7 @@ class Reduction:
             average: Future[torch.Tensor] = hook(state, bucket)
             return average
         if not ring or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
-            # DDP without a hook does the same.
+            # DDP without a communication hook does the same.
             buffer.mul_(1 / self._group.size())
             return (dist.all_reduce(buffer, group=self._group, async_op=True).get_future()
                     .then(lambda future: future.value()[0]))
@@ -177,8 +177,9 @@ class Reduction:
     def _average(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Replace the gradients of some parameters by their averages over the ring.
 
-        Sums are parts of one vector of all parameters, with each parameter starting a new group of 32 elements. Their
-        bits do not depend on the assignment of parameters to buckets.
+        All parameters form one vector, in which each parameter starts a new group of 32 elements; gradients are
+        summed as parts of it. The bits of the sums therefore do not depend on the assignment of parameters to
+        buckets.
         """
         starts = self._starts(parameters)
         pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
@@ -193,13 +194,13 @@ class Reduction:
             places = np.arange(begin, begin + len(values)) if self._keeps else None
             means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
                                            begin=begin, made=self._made(), nonfinite=nonfinite, weights=weights))
-            nonfinite = weights = None  # the first request has them
+            nonfinite = weights = None  # only the first request contains them
             self._compares = False
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
     def _starts(self, parameters: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-        """For each parameter, the job that keeps back its gradients (or 0) and its first index in the vector."""
+        """Return each parameter's first index in the vector, with the job that keeps back its gradients, or 0."""
         if self._keeps:
             self._make_room(parameters)
             return [_kept[parameter] for parameter in parameters]
@@ -225,8 +226,8 @@ class Reduction:
             _kept[parameter] = job, first
 
     def _checksums(self) -> dict[str, int] | None:
-        """Checksum of each parameter of the module, which must be equal on all ranks. None under ``join()``, where
-        ranks without inputs do not step."""
+        """Return a checksum of each parameter of the module, which must be the same on all ranks. The result is None
+        under ``join()``, where ranks without inputs do not update their weights."""
         module = self._module()
         return None if module is None or module._join_config.enable else {
             name: zlib.crc32(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy())
@@ -236,7 +237,7 @@ class Reduction:
             and name not in module.parameters_to_ignore}
 
     def name_of(self, parameter: torch.Tensor) -> str:
-        """Name of a parameter in the module."""
+        """Return the name of a parameter in the module."""
         return next(itertools.chain(self._names_of(parameter), [f"parameter of shape {tuple(parameter.shape)}"]))
 
     def _names_of(self, parameter: torch.Tensor) -> Iterator[str]:
@@ -252,7 +253,7 @@ class Reduction:
             client().ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
-        """Counts of passes so far, or None under ``join()``, where ranks without inputs join in sums."""
+        """Return the pass counts, or None under ``join()``, where ranks without inputs also take part in sums."""
         module = self._module()
         if module is not None and module._join_config.enable:
             return None
@@ -260,12 +261,12 @@ class Reduction:
 
 
 def _aligned_starts(parameters: Sequence[torch.Tensor]) -> list[int]:
-    """Start index of each parameter in a vector where each starts a new group, and the vector's length."""
+    """Return the start of each parameter in a vector where each starts a new group, and the vector's length."""
     return list(itertools.accumulate((aligned(parameter.numel()) for parameter in parameters), initial=0))
 
 
 def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Group gradients into runs that are contiguous in a job's vector."""
+    """Divide gradients into runs, which are each contiguous in a job's vector."""
     run: list[_Piece] = []
     for piece in pieces:
         if run and (piece[0] != run[-1][0] or piece[1] != run[-1][1] + aligned(run[-1][2].numel())):
@@ -277,13 +278,13 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
-    """Passes of the DistributedDataParallel module with this parameter, or of all other modules."""
+    """Return the passes of the DistributedDataParallel module that has this parameter, or of all other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
 
 
 def parameter_name(parameter: torch.Tensor) -> str:
-    """Name of a parameter in its DistributedDataParallel module; outside of one, its shape."""
+    """Return a parameter's name in its DistributedDataParallel module, or its shape if it is in no such module."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return f"parameter of shape {tuple(parameter.shape)}" if reduction is None else reduction.name_of(parameter)
 
@@ -315,7 +316,7 @@ def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
 
 def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
     """Register the hook for a module, unless it registered its own hook during construction. A copied or unpickled
-    module has a record of the script's hook, but not the hook itself, as without the ring."""
+    module has a record of the script's hook, but not the hook itself, as in PyTorch without the ring."""
     if module._comm_hooks and not copied:
         return
     reduction = _reductions[module] = Reduction(module, keeps=keeps)

@@ -44,7 +44,7 @@ class Options:
     transport: TransportName = TransportName.VERILATED
 
 
-#: Largest number of elements that are not finite in a report.
+#: Maximum number of non-finite elements that a report lists.
 MOST_NONFINITE = 16
 
 
@@ -52,28 +52,28 @@ MOST_NONFINITE = 16
 class Operation:
     """A completed operation, with its cost."""
 
-    kind: str  # ``all_reduce`` or ``step``
+    kind: str  # kind of the operation: ``all_reduce`` or ``step``
     job: int
     figures: Figures
-    # Euclidean norm of each rank's gradients; None if it is not finite. Empty for sums that are not of gradients, and
-    # under join().
+    # Euclidean norm of each rank's gradients, or None if it is not finite. Empty under join(), and for sums of values
+    # other than gradients.
     norms: tuple[float | None, ...] = ()
 
 
 def nonfinite_text(row: dict[str, Any]) -> str:
-    """Text about the first element that is not finite, of one rank in one operation."""
+    """Describe the first non-finite element of one rank in one operation."""
     indices = f" at ({', '.join(map(str, row['indices']))})" if row["indices"] else ""
     return f"{row['value']} in rank {row['rank']}'s gradient of {row['parameter']}{indices}{_pass_text(row)}"
 
 
 def unequal_text(row: dict[str, Any]) -> str:
-    """Text about ranks whose weights differ from the others'."""
+    """Describe the ranks with weights that differ from the weights of other ranks."""
     ranks = f"rank{'s' * (len(row['ranks']) > 1)} {', '.join(map(str, row['ranks']))}"
     return f"weights of {ranks} differ from the others', first in {row['parameter']}{_pass_text(row)}"
 
 
 def _pass_text(row: dict[str, Any]) -> str:
-    """End of a text about a step or a backward pass, which are unknown under ``join()``."""
+    """Return the end of a text, which names the step or the backward pass. Both are unknown under ``join()``."""
     for name in ("step", "backward_pass"):
         if row.get(name):
             return f", {name.replace('_', ' ')} {row[name]:,}"
@@ -83,8 +83,8 @@ def _pass_text(row: dict[str, Any]) -> str:
 class Jobs:
     """All jobs of a script, each on its own simulated ring, which is closed with the ``stack``.
 
-    A sum that belongs to no job is computed by the most recent job, or by a new job. ``announce`` is called with the
-    name of each build stage, and ``say`` once with each line about a job.
+    A sum that belongs to no job is computed by the most recent job or, if there is none, by a new job. ``announce``
+    is called with the name of each build stage, and ``say`` is called once with each line about a job.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -94,9 +94,9 @@ class Jobs:
         self._notes: set[str] = set()
         self._jobs: list[Job] = []
         self.operations: list[Operation] = []  # operations completed so far
-        self.nonfinite: list[dict[str, Any]] = []  # first elements that were not finite, at most MOST_NONFINITE
-        self.nonfinite_operations = 0  # operations with such elements
-        self.unequal_weights: list[dict[str, Any]] = []  # comparisons in which ranks had other weights
+        self.nonfinite: list[dict[str, Any]] = []  # non-finite elements, at most MOST_NONFINITE
+        self.nonfinite_operations = 0  # number of operations with non-finite elements
+        self.unequal_weights: list[dict[str, Any]] = []  # comparisons in which the weights of ranks differed
         self.build_seconds = 0.0  # seconds spent in builds
         self.cycles = 0  # simulated cycles, including modelled cycles of the host ports
 
@@ -121,7 +121,7 @@ class Jobs:
         return result
 
     def _note_nonfinite(self, requests: Sequence[Request]) -> None:
-        """Record elements that are not finite, before they are summed."""
+        """Record non-finite elements of the ranks' gradients before they are summed."""
         if all(request.nonfinite is None for request in requests):
             return
         self.nonfinite_operations += 1
@@ -136,7 +136,7 @@ class Jobs:
                 self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
 
     def _compare_weights(self, requests: Sequence[AllReduce]) -> None:
-        """Record ranks with other weights than most ranks, or than rank 0 if there is no majority."""
+        """Record ranks with weights that differ from those of most ranks, or of rank 0 if there is no majority."""
         checksums = [request.weights for request in requests if request.weights is not None]
         if len(checksums) < len(requests):
             return
@@ -169,7 +169,7 @@ class Jobs:
             self._say(note)
         begun = time.monotonic()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MomentsWarning)  # the warning has already been issued
+            warnings.simplefilter("ignore", MomentsWarning)  # the ranks have already issued the warning
             self._jobs.append(self._stack.enter_context(simulate(
                 length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
                 **shape)))
@@ -227,7 +227,7 @@ class Jobs:
 
 
 class WatchedJobs:
-    """Jobs with operations that are ended early if a rank ends in the meantime.
+    """Jobs with operations that are interrupted if a rank ends with an error in the meantime.
 
     A separate thread checks the ranks every ``look`` seconds. If ``ended`` returns a sentence about a rank that has
     ended with an error, the thread calls ``tell`` with the sentence, ends the operation as SIGTERM would, and calls

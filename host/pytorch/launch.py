@@ -22,19 +22,19 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways for a script to start ranks itself, keyed by a word in the new processes' command lines.
+#: Ways in which a script can start ranks itself, keyed by a word in the command lines of the new processes.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
-#: Processes of multiprocessing that do not run code from the script.
+#: Helper processes of multiprocessing, which do not run code from the script.
 _HELPERS = ("resource_tracker", "semaphore_tracker")
 
-#: Extra time in seconds for ranks to import PyTorch before they start the script.
+#: Extra time in seconds for ranks to import PyTorch before they run the script.
 _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks expected in ``init_process_group()``; missing ones are reported, and ended after a limit."""
+    """Ranks that must call ``init_process_group()``: missing ranks are reported and, after a time limit, ended."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Arrivals:
         self._said = False
 
     def look(self) -> None:
-        """Report slow ranks that are missing, and end all ranks after the time limit."""
+        """Report ranks that are slow to arrive, and end all ranks after the time limit."""
         missing = [number for number, rank in enumerate(self._ranks)
                    if number not in self._server.backends and rank.poll() is None]
         waited = time.monotonic() - self._server.since
@@ -76,8 +76,8 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, mapped to how they were started; empty if the
-    system has no /proc."""
+    """Find processes that ranks have started with the ranks' own environment; return how each was started, keyed by
+    process ID. The result is empty on systems without /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -97,21 +97,21 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program that runs a module regardless of PYTHONPATH in a clone; a wheel has unique module names.
+#: Program that runs a clone's module regardless of PYTHONPATH. A wheel needs none: its module names are unique.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
-#: Seconds between checks of the ranks' processes, and for ranks to end on their own and after SIGTERM:
-#: less in total than the two seconds within which all ranks end after one has failed.
+#: Seconds between checks of the ranks' processes, seconds for ranks to end on their own, and seconds to end after
+#: SIGTERM. The total is below two seconds, within which all ranks must end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
 class LaunchError(ExpectedError, RuntimeError):
-    """A rank has ended with an error, or the ranks disagree; the message names the first such rank."""
+    """Raised if a rank has ended with an error, or the ranks disagree. The message names the first such rank."""
 
 
 class Launched(NamedTuple):
-    """A script that runs or has ended."""
+    """A launched script, which is running or has ended."""
 
     jobs: Jobs
     server: RingServer
@@ -120,7 +120,7 @@ class Launched(NamedTuple):
 @contextlib.contextmanager
 def _ranks(script: Sequence[str], options: Options, address: Path,
            *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Start the processes of all ranks, which end no later than the block."""
+    """Context manager that starts the processes of all ranks and ends them when its block is left."""
     codec = GRADIENT_CODECS[options.gradients]
     keeps = options.density is not None or not (codec.exact or codec.agreed)
     ranks: list[subprocess.Popen[bytes]] = []
@@ -146,7 +146,7 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
     """End the processes that are still running after ``grace`` seconds."""
     _await(ranks, grace)
     for rank in ranks:
-        rank.terminate()  # no effect on a process that has ended
+        rank.terminate()  # has no effect on a process that has ended
     _await(ranks, _TERM)
     for rank in ranks:
         rank.kill()
@@ -178,7 +178,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         except EndedError:
             if not watched.interrupted:
                 raise
-            server.fail(server.error or "")  # for ranks that have sent requests meanwhile
+            server.fail(server.error or "")  # for ranks that have sent requests in the meantime
             _end(ranks, _GRACE)
         if server.error is not None:
             raise LaunchError(server.error)
@@ -188,8 +188,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
-    """Describe the rank that has ended with an error, if any. A rank ended by a signal comes first, as it causes
-    other errors."""
+    """Describe the rank that has ended with an error, if any. A rank that was ended by a signal is preferred, since
+    it causes errors on other ranks."""
     codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
     code, number = min(codes, key=lambda item: (item[0] == 0, item))
     ending = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -213,7 +213,7 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals:
         if server.error is None:
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                # State T means stopped by a signal, not by a debugger; it is only known on systems with /proc.
+                # State T: stopped by a signal, not by a debugger. It is known only on systems with /proc.
                 server.stopped([number for number, rank in enumerate(ranks) if status(rank.pid)[:1] == ["T"]])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)

@@ -18,7 +18,7 @@ __all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduc
 
 Vector = npt.NDArray[np.float32]
 
-#: A number, or the index of a rank, job or element.
+#: Type of a count, or of the index of a rank, job or element.
 _Count = Annotated[int, Within(0, 1 << 40)]
 
 #: Name of the PyTorch backend that uses the ring.
@@ -27,31 +27,31 @@ RING = "gradring"
 # Environment variables of ranks.
 #: Path of the launcher's socket.
 ADDRESS = "GRADRING_ADDRESS"
-#: 1 if nodes hold back parts of gradients and add them to later gradients.
+#: Set to 1 if nodes hold back parts of gradients and add them to later gradients.
 KEEPS = "GRADRING_KEEPS"
-#: 1 to replace the gloo backend by the ring where a script requests gloo by name.
+#: Set to 1 to replace the gloo backend by the ring where a script requests gloo by name.
 REPLACE = "GRADRING_REPLACE"
-#: In rank 0: file descriptor of the listening socket for PyTorch's store at MASTER_PORT.
+#: For rank 0 only: file descriptor of the socket on which PyTorch's store listens at MASTER_PORT.
 STORE = "GRADRING_STORE"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """Sent by a rank to join a process group of all ranks."""
+    """Message of a rank that joins a process group of all ranks."""
 
     # the rank, and the number of ranks in its group
     rank: _Count
     ranks: _Count
     # timeout in seconds of the group's collectives over gloo
     timeout: Annotated[float, Within(0, float("inf"))]
-    backend: str = RING  # name of the ring, or names of the other backends that the script requests
+    backend: str = RING  # name of the ring's backend, or names of the other backends that the script requests
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Steps and passes that a rank has made so far; they differ if one rank skips a step or pass."""
+    """Counts of a rank's steps and passes so far. The counts of ranks differ if a rank skips a step or pass."""
 
-    steps: _Count = 0  # calls of the optimizer's ``step()``
+    steps: _Count = 0  # number of calls of the optimizer's ``step()``
     # number of passes that sum the gradients of the modules concerned
     forward: _Count = 0
     backward: _Count = 0
@@ -65,20 +65,20 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NonFinite:
-    """First element of a rank's gradients that is not finite."""
+    """The first non-finite element of a rank's gradients."""
 
     parameter: str
-    indices: tuple[_Count, ...]  # where it is in the parameter
-    value: str  # nan, inf or -inf
-    count: _Count  # number of such elements in the rank's gradients
+    indices: tuple[_Count, ...]  # indices of the element in the parameter
+    value: str  # value of the element: nan, inf or -inf
+    count: _Count  # number of non-finite elements in the rank's gradients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operation that all ranks must request together."""
+    """Request for an operation, which all ranks must make together."""
 
     made: Made | None = None  # the rank's steps and passes so far, which must be the same on all ranks
-    nonfinite: NonFinite | None = None  # first element of the rank's gradients that is not finite
+    nonfinite: NonFinite | None = None  # first non-finite element of the rank's gradients
 
     @property
     def title(self) -> str:
@@ -88,7 +88,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Request):
-    """Open a job: a vector made of groups, with or without optimizers."""
+    """Request to open a job: a vector made of groups, with or without optimizers."""
 
     lengths: tuple[_Count, ...]  # number of elements of each group
     optimizers: tuple[Optimizer, ...] = ()  # optimizer of each group; empty for a job that only sums
@@ -101,16 +101,16 @@ class Open(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllReduce(Request):
-    """Sum one vector per rank."""
+    """Request to sum one vector per rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # index of the first value in the longer vector that contains the values
+    job: _Count | None = None  # number of the job, None for a sum that belongs to no job
     # indices of the values in their job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
     begin: _Count = 0  # index of the first value in the longer vector that contains the values
     # checksum of each parameter of the rank's module, keyed by name, in passes in which ranks are compared
     weights: dict[str, _Count] | None = None
-    group: _Count = 0  # number of the process group, counting groups of all ranks in order of creation
+    group: _Count = 0  # number of the process group, counted in order of creation
 
     @property
     def title(self) -> str:
@@ -122,8 +122,8 @@ class AllReduce(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
-    """Start a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must get here before the
-    first one waits in gloo, because gloo would not report why a step was skipped."""
+    """Request before a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must make this
+    request before the first of them waits in gloo, since gloo would not report why a step was skipped."""
 
     @property
     def title(self) -> str:
@@ -132,7 +132,7 @@ class Buffers(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step(Request):
-    """Update the weights of a job."""
+    """Request to update the weights of a job."""
 
     job: _Count
     gradients: Annotated[Vector, Dimensions(1)]
@@ -151,41 +151,41 @@ class Step(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """Save a job's state; requested by one rank only."""
+    """Request to save a job's state. Only one rank makes it."""
 
     job: _Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Sent when a rank ends with an error. The answer is the reason if another rank failed earlier."""
+    """Message of a rank that ends with an error. The answer is the reason if another rank failed earlier."""
 
     rank: _Count
-    error: str  # class and message of the error
+    error: str  # text of the error: its class and message
     own: bool  # whether this rank is itself the cause; a lost gloo connection may have other causes
 
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """Sent by a rank to wait on this connection for the text of an error that ends all ranks."""
+    """Message of a rank that waits on this connection for the text of an error that ends all ranks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leave:
-    """The rank has no more requests."""
+    """Message of a rank that has no more requests."""
 
-    # calls, bytes, and calls that add floating-point numbers, of each collective over gloo
+    # for each gloo collective: calls, bytes, and calls that add floating-point numbers
     gloo: dict[str, tuple[_Count, _Count, _Count]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to a message."""
+    """The launcher's answer to a message."""
 
     well: bool  # whether the value is a result; if not, it is an error message
     value: Any = None
 
 
-#: All messages, and the classes of their fields.
+#: Registry of all messages, and of the classes of their fields.
 MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, NonFinite, SGD,
                     Adam, AdamW)

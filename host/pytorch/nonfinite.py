@@ -1,4 +1,4 @@
-"""Search of a rank's gradients for elements that are not finite, before they are summed."""
+"""Search a rank's gradients for non-finite elements before they are summed."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ __all__ = ["first_nonfinite"]
 
 def first_nonfinite(gradients: Iterable[tuple[torch.Tensor, torch.Tensor | None]],
                     name: Callable[[torch.Tensor], str]) -> NonFinite | None:
-    """Return the first element that is not finite, or None.
+    """Return the first non-finite element of a rank's gradients, or None.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def first_nonfinite(gradients: Iterable[tuple[torch.Tensor, torch.Tensor | None]
     """
     first, count = None, 0
     for parameter, gradient in gradients:
-        # A finite sum has finite addends, and takes much less time.
+        # If the sum is finite, so are all elements. This is much faster than a search.
         if gradient is None or math.isfinite(float(gradient.detach().sum())):
             continue
         wrong = ~gradient.detach().isfinite()

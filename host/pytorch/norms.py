@@ -1,4 +1,4 @@
-"""Norms of each rank's gradients, and ranks with much larger ones than the others."""
+"""Norms of each rank's gradients, and detection of ranks with much larger norms than other ranks."""
 
 import math
 import statistics
@@ -12,28 +12,28 @@ from host.reports.style import COLOURS, FAINT, INK
 
 __all__ = ["OUTLIER", "draw_norms", "norms_of", "outliers_of"]
 
-#: Ratio to the median of all ranks above which the norm of a rank's gradients is an outlier.
+#: Ratio of a rank's gradient norm to the median over all ranks, above which the norm is an outlier.
 OUTLIER = 10
 
-#: Elements that are squared at a time.
+#: Number of elements that are squared at a time.
 _PIECE = 2 ** 14
 
 
 def norms_of(vectors: Sequence[Vector], *, scale: int = 1) -> tuple[float | None, ...]:
-    """Euclidean norms of vectors times ``scale``; None where they are not finite."""
+    """Return the Euclidean norm of each vector times ``scale``, or None if it is not finite."""
     norms = [scale * _norm(vector) for vector in vectors]
     return tuple(norm if math.isfinite(norm) else None for norm in norms)
 
 
 def _norm(vector: Vector) -> float:
     with np.errstate(invalid="ignore"):
-        # Squares may be out of the range of binary32; pieces stay in the cache.
+        # binary64, since squares may exceed the range of binary32; in pieces that fit into the cache.
         pieces = (vector[first:first + _PIECE] for first in range(0, len(vector), _PIECE))
         return math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
 
 
 def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Numbers of the operations, from 1, in which a rank's norm is far above the median of three or more ranks."""
+    """Return the operations, from 1, in which a rank's norm is far above the median of three or more ranks."""
     outliers: dict[int, list[int]] = {}
     for number, row in enumerate(operations, start=1):
         finite = [norm for norm in row["norms"] if norm is not None]
@@ -46,7 +46,7 @@ def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
 
 
 def draw_norms(axes: Any, operations: Sequence[dict[str, Any]]) -> None:
-    """Plot the norms of each rank's gradients, and the median."""
+    """Plot the norms of each rank's gradients, and the median over the ranks."""
     ranks = max(len(row["norms"]) for row in operations)
     norms = np.array([[math.nan if norm is None else norm for norm in row["norms"]] if row["norms"]
                       else [math.nan] * ranks for row in operations])

@@ -27,7 +27,7 @@ _IMPLEMENTATIONS = ("foreach", "fused")
 
 
 def _with_clip(theirs: type[torch.optim.Optimizer]) -> inspect.Signature:
-    """Return the signature of an optimizer in torch.optim, plus ``clip`` as the last argument."""
+    """Return the signature of an optimizer in torch.optim, with ``clip`` added as the last argument."""
     signature = inspect.signature(theirs)
     clip = inspect.Parameter("clip", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float | None)
     return signature.replace(parameters=[*signature.parameters.values(), clip], return_annotation=signature.empty)
@@ -52,7 +52,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     __signature__: inspect.Signature
 
-    #: Arguments that nodes support.
+    #: Optimizer arguments that nodes support.
     _taken: tuple[str, ...] = ()
     #: Whether step() of this optimizer sums the gradients over all ranks.
     on_nodes = True
@@ -81,15 +81,15 @@ class _NodeOptimizer(torch.optim.Optimizer):
                                      f"{parameter.device}")
             if not group["params"]:
                 raise ValueError("Group must have a parameter that requires a gradient")
-            self._of(group)  # checks the group
+            self._of(group)  # raises an error if nodes do not support the group's options
         self._parameters = [list(group["params"]) for group in self.param_groups]
         self._steps = 0
         self._lengths = tuple(sum(tensor.numel() for tensor in group) for group in self._parameters)
         self._places = groups_of(self._lengths)
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
-        self._known: Vector | None = None  # weights that the nodes contain
-        self._given: dict[str, Any] | None = None  # state not yet sent to the nodes
+        self._known: Vector | None = None  # weights that are stored on the nodes
+        self._given: dict[str, Any] | None = None  # state that is not yet sent to the nodes
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group. This is only possible before the first step."""
@@ -113,25 +113,25 @@ class _NodeOptimizer(torch.optim.Optimizer):
                              "make the optimizer again")
 
     def _made(self) -> Made:
-        """Number of steps, including this one, and of passes of the modules that own the parameters."""
+        """Return the number of steps, including this one, and of passes of the modules that have the parameters."""
         parameters = itertools.chain.from_iterable(self._parameters)
         passes = {id(count): count for count in map(passes_of, parameters)}.values()
         return Made(steps=self._steps, forward=sum(count.forward for count in passes),
                     backward=sum(count.backward for count in passes))
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
-        """Optimizer on the nodes for a group."""
+        """Return the optimizer that the nodes run for a parameter group."""
         raise NotImplementedError
 
     def _slices(self) -> Iterator[tuple[torch.Tensor, slice]]:
-        """Each parameter and its slice of the job's vector."""
+        """Yield each parameter and its slice of the job's vector."""
         for group, elements in zip(self._parameters, self._places, strict=True):
             ends = itertools.accumulate((parameter.numel() for parameter in group), initial=elements.start)
             for parameter, (first, end) in zip(group, itertools.pairwise(ends), strict=True):
                 yield parameter, slice(first, end)
 
     def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
-        """Concatenate one tensor per parameter, using zeros for missing tensors."""
+        """Concatenate one tensor per parameter into the job's vector, with zeros for missing tensors."""
         vector = np.zeros(self._places[-1].stop, np.float32)
         for parameter, elements in self._slices():
             values = tensor(parameter)
@@ -146,7 +146,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return vector
 
     def _spread(self, vector: Vector, take: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-        """Distribute a vector to the parameters."""
+        """Copy the slices of the job's vector to the parameters."""
         for parameter, elements in self._slices():
             take(parameter, torch.from_numpy(vector[elements].copy()).reshape(parameter.shape))
 

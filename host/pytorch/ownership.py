@@ -1,4 +1,4 @@
-"""Parameters updated by optimizers on the nodes, and gradients that belong to a single rank.
+"""Track parameters that optimizers on the nodes update, and gradients that belong to a single rank.
 
 A parameter is owned while there is a ``gradring.torch`` optimizer for it. Its gradients stay local after a backward
 pass, since the optimizer's step averages them. Applying a PyTorch optimizer or a gradient clipping function to a
@@ -17,11 +17,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
-#: Optimizers on the nodes for each parameter.
+#: For each parameter, the optimizers on the nodes that update it.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 #: Owned parameters that were later also passed to another optimizer, until the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters with a local gradient, which no backward pass has averaged.
+#: Parameters with a local gradient, which has not been averaged over ranks.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
@@ -30,15 +30,15 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
     for parameter in parameters:
         if parameter not in _owners:
             _owners[parameter] = weakref.WeakSet()
-            # Any later backward pass makes the gradient non-local, unless DDP's hook records it again.
+            # A later backward pass makes the gradient non-local, unless DDP's hook records it as local again.
             parameter.register_post_accumulate_grad_hook(note_mean)
         _owners[parameter].add(optimizer)
 
 
 def is_owned(parameter: torch.Tensor) -> bool:
-    """Whether an optimizer on the nodes updates this parameter."""
+    """Return whether an optimizer on the nodes updates this parameter."""
     if parameter in _claimed:
-        gc.collect()  # frees a replaced optimizer that is part of a reference cycle, on all ranks
+        gc.collect()  # frees replaced optimizers in reference cycles, on all ranks alike
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 
@@ -54,7 +54,7 @@ def note_mean(parameter: torch.Tensor) -> None:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-    """Reject a PyTorch optimizer's step with local gradients, which only optimizers on the nodes sum."""
+    """Raise an error if a PyTorch optimizer steps with local gradients, which only optimizers on the nodes sum."""
     if getattr(optimizer, "on_nodes", False):
         return
     local = sum(parameter.grad is not None and parameter in _local
@@ -81,7 +81,7 @@ def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``add_param_group`` so that it records parameters that may be owned."""
+    """Wrap ``add_param_group`` so that it records parameters that an optimizer on the nodes may also update."""
     @functools.wraps(add_group)
     def add(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> Any:
         result = add_group(self, param_group)
@@ -94,7 +94,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Reject, from now on, operations that would take one rank's gradient for the mean."""
+    """Make PyTorch reject, from now on, operations that would mistake one rank's gradient for the mean."""
     register_optimizer_step_pre_hook(_check_step)
     torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):

@@ -52,7 +52,7 @@ class RingWork(dist.Work):
             return self._tensors
 
         def arrive(_answer: Any) -> None:
-            # A separate thread is needed, since a callback of the script may wait for the next sum.
+            # The future is set in a separate thread, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
         # C++ also sees an error raised in a callback, but not one set by `Future.set_exception`.
@@ -68,7 +68,7 @@ class RingWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """Wait, as PyTorch does for asynchronous devices."""
+        """Wait for the sums; PyTorch calls this method for asynchronous devices."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -88,28 +88,28 @@ class RingWork(dist.Work):
         return self._future
 
 
-#: Gloo collectives that are counted.
+#: Names of the gloo collectives that are counted.
 COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
            "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
            "allreduce_coalesced", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier",
            "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
            "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send")
 
-#: Collectives in :data:`COUNTED` that add numbers of several ranks.
+#: Names of the collectives in :data:`COUNTED` that add numbers of several ranks.
 _REDUCING = ("_reduce_scatter_base", "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
              "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
 
-#: Reductions with bits that do not depend on the order of numbers.
+#: Reductions with results that do not depend on the order of the numbers, bit for bit.
 _EXACT = (dist.ReduceOp.MAX, dist.ReduceOp.MIN)
 
-#: Numbers of process groups of all ranks.
+#: Numbers for the process groups that contain all ranks.
 _numbers = itertools.count()
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """All tensors in the arguments."""
+    """Yield all tensors in the arguments of a collective."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             yield argument
@@ -118,7 +118,7 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _rounds(name: str, arguments: Sequence[Any]) -> bool:
-    """Whether a collective adds floating-point numbers of several ranks, in an order that gloo chooses."""
+    """Return whether a collective adds floating-point numbers of several ranks, in an order that gloo chooses."""
     if name not in _REDUCING or not any(tensor.is_floating_point() or tensor.is_complex()
                                         for tensor in _tensors(arguments)):
         return False
@@ -128,7 +128,7 @@ def _rounds(name: str, arguments: Sequence[Any]) -> bool:
 
 
 class GlooGroup(dist.ProcessGroup):
-    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's own group."""
+    """Process group over ``plain``, PyTorch's own gloo group; ``counter`` counts its traffic."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
         super().__init__(plain.rank(), plain.size())
@@ -143,7 +143,7 @@ class GlooGroup(dist.ProcessGroup):
         return str(self._plain.name())
 
     def get_group_store(self) -> Any:
-        """PyTorch's store of the group."""
+        """PyTorch's store for the group."""
         return self._plain.get_group_store()
 
 
@@ -164,8 +164,8 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks, with the same ``number`` on each: sums and averages of float32 use the ring,
-    everything else uses gloo."""
+    """Process group of all ranks: sums and averages of float32 use the ring, everything else uses gloo. ``number``
+    identifies the group and is the same on all ranks."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
         super().__init__(plain, counter)
@@ -215,7 +215,7 @@ def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any
 
 
 def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
-    """Create a process group when PyTorch requests one."""
+    """Create a process group of the backend when PyTorch requests one."""
     connection = client()
     whole = not dist.is_initialized() or size == dist.get_world_size()
     if whole:
@@ -234,8 +234,8 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
 
 _GLOO = "gloo"
 
-#: PyTorch functions that check for a gloo group before using gloo features that a ring group also has, by
-#: module, and by function name if other functions in the module check for a different reason.
+#: PyTorch functions that check for a gloo group before they use gloo features that a ring group also has. Keyed by
+#: module; function names are listed if other functions in the module check for a different reason.
 _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
@@ -273,7 +273,7 @@ def install(*, replace: bool) -> None:
 
 
 def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
-    """Register a counting group in place of PyTorch's group."""
+    """Register a group that counts its collectives, in place of PyTorch's group."""
     world, name = distributed_c10d._world, group.group_name
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table[counting] = table.pop(group)

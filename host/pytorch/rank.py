@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def _prepare() -> TCPStore | None:
-    """Register the ring with PyTorch; return rank 0's store, which must outlive the other ranks' scripts."""
+    """Register the ring with PyTorch. Return rank 0's store, which must outlive the scripts of all ranks."""
     # The store uses the launcher's socket, so that no other process can take the port.
     store = None if os.environ["RANK"] != "0" else TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,

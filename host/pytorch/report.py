@@ -1,4 +1,4 @@
-"""Report on a PyTorch script run on a simulated ring: a table, report.json, report.png, report.html."""
+"""Report on a PyTorch script that ran on a simulated ring: a table, report.json, report.png and report.html."""
 
 import dataclasses
 import pathlib
@@ -26,7 +26,7 @@ FILES = (schema.REPORT, "report.png", "report.html")
 
 _FIGURES = columns_of(Figures, "density")
 
-#: Schema of a script's report.
+#: Schema of the report on a PyTorch script.
 SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
     "nodes options checked levels jobs operations", *_FIGURES, "elapsed_cycles",
     Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks",
@@ -37,18 +37,18 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Maximum number of groups (kind and size of operation) with separate figures.
+#: Maximum number of groups of operations (by kind and size) that have separate figures.
 GROUPS = 4
 
 
 def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Combined figures of several operations."""
+    """Return the combined figures of several operations."""
     total = Figures.total(operation.figures for operation in operations)
     return {"operations": len(operations), **dataclasses.asdict(total), "density": total.density}
 
 
 def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    """Figures for each kind and size of operation, in descending order of words; the last are combined."""
+    """Return figures for each kind and size of operation, in descending order of words; the rest is combined."""
     sizes: dict[tuple[str, int], list[Operation]] = {}
     for op in operations:
         sizes.setdefault((op.kind, op.figures.elements), []).append(op)
@@ -60,7 +60,7 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
 
 def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int, int]],
                  backends: Iterable[Sequence[str]], slow: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Build the report, as data that can be written as JSON.
+    """Build the report as JSON values.
 
     ``gloo`` contains the calls, the bytes, and the calls that add floating-point numbers, of each gloo collective
     over all ranks; ``backends`` contains the all-rank groups that each rank has joined; ``slow`` counts how often
@@ -139,7 +139,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _reason(backends: Sequence[str]) -> str:
-    """Reason why nothing was sent over the ring."""
+    """Return the reason why nothing was sent over the ring."""
     if named := next((backend for backend in backends if backend != RING), None):
         return by_name(named)
     return ("the script has summed nothing in float32, in a group of all ranks" if backends else
@@ -177,7 +177,7 @@ def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.P
 
 
 def _levels(report: dict[str, Any]) -> list[Note]:
-    """Note on the levels of reproducibility of all sums, if there are any."""
+    """Return a note on the levels of reproducibility that all sums of the script have."""
     over_gloo = [name for name, figures in report["gloo"].items() if figures["sums"]]
     if over_gloo:
         return [Note(f"No level of reproducibility holds for all sums, since gloo has added floating-point numbers: "

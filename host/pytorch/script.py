@@ -1,6 +1,6 @@
-"""Run a script as a rank's main program: start, end, and error reports.
+"""Run a script as the main program of a rank, and report its errors.
 
-This module does not need PyTorch; only the script does.
+Only the script needs PyTorch; this module does not.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ __all__ = ["run_script"]
 #: Seconds for the script to end on its own when the ranks cannot continue; less than the launcher's limit.
 _OWN = 0.5
 
-#: PR_SET_PDEATHSIG of Linux.
+#: Value of PR_SET_PDEATHSIG in Linux.
 _PARENT_DEATH_SIGNAL = 1
 
-#: Set when the script is about to end with an error.
+#: Event that is set when the script is about to end with an error.
 _ending = threading.Event()
 
 
@@ -40,7 +40,7 @@ def _listen() -> None:
 
 
 def _end_with_launcher() -> None:
-    """Try to make the system kill this process when the launcher dies: a stopped rank cannot listen."""
+    """Ask the system to kill this process when the launcher dies, since a stopped rank cannot receive messages."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -57,9 +57,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error that ends this rank; return whether it is the first one and not from the ring."""
+    """Report the error that ends this rank; return whether it is the first error and not from the ring."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-    # Errors of gloo are RuntimeErrors.
+    # gloo raises RuntimeErrors
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
     return client().fail(failure) is None and not isinstance(error, RingError)
 
@@ -68,7 +68,7 @@ def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
     """Run a script, or a module after ``-m``, as the main program; return the exit code.
 
     ``prepare`` is called before the script starts, and its result is kept until the script has ended. A rank that
-    ends with an error does not report that it leaves, so the other ranks end too. The launcher prints the reason;
+    ends with an error does not announce that it leaves, so the other ranks end too. The launcher prints the reason;
     only the rank with the first error raised by the script itself prints a traceback.
     """
     _end_with_launcher()

@@ -23,12 +23,12 @@ from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
 
-#: Seconds to wait for the reason after a rank closes its connection.
+#: Seconds to wait for a reason after a rank closes its connection.
 _REASON = 1.0
 #: Seconds to wait for the actual cause after a rank fails with an error that another rank may have caused.
 _CAUSE = 0.5
 #: Errors of an operation with a message for the user. A ValueError means that a request was rejected before nodes
-#: received any values; after any other error, the ring does not serve any rank.
+#: received any values. After any other error, the ring serves no rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
 #: Maximum length of a rank's error text in a reported reason.
 _MAX_TEXT = 500
@@ -40,12 +40,12 @@ _LATER = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience(Section):
-    """How long ranks that have sent a request wait for the remaining ranks."""
+    """Options for how long ranks that have sent a request wait for the remaining ranks."""
 
     timeout: float = option(
-        600.0, help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.",
+        600.0, help="Seconds that ranks wait for the others; must be less than the timeout of init_process_group.",
         minimum=0, maximum=COUNT)
-    slow: float = option(10.0, help="Seconds after which the ranks that the others wait for are named.")
+    slow: float = option(10.0, help="Seconds of waiting after which the late ranks are reported.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,7 @@ class Patience(Section):
 
 
 def by_name(backend: str) -> str:
-    """Return the error text for scripts that request another backend by name, with the remedy."""
+    """Return the error text, with a remedy, for scripts that request a different backend by name."""
     return f"the script asked for {backend} by name: leave the name out, or say {RING}"
 
 
@@ -65,8 +65,8 @@ def _numbers(ranks: list[int]) -> str:
 
 
 class RingServer:
-    """Server that holds the ranks' connections and executes the jobs they request; ``say`` receives lines about slow
-    ranks and closed connections."""
+    """Server that holds the connections of all ranks and executes the jobs that they request. ``say`` is called with
+    lines about slow ranks and closed connections."""
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
@@ -85,17 +85,17 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # why requests are no longer served, or None
+        self.error: str | None = None  # reason why requests are no longer served, or None
         self.slow = [0] * ranks  # how often each rank was reported as slow
-        # Calls, bytes, and calls that add floating-point numbers, of each gloo collective, for ranks that have left.
+        # For each gloo collective of ranks that have left: calls, bytes, and calls that add floating-point numbers.
         self.gloo: dict[str, tuple[int, int, int]] = {}
-        # Backends of the all-rank groups that each rank has joined: the ring, and any requested by name.
+        # Backends of the groups of all ranks that each rank has joined: the ring, and backends requested by name.
         self.backends: dict[int, list[str]] = {}
-        self.begun = 0  # number of ranks that have started the script
-        self.since = time.monotonic()  # when the server or, later, the last rank started
+        self.begun = 0  # number of ranks that have started to run the script
+        self.since = time.monotonic()  # time when the server or, later, the last rank started
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the server and all its connections."""
         self._server.close()
 
     def poll(self, timeout: float) -> None:
@@ -129,7 +129,7 @@ class RingServer:
         operation is pending, because other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
-        if self._asked:  # late ranks are reported with this operation
+        if self._asked:  # slow ranks are reported with the pending operation
             return
         for rank, (since, named) in list(self._stopped.items()):
             if now - since > self._patience.timeout:
@@ -141,7 +141,7 @@ class RingServer:
                 self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
-        """Send an error to all ranks of the current operation; called from another thread than :meth:`poll`."""
+        """Send an error to all ranks of the current operation. Called in a different thread than :meth:`poll`."""
         with self._lock:
             self._note(reason)
             for rank in self._serving:
@@ -171,7 +171,7 @@ class RingServer:
             peer.send(Answer(well=True))
 
     def _end(self, peer: Peer, end: Ended) -> None:
-        """Handle the end of a connection."""
+        """Handle the end of a rank's connection."""
         rank = peer.owner
         if rank is None or self._connections.get(rank) is not peer:
             if end.reason and not peer.admitted:
@@ -185,7 +185,7 @@ class RingServer:
             self._lost[rank] = time.monotonic()
 
     def _receive(self, peer: Peer, message: Any) -> None:
-        """Process a message; the owner of a connection is the rank number, once it is known."""
+        """Process a message. The owner of a connection is its rank, once that is known."""
         rank = peer.owner
         if isinstance(message, Hello) and (rank is None or (
                 rank == message.rank and message.backend not in self.backends[rank])):
@@ -218,7 +218,7 @@ class RingServer:
                 self.fail(self.error)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
-        """Add a rank to the group; the ring's timeout is limited to the group's gloo timeout."""
+        """Add a rank to the group of all ranks. The ring's timeout is limited to the group's gloo timeout."""
         reason = None
         if not 0 <= message.rank < self._ranks or (message.backend == RING and message.ranks != self._ranks):
             reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
@@ -247,7 +247,7 @@ class RingServer:
             self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Send the result of an action or its error to some ranks, unless the action is interrupted."""
+        """Send the result of an action, or its error, to some ranks, unless the action is interrupted."""
         self._serving = ranks
         fatal = True
         try:
@@ -256,7 +256,7 @@ class RingServer:
             reason = str(error)
         except ValueError as error:
             fatal, reason = False, str(error)
-        except Exception as error:  # report it to the ranks, so that the launcher ends properly
+        except Exception as error:  # reported to the ranks, so that the launcher ends properly
             reason = f"{type(error).__name__}: {error}"
         with self._lock:
             if reason:
@@ -288,7 +288,7 @@ class RingServer:
             self._wait(missing, first)
 
     def _difference(self, first: Request, other: Request) -> str:
-        """Sentence about two requests that disagree."""
+        """Return a sentence about two requests that disagree."""
         ranks = {id(request): rank for rank, request in self._asked.items()}
         if other.made != first.made and None not in (other.made, first.made):
             its = "" if other.title == first.title else f"for {first.title} "
@@ -300,7 +300,7 @@ class RingServer:
                 f"ranks must ask for the same in the same order")
 
     def _wait(self, missing: list[int], first: Request) -> None:
-        """Report slow ranks, and finally time out."""
+        """Report slow ranks, and fail after the timeout."""
         waited = time.monotonic() - self._since
         waiting = _numbers(sorted(self._asked))
         if waited > self._patience.timeout:

@@ -1,4 +1,4 @@
-"""Reconfigurations in a training report: summary rows, tables, and lines in the figure."""
+"""Ring reconfigurations in a training report: summary rows, tables, and lines in the figure."""
 
 import itertools
 from typing import Any
@@ -13,26 +13,26 @@ from host.training.record import Change
 
 __all__ = ["CHANGES", "hops", "mark", "nodes_of", "rows_of", "table_of_changes"]
 
-#: Columns for a change in reports.
+#: Columns that describe a reconfiguration in reports.
 CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 
 
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
-    """Array of densities, indexed by step and hop; NaN for hops that the rings of a step do not have."""
+    """Return an array of densities, indexed by step and hop, with NaN for hops that a step's rings do not have."""
     longest = max(map(len, densities), default=0)
     return np.array([[*row, *[np.nan] * (longest - len(row))] for row in densities]).reshape(len(densities), longest)
 
 
 def nodes_of(report: dict[str, Any]) -> str:
-    """Node counts from the first step to the last, such as ``8 → 4 → 8``."""
+    """Return the node counts from the first step to the last, such as ``8 → 4 → 8``."""
     counts = [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]
-    if not report["changes"]:  # a run with microbatches may have continued on another number of nodes
+    if not report["changes"]:  # a run with microbatches may continue with a different node count
         counts = [nodes for nodes, _ in itertools.groupby(step["nodes"] for step in report["per_step"])] or counts
     return " → ".join(map(str, counts))
 
 
 def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of each row about the grid in the summary table."""
+    """Return the name and value of each summary row that describes the grid."""
     topology = report["topology"]
     if topology is None:
         return []
@@ -63,7 +63,7 @@ _REPAIRS = columns_of(Column("link_restarts", ",", "restarts"), "words_repeated:
 
 
 def table_of_changes(report: dict[str, Any]) -> list[Table]:
-    """Tables of the steps between changes and of the cost of each change."""
+    """Return tables of the steps between reconfigurations, and of the cost of each reconfiguration."""
     if report["topology"] is None:
         return []
     changes, steps = report["changes"], report["per_step"]
@@ -83,8 +83,8 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
-    """Draw a vertical line at each change; one step is ``scale`` on the horizontal axis. With ``named``, each line is
-    labelled with the requests and the new number of nodes."""
+    """Draw a vertical line at each reconfiguration. One step is ``scale`` wide on the horizontal axis. With
+    ``named``, each line is labelled with the requests and the new number of nodes."""
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)

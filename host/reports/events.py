@@ -27,20 +27,20 @@ __all__ = ["Events", "needed", "run_name"]
 
 
 def needed() -> None:
-    """Raise ``ValueError`` if events cannot be written."""
+    """Raise ``ValueError`` if TensorBoard events cannot be written."""
     if importlib.util.find_spec("tensorboardX") is None:
         raise ValueError("tensorboardX must be installed for TensorBoard's events: pip install "
                          "gradring[tensorboard], or make .venv/.tensorboard in a clone")
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run and its folder, unique within a command."""
+    """Return the name of a run and of its folder, which is unique within a command."""
     parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
     return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
 
 def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
-    """Names and values of a step's scalars; a value is None if the step does not have it."""
+    """Return the names and values of a step's scalars. A value is None if the step does not have it."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
     yield "cycles/bound", step.bound or None
@@ -81,7 +81,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
             self._writer.close()
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the previous run and begin run ``number``, after writing earlier runs from a checkpoint."""
+        """End the previous run and begin run ``number``; write the runs that a checkpoint contains first."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)
@@ -97,7 +97,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
         self._steps = self._measures = 0
 
     def step(self, training: Training) -> None:
-        """Write all steps and measurements added to a run since the last call."""
+        """Write all steps and measurements that were added to a run since the last call."""
         assert self._writer is not None
         for step in training.steps[self._steps:]:
             for name, value in _scalars(step, grid=self._grid, replay=self._replay):

@@ -1,8 +1,8 @@
-"""Read a ring's packets from the link signals in a waveform; write them as text and decoded waveform.
+"""Read the packets of a ring from the link signals in a waveform, and write them as text and as a waveform.
 
 The input is a waveform of ``gradring wave``, in FST or VCD format, read by pywellen. The output waveform shows
-packets and their words, elements as floats, and states by name, at the original times. It is a VCD file with strings
-and reals, which viewers display as they are.
+packets and their words, elements as floats, and states by name, at the same times. It is a VCD file with strings and
+reals, which viewers display as they are.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from sim.verilated.names import SCOPES, Encoding
 __all__ = ["CYCLE", "Changes", "Seen", "Wave", "column_titles", "describe", "read_packets",
            "write_packet_wave"]
 
-#: Duration of a cycle in a waveform.
+#: Duration of a clock cycle in a waveform, in the waveform's time units.
 CYCLE = 10
 
 _TYPES = {DATA: "DATA", ABORT: "ABORT"}
@@ -40,13 +40,13 @@ _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 _COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
             "words": 6, "CRC": 7}
 
-#: Times and values of a signal from the start of a waveform.
+#: Type of a signal's changes: times and values, from the start of the waveform.
 Changes = list[tuple[int, Any]]
 
 
 class Wave:
-    """Signals of a waveform, keyed by name. Raises ``FileNotFoundError`` if there is no file, and ``ValueError`` if
-    pywellen is not installed or cannot read the file."""
+    """Read the signals of a waveform, keyed by name. Raises ``FileNotFoundError`` if there is no file, and
+    ``ValueError`` if pywellen is not installed or cannot read the file."""
 
     def __init__(self, path: Path):
         try:
@@ -62,7 +62,7 @@ class Wave:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert pywellen's errors, including panics, to a one-line error; they share no base class."""
+        """Convert pywellen's errors and panics, which share no base class, to a one-line error."""
         try:
             yield
         except BaseException as error:
@@ -72,7 +72,7 @@ class Wave:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes in the ring of the waveform; raises ``ValueError`` if it contains no ring."""
+        """Return the number of nodes in the ring of a waveform; raise ``ValueError`` if it contains no ring."""
         count = next(count for count in itertools.count() if f"node{count}.ring_o__valid" not in self._signals)
         if not count:
             raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")
@@ -82,12 +82,12 @@ class Wave:
         return name in self._signals
 
     def changes(self, name: str) -> Changes:
-        """Changes of a signal as (time, value) pairs; the first pair is the initial value."""
+        """Return the changes of a signal as (time, value) pairs. The first pair is the initial value."""
         with self._errors():
             return [(int(time), value) for time, value in self._signals[name].tv]
 
     def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
-        """Value of a signal before the rising edge of each cycle, starting with cycle 0; 0 while unknown."""
+        """Return a signal's value before the rising edge of each cycle, from cycle 0; unknown values are 0."""
         known = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
         times = np.array([time for time, _ in known])
         values = np.array([0, *(value for _, value in known)], dtype=np.uint32)
@@ -100,23 +100,23 @@ class Seen:
 
     #: Ranks of the sender and its successor.
     link: tuple[int, int]
-    #: Cycle when the sender drives each word on its wires.
+    #: Cycle in which the sender drives each word on its wires.
     cycles: tuple[int, ...]
     words: tuple[int, ...]
 
     @property
     def header(self) -> Header:
-        """Header, from the first three words."""
+        """Header of the packet, parsed from the first three words."""
         return Header.parse(self.words)
 
     @property
     def payload(self) -> tuple[int, ...]:
-        """Payload: the words between header and CRC."""
+        """Payload of the packet: the words between header and CRC."""
         return self.words[HEADER_WORDS:-1]
 
     @property
     def crc(self) -> str:
-        """Result of the CRC check: ``right``, ``stomped`` or ``wrong``."""
+        """Result of the packet's CRC check: ``right``, ``stomped`` or ``wrong``."""
         due = checksum(self.words[:-1])
         return {due: "right", due ^ STOMP: "stomped"}.get(self.words[-1], "wrong")
 
@@ -132,19 +132,19 @@ class Seen:
 
     @property
     def intact(self) -> bool:
-        """Whether the packet contains data in a known format, and its CRC is right."""
+        """Whether the packet contains data in a known format and its CRC is right."""
         return self.header.codec in _BY_CODE and self.header.type == DATA and self.crc == "right"
 
     @property
     def integers(self) -> bool:
-        """Whether the packet contains integers below exponents that are in earlier packets."""
+        """Whether the packet contains integers with exponents that earlier packets have transferred."""
         return self.intact and _BY_CODE[self.header.codec][1].agreed and self.header.length > 0
 
     @property
     def exponent_words(self) -> int:
         """Number of payload words with exponents before the elements, in packets of commands that sum integers.
 
-        It is 0 if the elements are integers: a header does not show whether a checksum follows them.
+        It is 0 if the packet's elements are integers, since a header does not show whether a checksum follows them.
         """
         if not self.intact or self.integers:
             return 0
@@ -185,7 +185,7 @@ class Seen:
 
 
 def read_packets(wave: Wave) -> list[Seen]:
-    """All complete packets in a waveform, ordered by their first words."""
+    """Return all complete packets in a waveform, in the order of their first words."""
     packets = []
     for sender, receiver in RingTopology(wave.nodes).links:
         names = [f"node{sender}.ring_o__{wire}" for wire in ("valid", "data", "last")]
@@ -204,7 +204,7 @@ def _line(values: Sequence[object]) -> str:
 
 
 def column_titles() -> str:
-    """Titles of the columns filled by :func:`describe`."""
+    """Return the titles of the columns in the lines of :func:`describe`."""
     return _line(tuple(_COLUMNS)) + "first elements"
 
 
@@ -220,19 +220,19 @@ def describe(packet: Seen, *, first: int = 4) -> str:
 
 
 def _label(packet: Seen) -> str:
-    """Label of a packet, without spaces because many viewers end strings at a space."""
+    """Return the label of a packet. It has no spaces, because many viewers end strings at a space."""
     header = packet.header
     return (f"{packet.type}_{header.sequence}:block{header.block}.{header.segment}:{header.length}_{packet.codec}")
 
 
-#: Signals of a link with their types in VCD and in GTKWave, and their values while no word is on the wires.
+#: Signals of a link, with their types in VCD and in GTKWave, and with their values while the link is idle.
 _SIGNALS: dict[str, tuple[str, str, str | float]] = {
     "packet": ("string", "ascii", "-"), "word": ("string", "ascii", "-"), "element": ("real", "real", math.nan),
     "data": ("wire", "hex", "x")}
 
 
 def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
-    """Yield signal changes of one link as (cycle, name, value); the last change in a cycle takes effect."""
+    """Yield signal changes of one link as (cycle, name, value). The last of a signal's changes in a cycle applies."""
     for packet in packets:
         yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
@@ -240,13 +240,13 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
             value = math.nan if elements is None or index is None else float(elements[index])
             for name, now in (("word", role), ("element", value), ("data", data)):
                 yield cycle, name, now
-                yield cycle + 1, name, _SIGNALS[name][2]  # unless another word follows
+                yield cycle + 1, name, _SIGNALS[name][2]  # replaced if another word follows
         yield packet.cycles[-1] + 1, "packet", _SIGNALS["packet"][2]
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave; return its path. For
-    each node, state machines and operations that have ``encodings`` are also shown."""
+    """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave; return its path. State
+    machines and operations of each node are also shown if they have ``encodings``."""
     links = sorted({packet.link for packet in packets})
     shown = [enc for enc in encodings if "$" not in enc.signal and (enc.machine or enc.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")

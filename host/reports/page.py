@@ -25,7 +25,7 @@ __all__ = ["NO_WITNESS", "Note", "Picture", "settings_table", "simulation_notes"
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A footnote of a report."""
+    """A footnote of a report's table."""
 
     text: str
     #: Prefixes of the row names that the note applies to; empty for a note on all rows.
@@ -34,17 +34,17 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture, with a text alternative."""
+    """A picture of a report, with its alternative text."""
 
     #: PNG file, as written by :func:`host.reports.style.picture`.
     path: pathlib.Path
     alternative: str
 
 
-#: Verdict on a run on golden nodes.
+#: Verdict that a report gives for a run on golden nodes.
 NO_WITNESS = "Computed by the golden model: no second witness."
 
-#: Full names of sections with short names.
+#: Full names of sections that have short names.
 _WORDS = {"stub": "compute stub"}
 
 _SIMULATED = "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised for boards"
@@ -61,7 +61,7 @@ _CYCLES = {
 
 
 def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
-    """Notes on how nodes, links with a ``latency`` in cycles, and floating-point units were simulated."""
+    """Return notes on how nodes, links (with a ``latency`` in cycles) and floating-point units were simulated."""
     notes = [Note(_CYCLES[transport])]
     if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         notes.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
@@ -72,13 +72,13 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
 
 
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
-    """Table of settings, including nested sections, with readable labels."""
+    """Return a table of settings with readable labels, including nested sections."""
     return pairs(title, [(name.replace("_", " ").capitalize(), shown(value, missing="none"))
                          for name, value in _flat(values)])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested sections: names are joined by spaces, and a ``kind`` is named after its section."""
+    """Flatten nested sections of settings. Names are joined by spaces, and a ``kind`` takes its section's name."""
     for name, value in values.items():
         path = prefix if prefix and name == "kind" else f"{prefix} {_WORDS.get(name, name)}".strip()
         if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def _template() -> jinja2.Template:
 
 
 def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
-    """Cells of a table, and the numbers of the notes for each row."""
+    """Return a table's cells for the page, and the numbers of the notes for each row."""
     rows = [{"cells": cells, "notes": [number for number, note in enumerate(notes, start=1)
                                        if note.rows and cells[0].startswith(note.rows)]} for cells in table.cells]
     right = markupsafe.Markup(' class="right"')
@@ -122,8 +122,8 @@ def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence
                report: Mapping[str, Any]) -> pathlib.Path:
     """Write the page for a ``report``, which describes a program and a run; return the path of the page.
 
-    ``verdict`` is the result of the comparison with the golden model. ``tables`` contain the figures; the first cell
-    of a row is its name. ``settings`` contain the run's settings; ``notes`` explain how figures were obtained.
+    ``verdict`` is the result of the comparison with the golden model. ``tables`` contain the figures, and the first
+    cell of each row is its name. ``settings`` are the run's settings. ``notes`` explain how figures were obtained.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

@@ -28,41 +28,41 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
-#: Target test accuracy; the report contains the number of epochs to reach it.
+#: Target test accuracy. The report shows the number of epochs to reach it.
 TARGET = 0.97
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """Figures for the simulation as a whole."""
+    """Figures of a training run's simulation as a whole."""
 
     transport: str
     threads: int
-    #: How floating-point units are simulated.
+    #: How floating-point units are simulated: as gateware or native code.
     arithmetic: str
-    #: Latency of each link in cycles.
+    #: Latency of each link of the ring, in cycles.
     link_latency: int
-    #: Sections present in every node's configuration, including the weight and gradient codecs.
+    #: Configuration that all nodes share, including the weight and gradient codecs.
     configuration: dict[str, Any]
     configuration_hash: int
     #: Whether memory transfers used the simulated host ports.
     host_port: bool
-    #: Total cycles, including host traffic.
+    #: Total cycles, including transfers by the host.
     elapsed: Elapsed
-    #: Seconds per stage: Verilog, Verilate and compilation (if needed), and the run.
+    #: Seconds of each stage: Verilog, Verilator and compilation if they were needed, and the run.
     seconds: dict[str, float]
     #: Seconds of the run spent in simulation.
     simulation_seconds: float
-    #: Link faults, for nodes with links that repeat words.
+    #: Injected link faults, for nodes with links that resend words.
     faults: RandomFaults | None = None
-    #: Rings of a grid, and their changes.
+    #: Rings of a grid, and their reconfigurations.
     reconfiguration: "ReconfigurationPlan | None" = None
-    #: Partition of a ring with a slow link, with the cycle counts that determined the choice.
+    #: Partitioning of a ring with a slow link, with the cycle counts that determined the choice.
     partitioning: dict[str, Any] | None = None
 
     @property
     def modelled(self) -> bool:
-        """Whether nodes are golden models; cycles are then modelled or None."""
+        """Whether nodes are golden models, with cycles that are modelled or None."""
         return self.transport == TransportName.GOLDEN.value
 
 
@@ -76,31 +76,31 @@ class _Run:
 
     @property
     def last(self) -> float | None:
-        """Last measurement, or None if the run ended before any."""
+        """Last measurement of accuracy or loss, or None if the run ended before the first."""
         return self.training.measures[-1] if self.training.measures else None
 
     @property
     def density_per_hop(self) -> list[float]:
-        """Mean density at each hop, over all steps with a ring large enough to have it."""
+        """Mean density at each hop, over all steps with a ring that is large enough to have that hop."""
         densities = [step.density for step in self.training.steps]
         means = np.nanmean(hops(densities), axis=0) if self._changes else np.mean(densities, axis=0)
         return list(means.tolist())
 
     @property
     def _changes(self) -> bool:
-        """Whether the rings changed, also between a checkpoint and the run that continued from it."""
+        """Whether the rings changed, during the run or between a checkpoint and the run that continued from it."""
         return bool(self.training.changes) or len({step.nodes for step in self.training.steps}) > 1
 
     @property
     def density(self) -> float | None:
-        """Mean density over all hops and steps, or None without hops."""
+        """Mean density over all hops and steps, or None if no step has hops."""
         means = ([np.mean(step.density) for step in self.training.steps if step.density] if self._changes
                  else self.density_per_hop)
         return float(np.mean(means)) if means else None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Flatten the configuration to a dictionary with the optimizer's name and parameters."""
+        """Configuration as a flat dictionary, with the optimizer's name and parameters."""
         config, optimizer = self.config, self.config.optimizer
         settings = {name: value for name, value in dataclasses.asdict(config).items()
                     if name not in ("optimizer", "packed_state")}
@@ -112,7 +112,7 @@ class _Run:
 
 
 def _sum(name: str, figure: str) -> Column:
-    """Column with the sum of a figure over all steps, or None if a step lacks it."""
+    """Return a column with the sum of a figure over all steps, or None if a step lacks the figure."""
     return Column(name, of=lambda run: total(getattr(step, figure) for step in run.training.steps))
 
 
@@ -122,7 +122,7 @@ _DIGITS = (Column("accuracy", of=_LAST), Column("loss_per_epoch", of=_LOSSES),
 _TEXT = (Column("held_out_loss", of=_LAST), Column("bigram_loss"),
          Column("below_bigram", of=lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
          Column("loss_per_interval", of=_LOSSES), Column("held_out_loss_per_interval", of=_MEASURES))
-#: Sums of step figures and attributes of the results, keyed by their names in the report.
+#: Figures of a step to sum, and attributes of the results, keyed by their names in the report.
 _SUMS = {
     "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
     "bound_scatter_reduce": "scatter_bound", "words_scatter_reduce": "scatter_words",
@@ -140,7 +140,7 @@ _COUNTS = (
     Column("changes", of=operator.attrgetter("training.changes"), columns=CHANGES),
     Column("training", of=operator.attrgetter("settings")),
     Column("per_step", of=operator.attrgetter("training.steps"), columns=columns_of(Step, repeats="retries")))
-#: Simulation figures included in the report.
+#: Figures of :class:`Simulation` that are included in the report.
 _SIMULATION = columns_of("transport threads arithmetic link_latency configuration configuration_hash modelled")
 
 #: Schema of the report of a training run.
@@ -199,7 +199,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
 
 
 def _elapsed(simulation: Simulation) -> dict[str, Any]:
-    """Total cycles; None for golden nodes."""
+    """Return the total cycles, or None for golden nodes."""
     elapsed, seconds = simulation.elapsed, simulation.simulation_seconds
     figures = {"cycles": elapsed.cycles, "cycles_simulated": elapsed.simulated,
                "host_port": {"simulated": simulation.host_port, "cycles_modelled": elapsed.port_cycles,
@@ -209,8 +209,8 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
-    """Links of the nodes, their rings, and link faults."""
-    # A section with only one possible type has no entry for its kind.
+    """Return the report's entries for links, rings and link faults."""
+    # A configuration section that has only one possible type has no entry ``kind``.
     links = simulation.configuration.get("link", {}).get("kind", "credits")
     reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
@@ -234,7 +234,7 @@ def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path
 
 #: Settings in report.json other than the settings of training and of nodes.
 _SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
-#: Optional node sections that the page lists as absent.
+#: Optional sections of a node's configuration that the page lists if they are absent.
 _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}
 
 
@@ -260,7 +260,7 @@ def write_page(report: dict[str, Any], directory: pathlib.Path, *,
 
 
 def _measures(report: dict[str, Any]) -> Table:
-    """Table of the training loss and the held-out loss or test accuracy at each measurement."""
+    """Return a table of training loss, and of held-out loss or test accuracy, at each measurement."""
     text = report["workload"] == "text"
     measures = ((f"loss_per_{'interval' if text else 'epoch'}", "training loss", ".4f"),
                 ("held_out_loss_per_interval", "held-out loss", ".4f") if text else

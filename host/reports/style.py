@@ -1,4 +1,4 @@
-"""Common style for pictures, and image files with panels that can be shown separately.
+"""Common style of pictures, which are written to image files with panels that can be shown separately.
 
 Example
 -------
@@ -47,7 +47,7 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
     rows, columns : int
         Number of rows and columns of panels, yielded row by row. With ``sharex``, the rows form one panel.
     title, note : str
-        Lines above the panels; the note is drawn in ``colour``.
+        Lines of text above the panels. The note has the colour ``colour``.
     options
         ``legend=True`` adds an area below all panels, which is yielded last; other options are passed to
         :meth:`matplotlib.figure.Figure.add_gridspec` or, with ``sharex``, to its ``subplots``.
@@ -107,12 +107,12 @@ def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: 
 
 
 def show_thousands(axis: Any) -> None:
-    """Label an axis with thousands separators."""
+    """Label an axis with numbers that have thousands separators."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
-    """Return the mean loss over the last ``count`` updates at each update, ignoring missing losses."""
+    """Return, for each update, the mean loss over the last ``count`` updates, ignoring missing losses."""
     means: list[float] = []
     for last in range(1, len(losses) + 1):
         known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]

@@ -15,7 +15,7 @@ __all__ = ["SCHEDULES", "figures", "schedules_of", "show", "summary", "verdict"]
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Verdict of the comparison with the golden model, in one or two sentences."""
+    """Return the verdict of the comparison with the golden model, in one or two sentences."""
     if report["modelled"]:
         return NO_WITNESS
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
@@ -45,7 +45,7 @@ def _hops(density: list[float]) -> str:
 
 
 def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Traffic on the links or, for a node without links, how well its gradients compress."""
+    """Return rows about traffic on links or, for a node without links, about compression of its gradients."""
     steps, words = report["steps"], ratio_text(run["words_sent"], run["words_dense"])
     mark = ", modelled" if report["modelled"] else ""
     if only_compresses(report):
@@ -66,7 +66,7 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles per step on computing nodes, by part; without a program, only the layers' cycles."""
+    """Return rows with the cycles of each part of a step on computing nodes; without a program, only of layers."""
     compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
@@ -77,12 +77,12 @@ def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
 
 
 def _less(whole: Cycles, *parts: Cycles) -> Cycles:
-    """Cycles of the whole minus the cycles of its parts."""
+    """Return the cycles of a whole minus the cycles of some of its parts."""
     return total([whole, *(None if part is None else -part for part in parts)])
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures for masks applied by separate commands, which nodes with a compute engine do not need."""
+    """Return rows about masks that separate commands apply; nodes with a compute engine need no such commands."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -92,7 +92,7 @@ def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows about link faults and their repair."""
+    """Return rows about link faults and their repair."""
     faults = report["faults"]
     return [] if faults is None else [
         ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
@@ -102,7 +102,7 @@ def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures of a sparse run, or of the dense run that it is compared with."""
+    """Return rows about a sparse run, or about the dense run that it is compared with."""
     losses, sparsify, steps = run["loss_per_epoch"], run["cycles_sparsify"], report["steps"]
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),
@@ -114,7 +114,7 @@ def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]
 
 
 def _setup(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows about the setup: nodes, formats, rings and repairs."""
+    """Return rows about the setup of a run: nodes, formats, rings and repairs."""
     training = report["training"]
     rows = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
             ("parameters · steps", f"{report['parameters']:,} · {report['steps']}")]
@@ -136,7 +136,7 @@ def _setup(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _simulated(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Cost of the simulation."""
+    """Return rows about the cost of the simulation."""
     port = report["host_port"]
     figures = [("cycles", "modelled")] if report["modelled"] else [
         ("simulated cycles", f"{report['cycles_simulated']:,}"),
@@ -152,13 +152,13 @@ _Run = tuple[TrainingConfig, Training]
 
 
 def _steps(run: _Run) -> list[Step]:
-    """Steps that used the run's last schedule."""
+    """Return the steps of a run that used its last schedule."""
     steps = run[1].steps
     return [step for step in steps if step.schedule == steps[-1].schedule]
 
 
 def _mean(name: str) -> Column:
-    """Column with the mean of a figure over the steps that :func:`_steps` returns."""
+    """Return a column with the mean of a figure over the steps that used the run's last schedule."""
     def value(run: _Run) -> float | None:
         cycles = total(getattr(step, name) for step in _steps(run))
         return None if cycles is None else cycles / len(_steps(run))
@@ -167,18 +167,18 @@ def _mean(name: str) -> Column:
 
 
 def _bound(run: _Run) -> float | None:
-    """Cycles of the busier queue, a lower bound for the pass."""
+    """Return the cycles of the busier queue, which are a lower bound for a pass."""
     compute, communicate = _COMPUTE.value(run), _COMMUNICATE.value(run)
     return None if compute is None or communicate is None else max(compute, communicate)
 
 
 def _member(part: int, name: str) -> Column:
-    """Column that shows an attribute of either the configuration (0) or the results (1) of a run."""
+    """Return a column for an attribute of a run's configuration (0) or of its results (1)."""
     return Column(name, of=lambda run: getattr(run[part], name))
 
 
 _COMPUTE, _COMMUNICATE = _mean("compute_cycles"), _mean("communicate_cycles")
-#: Columns for a run with a schedule.
+#: Columns of the table of schedules, which has a row for each run.
 SCHEDULES = (
     _member(0, "overlap"), _member(0, "macs"), Column("schedule", of=lambda run: run[1].steps[-1].schedule),
     _mean("cycles"), _mean("modelled_cycles"), _COMPUTE, _COMMUNICATE, Column("bound", of=_bound),
@@ -186,7 +186,7 @@ SCHEDULES = (
 
 
 def schedules_of(report: dict[str, Any]) -> list[Table]:
-    """Return the table of schedules of a run with a program; empty for other runs."""
+    """Return the table of schedules if nodes run a program; empty for other runs."""
     runs = report["schedules"]
     serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
     columns = (
@@ -201,7 +201,7 @@ def schedules_of(report: dict[str, Any]) -> list[Table]:
 
 
 def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return name and value of each summary row; with a density, also the value of the dense run."""
+    """Return the name and value of each summary row. With a density, rows also have the value of the dense run."""
     other = report["comparison"]
     if report["training"]["density"] is not None:
         rows: list[tuple[str, ...]] = [*_sparse(report, report)]
@@ -229,7 +229,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def figures(report: dict[str, Any]) -> Table:
-    """Table of the figures of a run."""
+    """Return the table of a run's figures."""
     rows = summary(report)
     wide = max(map(len, rows)) > 2
     labels = (" ", report["training"]["label"], f"{report['comparison']['training']['label']}, dense") if wide else ()

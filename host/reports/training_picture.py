@@ -1,4 +1,4 @@
-"""Picture of a training run: loss, traffic and cycle curves."""
+"""Picture of a training run, with curves of loss, traffic and cycles."""
 
 import pathlib
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 
 def _panels(report: dict[str, Any]) -> list[Callable[[Any, dict[str, Any]], None]]:
-    """Panels to draw, in two rows."""
+    """Return the functions that draw the panels, in two rows."""
     if report["workload"] == "text":
         return [_draw_text_loss, _draw_attention, _draw_masked, _draw_words, _draw_density, _draw_cycles]
     if report["training"]["density"] is not None:
@@ -53,7 +53,7 @@ def heading(report: dict[str, Any]) -> str:
 
 
 def _codecs(report: dict[str, Any]) -> str:
-    """Link codecs, unless they are the defaults, and the fault rate."""
+    """Describe the link codecs, unless they are the defaults, and the rate of link faults."""
     chosen = zip(("weights", "gradients"), codecs_of(report), (RAW, ZERO_VALUE), strict=True)
     codecs = "".join(f", {what} {name}" for what, name, usual in chosen if name != usual)
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
@@ -65,13 +65,13 @@ def only_compresses(report: dict[str, Any]) -> bool:
 
 
 def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
-    """Codecs of new weights and of gradients."""
+    """Return the codecs of new weights and of gradients."""
     node = report["configuration"]
     return node.get("weights", {}).get("codec", RAW), node.get("gradients", ZERO_VALUE)
 
 
 def _dense(report: dict[str, Any]) -> Any:
-    """The dense run that a run with a density is compared with, or None."""
+    """Return the dense run that a run with a density is compared with, or None."""
     return report["comparison"] if report["training"]["density"] is not None else None
 
 
@@ -115,7 +115,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
-    """Draw the other optimizer's curve, and mark where each run reaches the target accuracy."""
+    """Draw the curve of the comparison run's optimizer, and mark where each run reaches the target accuracy."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
     axes.axhline(target, color=FAINT, linewidth=1, linestyle=_DASHED)
@@ -223,12 +223,12 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _mean(run: dict[str, Any], name: str) -> float:
-    """Mean of a figure over all steps, or 0 for cycles that are not modelled."""
+    """Return the mean of a figure over all steps, or 0 for cycles that are not modelled."""
     return float(np.mean([step[name] or 0 for step in run["per_step"]]))
 
 
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the number of cycles of each part of a step, without the host's reads and writes."""
+    """Draw the cycles of each part of a step, without reads and writes by the host."""
     runs = [(report, report["training"]["label"])]
     if _dense(report) is not None:
         runs.append((report["comparison"], "dense"))

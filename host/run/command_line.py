@@ -1,4 +1,4 @@
-"""Command line of a run: an option per field of the description, and a file that options override."""
+"""Command line of a run: each field of its description is an option, which overrides a description file."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from host.run.spec import RunSpec, fields_of, read, with_texts
 __all__ = ["SECTIONS", "command", "fields"]
 
 _ORDER = ("workload", "model", "optimizer", "formats", "compute", "ring", "faults", "schedule", "backend", "output")
-#: Sections in the order of the help text; all schedules share one section name.
+#: Sections in the order of the help text. All schedules share one section name.
 SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
     (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
 
@@ -30,7 +30,7 @@ def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """Parameters that Typer turns into options; None or False means that the option was not given."""
+    """Return the parameters that Typer turns into options. None or False means that an option is not set."""
     for path, name, kind, option, panel in fields():
         switch = kind is bool and "/" not in option.flags[0]
         default = RunSpec().value(path)
@@ -41,22 +41,21 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
-    """Create a command function with an option for each field of a run description. It calls ``run`` with the run and
-    with the report to reproduce, if there is one."""
+    """Create a command function with an option for each field of a run description. It calls ``run`` with the
+    description and with the report to reproduce, if there is one."""
     known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
     file, assignments, schedule = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (
             ("file", Annotated[Path | None, typer.Argument(
                 metavar="[FILE]", show_default=False, rich_help_panel="Description",
-                help="Description in TOML, or a report.json to run again and to compare with; options change it.")]),
+                help="Description in TOML, or report.json of a run to repeat and compare; options override it.")]),
             ("assignments", Annotated[list[str] | None, typer.Option(
                 "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Description",
-                help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than "
-                     "once.")]),
+                help="Set a field of the description, such as optimizer.rule=adam; may be given several times.")]),
             ("schedule", Annotated[str | None, typer.Option(
                 "--schedule", metavar="|".join(SCHEDULES), show_default=False, rich_help_panel="Schedule",
-                help="How workers compute and update. [default: that of the options --overlap, --straggler and "
-                     "--jobs, else update]")])))
+                help="Schedule of computations and updates. [default: as implied by the options --overlap, "
+                     "--straggler and --jobs, else update]")])))
 
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
         spec = with_texts(RunSpec() if file is None else without_defaults(read(file)), assignments or ())

@@ -10,7 +10,7 @@ from host.training.record import HOST, NODE
 
 __all__ = ["Coupling", "Except"]
 
-#: For each option that may be unset: the options from which its value is derived.
+#: Options with derived defaults, and the options from which their values are derived.
 _SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
             "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
@@ -26,25 +26,25 @@ def _words(values: tuple[Any, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Except:
-    """All values of an option, or none, apart from these."""
+    """All values of an option except the listed ones; the option may also be unset."""
 
     values: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Coupling:
-    """Condition for the use of an option."""
+    """A condition that a run must satisfy to use an option."""
 
-    #: Constrained option; if ``value`` is set, the constraint applies to this value only.
+    #: Constrained option. If ``value`` is set, the constraint applies only to this value of it.
     option: str
-    #: Option or options that must be set for ``option`` to be allowed; one of several is enough.
+    #: Option that the constraint depends on, or several options, of which one is enough.
     other: str | tuple[str, ...]
-    #: Values of ``other`` that allow the option; None allows any value, and () requires ``other`` to be unset.
+    #: Values of ``other`` for which ``option`` is allowed. None means any value, and () means that it must be unset.
     allowed: tuple[Any, ...] | Except | None
-    #: Reason why the option is not allowed when ``other`` has a different value.
+    #: Reason why ``option`` is not allowed if ``other`` has a different value.
     reason: str
     value: Any = None
-    #: A further option and its value, without which the constraint does not apply.
+    #: An additional option and its value: the constraint applies only if the option has this value.
     context: tuple[str, Any] | None = None
 
     def violated(self, spec: RunSpec, full: RunSpec) -> bool:
@@ -68,13 +68,13 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """Name of the option, with its value and the further option if the constraint applies to these only."""
+        """Name of the constrained option, with its value and the additional option if they limit the constraint."""
         named = flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
         return named if self.context is None else f"{named} with {flag(self.context[0])} {_plain(self.context[1])}"
 
     @property
     def condition(self) -> str:
-        """Describe the runs that may use the option."""
+        """Text that describes the runs that may use the constrained option."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
         if isinstance(self.allowed, Except):
             if not self.allowed.values:  # all excluded values belong to features removed from this copy
@@ -104,7 +104,7 @@ class Coupling:
 
 
 def _is_absent(value: Any) -> bool:
-    """Return whether an option is unset; zero counts as set."""
+    """Return whether an option's value is unset; zero counts as set."""
     return value is None or value is False or value == HOST
 
 

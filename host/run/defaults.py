@@ -22,7 +22,7 @@ __all__ = ["is_programmed", "with_defaults", "without_defaults"]
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
-    """Fill in all applicable defaults that do not depend on data; the function is idempotent."""
+    """Fill in all applicable defaults that do not depend on data. Calling this twice has no further effect."""
     spec = _schedule(_backend(spec))
     for fill in (_workload, _ring, _optimizer, _formats, _compute, _rest):
         spec = spec.replace(_missing(spec, fill(spec)))
@@ -43,7 +43,7 @@ def without_defaults(spec: RunSpec) -> RunSpec:
 
 
 def _missing(spec: RunSpec, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of fields that are not set."""
+    """Return the defaults of the fields that are not set."""
     return {path: value for path, value in defaults.items() if spec.value(path) is None and value is not None}
 
 
@@ -66,7 +66,7 @@ def _schedule(spec: RunSpec) -> RunSpec:
 
 
 def is_programmed(spec: RunSpec) -> bool:
-    """Whether nodes run a program by default, if no other schedule is requested."""
+    """Return whether nodes run a program by default, if no other schedule is requested."""
     return (spec.compute.on == NODE and spec.workload.name is WorkloadName.DIGITS and spec.formats.density is None
             and spec.backend.board is None)
 
@@ -93,7 +93,7 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
-    """Default update rule and its constants; schedules with a separate loop use the momentum defaults."""
+    """Set the default update rule and its constants. Schedules with their own training loop use momentum defaults."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
     if not spec.known_schedule.in_steps:
         rate = spec.known_schedule.learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]

@@ -1,4 +1,4 @@
-"""Execution of a run: check it before anything is built, then carry it out with its schedule."""
+"""Check a run before anything is built, and execute it with its schedule."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ __all__ = ["check", "train"]
 
 
 def check(spec: RunSpec) -> None:
-    """Raise ``ValueError`` if a run is impossible or an option has no effect; this only loads data."""
+    """Raise ``ValueError`` if a run is impossible or an option has no effect. Nothing is built."""
     couplings.check(spec)
     spec = with_defaults(spec)
     spec.known_schedule.check(spec)
 
 
 def train(spec: RunSpec) -> Any:
-    """Carry out a run and return its report, or the reports of concurrent jobs. Raises ``ValueError`` if the run is
+    """Execute a run and return its report, or the reports of concurrent jobs. Raises ``ValueError`` if the run is
     impossible or an option has no effect on it."""
     if not isinstance(spec, RunSpec):
         raise TypeError(f"Run must be a RunSpec, not {type(spec).__name__}: read one by RunSpec().replace() or "

@@ -1,4 +1,4 @@
-"""Files of a run: checkpoint, results, and messages after a signal."""
+"""Files of a training run: checkpoint and results, and messages after a signal."""
 
 import dataclasses
 from collections.abc import Callable
@@ -29,13 +29,13 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
          *(name for schedule in SCHEDULES.values() for name in schedule.files()))
 
 
-#: Options, and sections of a node's configuration, that may differ when a run with microbatches continues.
+#: Options, and sections of a node's configuration, that may change when a run with microbatches is continued.
 _ELASTIC, _ELASTIC_SECTIONS = ("nodes",), ("memories", "topology")
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """Return all data that a checkpoint must match: whatever affects results, cycles and words. With microbatches,
-    the number of nodes is left out, so that a run can continue on another number."""
+    """Return the data that a checkpoint must match: everything that affects results, cycles and words. With
+    microbatches, the number of nodes is left out, so that a run can continue on a different number of nodes."""
     configuration = as_dict(node)
     if configs[0].microbatches is not None:
         options = {name: value for name, value in options.items() if name not in _ELASTIC}
@@ -54,8 +54,8 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
 
 def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
-    """Check that results of ``space`` bytes can be written; return the checkpoint to resume from, if any. ``check``
-    is called with its content first and may raise ``CheckpointError``."""
+    """Check that results of ``space`` bytes can be written; return the checkpoint to resume from, if any. Before
+    that, ``check`` is called with the checkpoint's contents and may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
     checkpointer.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)

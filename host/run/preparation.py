@@ -1,4 +1,4 @@
-"""Prepare runs of workers that step together: nodes, data and configurations, before any build."""
+"""Prepare runs in which all workers step together: nodes, data and configurations, before any build."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,31 +34,31 @@ __all__ = ["Preparation", "prepare", "random_faults", "with_links"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A run that is ready to start."""
+    """A prepared run: all that is needed to start it."""
 
     #: Description of the run, with all defaults.
     spec: RunSpec
-    #: Board of the run; without one, the rates of a default board.
+    #: Board of the run. Without one, this is a default board, and its rates have no effect.
     board: BoardConfig
     node: Configuration
     task: Workload
-    #: Configurations of the successive runs.
+    #: Training configurations of the successive runs.
     configs: list[TrainingConfig]
-    #: Configuration of the comparison run, which is the last of ``configs``; None if there is none.
+    #: Training configuration of the comparison run, the last of ``configs``; None without a comparison.
     plain: TrainingConfig | None = None
-    #: Rings of a grid, and their changes.
+    #: Rings of a grid, and their reconfigurations.
     reconfiguration: "ReconfigurationPlan | None" = None
     slow: slow_link.SlowLink | None = None
     faults: RandomFaults | None = None
 
     @property
     def config(self) -> TrainingConfig:
-        """Configuration of the first run."""
+        """Training configuration of the first run."""
         return self.configs[0]
 
     @property
     def nodes(self) -> int:
-        """Number of nodes at the beginning."""
+        """Number of nodes at the beginning of the run."""
         return int(self.spec.known("ring.nodes"))
 
 
@@ -88,14 +88,14 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """Board of the run, or else a board of default nodes with rates that have no effect."""
+    """Return the board of the run, or a board of default nodes with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
 
 
 def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
-    """Configuration of the nodes, before their memories are enlarged to fit the run."""
+    """Return the configuration of the nodes, before their memories are enlarged to fit the run."""
     nodes = spec.known("ring.nodes")
     node = _with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
     if spec.backend.board is None and not is_grid and not 1 <= nodes <= node.topology.max_nodes:
@@ -148,7 +148,7 @@ def _config(spec: RunSpec) -> TrainingConfig:
 
 
 def _place(spec: RunSpec) -> str:
-    """Text that names the options which select a run's board."""
+    """Return a text that names the options which select a run's board."""
     backend = spec.backend
     on_board = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
     transport = f" by --transport {spec.known('backend.transport').value}" if on_board else ""
@@ -156,12 +156,12 @@ def _place(spec: RunSpec) -> str:
 
 
 def random_faults(spec: RunSpec) -> RandomFaults | None:
-    """Link faults of a run described with all defaults, or None."""
+    """Return the link faults of a run that is described with all defaults, or None."""
     return None if spec.faults.rate is None else RandomFaults(rate=spec.faults.rate, seed=spec.known("faults.seed"))
 
 
 def _far_memory(spec: RunSpec) -> FarMemory | None:
-    """Far memory of the nodes, or None."""
+    """Return the far memory of the nodes, or None."""
     compute = spec.compute
     if compute.activations is None:
         return None
@@ -193,7 +193,7 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
 
 
 def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
-    """Configuration of the comparison run (dense or plain sgd), if requested."""
+    """Return the training configuration of the comparison run (dense or plain sgd), if one is requested."""
     if not spec.output.compare:
         return None
     if config.density is not None:
@@ -211,7 +211,7 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
 
 def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
             reconfiguration: "ReconfigurationPlan | None") -> Configuration:
-    """Configuration of nodes with the engines and enough memory for all runs."""
+    """Return the configuration of nodes with the engines and enough memory for all runs."""
     nodes, config = spec.known("ring.nodes"), configs[0]
     node = fitted(node, [run.allocation(task.parameters.size) for run in configs],
                   nodes=nodes if reconfiguration is None else reconfiguration.fewest,

@@ -13,8 +13,9 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Serve the first ``mpirun`` process until it exits and return True; in the first or only process, return False.
-    Call this before anything that may fail, so that the first process always releases all processes."""
+    """In all ``mpirun`` processes except the first, serve the first process until it exits, and return True. In the
+    first or only process, return False immediately. Call this before anything that may fail, so that the first
+    process always releases all processes."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi
@@ -58,5 +59,5 @@ def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(count: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Number of threads per process: as requested, or else the default, 1 if there are several processes."""
+    """Return the number of threads per process. By default, several processes have 1 thread each."""
     return thread_count(1 if processes is not None and count is None else count, nodes)

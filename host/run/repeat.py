@@ -1,4 +1,4 @@
-"""Comparison of a run with the report of an earlier run that it should reproduce."""
+"""Compare a run with the report of an earlier run that it should reproduce."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Keys that a report may use for its list of steps; step figures to compare, keyed by label.
+#: Keys that a report may use for its list of steps, and figures of a step to compare, keyed by label.
 _STEPS = ("per_step", "updates")
 _COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 
 
 def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
-    """SHA-256 of the arrays' bits as hexadecimal digits, or None if an array is missing."""
+    """Return the SHA-256 of the arrays' bits in hexadecimal, or None if an array is missing."""
     if any(array is None for array in arrays):
         return None
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
@@ -31,9 +31,9 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None,
               cut: bool) -> dict[str, Any]:
-    """Add the run's description, the weights' digest and the reproducibility levels to a report. The digest is None
-    without weights, which must not contain the padding of layers; the levels apply to the run's sums, and ``cut`` is
-    whether layers can be summed separately with the same bits."""
+    """Add the run's description, the weights' digest and the reproducibility levels to a report. The weights must not
+    contain the padding of layers; without weights, the digest is None. The levels apply to the run's sums, and
+    ``cut`` is whether layers can be summed separately with the same bits."""
     levels = levels_of_ring(spec.value("formats.gradients") or ZERO_VALUE, cut=cut,
                             microbatches=spec.value("workload.microbatches") is not None)
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels}
@@ -57,8 +57,8 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Describe, as lines of text, whether a run's bits, cycles and words match an earlier report. Of jobs that ran
-    side by side, the one with the same seed is compared."""
+    """Describe, as lines of text, whether a run's bits, cycles and words match an earlier report. If jobs ran side by
+    side, the job with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)

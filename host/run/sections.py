@@ -33,9 +33,9 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
 #: Default number of steps, batch size, and number of steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
-#: Rules for when a node sends: when its successor has room, or in slots of a common time base.
+#: When a node sends: if its successor has room for a packet, or in time slots that all nodes share.
 CREDITS, SLOTS = "credits", "slots"
-#: Ring shapes for all nodes of a grid to train one model.
+#: Topologies in which all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"
 
 
@@ -52,156 +52,165 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload(Section):
-    """Model, data and length of a run."""
+    """Section with the model, the data and the length of a run."""
 
     name: WorkloadName = option(WorkloadName.DIGITS, "--workload", help=(
-        "A perceptron that classifies digits, or a causal transformer that predicts characters of text."))
+        "Model: a perceptron that classifies digits, or a causal transformer that predicts characters of text."))
     seed: int = option(TrainingConfig.seed, "--seed", help=(
         "Seed of the initial weights and of the order of the examples."))
     epochs: int | None = option(None, "--epochs", help=(
-        "Passes over the training set."), shown_default=f"digits {TrainingConfig.epochs}, on a simulated board 1")
+        "Number of passes over the training set."),
+        shown_default=f"digits {TrainingConfig.epochs}, on a simulated board 1")
     steps: int | None = option(None, "--steps", help=(
-        "Steps, in place of epochs."), shown_default=f"text {TEXT_STEPS}, layer streaming 6")
+        "Number of steps, instead of --epochs."), shown_default=f"text {TEXT_STEPS}, layer streaming 6")
     batch: int | None = option(None, "--batch", help=(
-        "Largest number of examples in a step; with quorum updates, examples of each worker."),
+        "Maximum number of examples in a step; with quorum updates, the number per worker."),
         shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates 16")
     microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=256, label="Microbatches", help=(
-        "Microbatches of a step, each with a gradient of its own. Nodes sum these as integers, so weights do not "
-        "depend on the number of nodes; with layer streaming, parts of a batch that pass through all layers."),
-        shown_default="one for each node; layer streaming chooses by the cycles of the first step")
+        "Number of microbatches in a step, each with its own gradient. Nodes sum these gradients as integers, so "
+        "weights do not depend on the number of nodes. With layer streaming, number of parts of a batch that pass "
+        "through the layers one after another."),
+        shown_default="one per node; with layer streaming, chosen from the cycles of the first step")
     interval: int | None = option(None, "--interval", help=(
-        "Steps between measurements of the model."), shown_default=f"digits an epoch, text {TEXT_INTERVAL}")
+        "Number of steps between measurements of the model."),
+        shown_default=f"digits one epoch, text {TEXT_INTERVAL}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model(Section):
-    """Shape of the perceptron."""
+    """Section with the shape of the perceptron."""
 
     panel: ClassVar[str] = "Workload"
 
     hidden: str | None = option(None, "--hidden", metavar="WIDTH,...", help=(
-        "Widths of the perceptron's hidden layers, such as 64,32, or 32x9 for nine of 32, or none; simulated nodes "
-        "are made to have room."), shown_default="64, or none where a board has no room; layer streaming 64x4")
+        "Widths of the perceptron's hidden layers, such as 64,32, or 32x9 for nine layers of width 32, or none. "
+        "Simulated nodes get sufficient memory."),
+        shown_default="64, or none if a board has no room; layer streaming 64x4")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring(Section):
-    """Nodes and the links between them."""
+    """Section with the nodes and the links between them."""
 
     nodes: int | None = option(None, "--nodes", help=(
-        "Nodes in the ring, 1 to 255; with layer streaming, workers."),
+        "Number of nodes in the ring, 1 to 255; with layer streaming, number of workers."),
         shown_default="4; 8 for two jobs; on a board, all of its nodes")
     link_latency: int | None = option(None, "--link-latency", minimum=1, maximum=MAX_LATENCY, label="Link latency",
-                                      help="Cycles from one node to the next.", shown_default=str(LATENCY))
+                                      help="Latency of a link in cycles.", shown_default=str(LATENCY))
     links: str = option(CREDITS, "--links", choices=(CREDITS, SLOTS), metavar=f"{CREDITS}|{SLOTS}", help=(
-        f"When nodes send: on {CREDITS} of their successors, or in {SLOTS} of a common time."))
+        f"When nodes send packets: when they have {CREDITS} from their successors, or in {SLOTS} of a common time."))
     slow_link: str | None = option(None, "--slow-link", metavar="RANK:RATE", help=(
-        "A slow link: the rank that sends on it and its words per cycle, such as 2:0.5. Links are measured, and one "
-        "node owns all blocks if that is faster."), shown_default="all links carry a word per cycle")
+        "A slow link: the rank that sends on it and its words per cycle, such as 2:0.5. The host measures the links, "
+        "and makes one node the owner of all blocks if that is faster."),
+        shown_default="all links carry one word per cycle")
     topology: str | None = option(None, "--topology", metavar="ROWSxCOLUMNS", help=(
-        "Grid of nodes with two ports, rows x columns, such as 2x4; a card is a row."), shown_default="a ring")
+        "Grid of nodes with two ports: rows x columns, such as 2x4. Each row is a card."), shown_default="a ring")
     disable: str | None = option(None, "--disable", metavar="PART@STEP,...", help=(
-        "Parts that leave, each after a number of steps, such as card1@40,node5@120,link5:0@60 (port 0 of node 5)."))
-    enable: str | None = option(None, "--enable", metavar="PART@STEP,...", help="Parts that come back, likewise.")
+        "Cards, nodes and links to disable, each after a number of steps, such as card1@40,node5@120,link5:0@60 "
+        "(link at port 0 of node 5)."))
+    enable: str | None = option(None, "--enable", metavar="PART@STEP,...", help=(
+        "Cards, nodes and links to enable again, in the same notation."))
     shape: str | None = option(None, "--shape", choices=(GRID, FLAT), metavar=f"{GRID}|{FLAT}", help=(
-        "Rings of the grid: grid for sums in rows and columns, flat for one ring."),
-        shown_default="grid where the enabled nodes are whole rows and columns, else flat; flat where integers are "
-                      "summed")
+        "Rings of the grid: grid for sums in rows and then in columns, flat for a single ring."),
+        shown_default="grid if the enabled nodes are whole rows and columns, else flat; flat for sums of integers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backend(Section):
-    """Transport to the nodes, and their simulation."""
+    """Section with the transport to the nodes, and options of their simulation."""
 
     transport: TransportName | None = option(None, "--transport", help="Transport to the nodes.",
                                              shown_default=TransportName.VERILATED.value)
     device: str | None = option(None, "--device", help=(
         "Serial port of a board, such as /dev/ttyUSB0; implies --transport serial."))
     board: str | None = option(None, "--board", choices=tuple(BOARDS), help=(
-        f"Board at the port, or simulated: {', '.join(BOARDS)}."),
-        shown_default="simulated, if it is to be a board; else nodes that gradring info shows")
+        f"Board at the serial port, or board to simulate: {', '.join(BOARDS)}."),
+        shown_default="simulated if the transport is board or serial; else no board")
     baud: int | None = option(None, "--baud", minimum=1, maximum=COUNT, label="Baud rate", help=(
-        "Bits per second of the serial port."), shown_default="the rate in the bitstream")
+        "Baud rate of the serial port in bits per second."), shown_default="the rate in the bitstream")
     reconnect: float | None = option(None, "--reconnect", minimum=0, maximum=COUNT, label="Seconds to reconnect",
                                      help=(
-        "Seconds to wait for a serial port that is lost, before training ends."), shown_default="30")
+        "Seconds to wait for a lost serial port to return before training ends."), shown_default="30")
     arithmetic: Arithmetic | None = option(None, "--arithmetic", help=(
         "Simulate nodes' floating-point units as gateware, or as native instructions with the same bits and cycles."),
         shown_default=Arithmetic.GATEWARE.value)
     host_port: bool = option(False, "--host-port", help=(
-        "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' "
-        "time is computed."))
+        "Simulate the nodes' host ports word by word. Otherwise, memories are accessed directly, and the time of the "
+        "ports is computed."))
     threads: int | None = option(None, "--threads", help=(
-        "Threads of the simulation; they change only its speed."), shown_default="2, where there are as many cores")
+        "Number of threads of the simulation, which affects only its speed."),
+        shown_default="2, or 1 on a single core")
     processes: int | None = option(None, "--processes", help=(
-        "Processes of this machine that simulate the nodes, a share each; under mpirun, the number that it has "
-        "started. Only the speed depends on them."), shown_default="1")
+        "Number of processes that share the simulation of the nodes; under mpirun, the number that it has started. "
+        "Affects only the speed."), shown_default="1")
     state_planes: int | None = option(None, "--state-planes", minimum=0, maximum=2, help=(
-        "State planes of simulated nodes, 0 to 2."), shown_default="those of the optimizer")
+        "Number of state planes of simulated nodes, 0 to 2."), shown_default="the number that the optimizer needs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(Section):
-    """Update rule and its constants."""
+    """Section with the update rule and its constants."""
 
     rule: OptimizerName | None = option(None, "--optimizer", help="Update rule.", shown_default=(
-        "digits momentum, or sgd where nodes have no state; text adam"))
+        "digits momentum, or sgd if nodes have no state; text adam"))
     learning_rate: float | None = option(None, "--learning-rate", help=(
-        "Learning rate at the first step; it falls to zero linearly, except with quorum updates and layer "
+        "Learning rate at the first step; it decreases linearly to zero, except with quorum updates and layer "
         "streaming."),
         shown_default=f"digits {_rates(LEARNING_RATES)}; text {_rates(TEXT_LEARNING_RATES)}; quorum updates and "
                       f"layer streaming 0.05")
-    momentum: float | None = option(None, "--momentum", help="Momentum of momentum and nesterov.",
+    momentum: float | None = option(None, "--momentum", help="Momentum factor of the rules momentum and nesterov.",
                                     shown_default="0.9")
-    dampening: float | None = option(None, "--dampening", help="Dampening of momentum.", shown_default="0.0")
+    dampening: float | None = option(None, "--dampening", help="Dampening of the rule momentum.", shown_default="0.0")
     weight_decay: float | None = option(None, "--weight-decay", help=(
-        "Decoupled with adamw, else added to the gradient."), shown_default="adamw 0.01, others 0")
+        "Weight decay: decoupled with adamw, otherwise added to the gradient."), shown_default="adamw 0.01, others 0")
     clip: float | None = option(None, "--clip", help=(
-        "Largest magnitude of an element of the mean gradient."), shown_default="none")
+        "Largest magnitude of an element of the mean gradient; larger elements are clipped."), shown_default="none")
     moments: Moments | None = option(None, "--moments", help=(
-        "Format of momentum and moments; second moments of bf16 do not decay with adam's b2."),
+        "Format of the optimizer's state; in bf16, second moments do not decay with adam's default b2."),
         shown_default=Moments.FP32.value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Formats(Section):
-    """Formats of weights and gradients on links."""
+    """Section with the formats of weights and gradients on links."""
 
     weights: str | None = option(None, "--weights", choices=WEIGHT_CODECS, label="Weight codec", help=(
-        f"Codec of new weights; their owners keep fp32 master weights: {', '.join(WEIGHT_CODECS)}."),
+        f"Codec for new weights; the owners keep master weights in fp32. One of {', '.join(WEIGHT_CODECS)}."),
         shown_default="raw")
     gradients: str | None = option(None, "--gradients", choices=GRADIENT_CODECS, label="Gradient codec", help=(
-        f"Codec of gradients and their sums; its error is added to the next gradients, unless integers are summed: "
-        f"{', '.join(GRADIENT_CODECS)}."),
+        f"Codec for gradients and their sums; its error is added to the next gradients, unless integers are summed. "
+        f"One of {', '.join(GRADIENT_CODECS)}."),
         shown_default="zero_value")
     density: float | None = option(None, "--density", help=(
-        "Fraction of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; the "
-        "rest is added to the next gradients."), shown_default="all that are not zero")
+        "Fraction of the gradient elements that nodes send, on average over the hops of the scatter-reduce. Nodes "
+        "send the largest elements, and add the rest to the next gradients."), shown_default="all nonzero elements")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compute(Section):
-    """Computation of gradients."""
+    """Section with options for the computation of gradients."""
 
     on: str = option(HOST, "--compute", help=(
-        "Computes gradients: host, or node, by a program unless there is a density."),
+        "Where gradients are computed: on the host, or on each node, by a program unless --density is set."),
         metavar=f"{HOST}|{NODE}")
     format: str | None = option(None, "--compute-format", help=(
-        f"Format of the factors of matrix products, on the host or on nodes: {', '.join(OPERANDS)}."),
+        f"Format of the operands of matrix products, on the host or on nodes: {', '.join(OPERANDS)}."),
         shown_default="fp32")
     macs: int | None = option(None, "--macs", minimum=1, maximum=COUNT, label="Multiply-adds per cycle", help=(
-        "Multiply-adds per cycle of each node's engine, or of the modelled one of a schedule."),
+        "Multiply-adds per cycle of each node's compute engine, or of the engine that a schedule models."),
         shown_default=str(MACS))
     tiling: str | None = option(None, "--tiling", help=(
-        "Factors of matrix products on nodes that compute: default, or searched on a simulated node first."),
+        "Tile factors of matrix products on nodes that compute: default, or searched on a simulated node first."),
         shown_default="default")
     activations: int | None = option(None, "--activations", help=(
-        "Words of each node's activation memory that a sequence of text may take, without lists; saved maps that do "
-        "not fit are swapped or recomputed, by a plan."), shown_default="enough for all maps")
+        "Words of each node's activation memory available to a sequence of text, in addition to the instruction "
+        "lists. Saved activation maps that do not fit are swapped or recomputed, according to a plan."),
+        shown_default="enough for all maps")
     far: str | None = option(None, "--far", metavar="RATE", help=(
-        "Words per cycle of each node's far memory, such as 1/4."), shown_default=f"1/{1 / FarMemory.rate:.0f}")
+        "Throughput of each node's far memory in words per cycle, such as 1/4."),
+        shown_default=f"1/{1 / FarMemory.rate:.0f}")
     memory: str | None = option(None, "--memory", help=(
-        f"Treatment of saved maps: {', '.join(MEMORY_KINDS)}."), shown_default=FarMemory.kind)
+        f"Treatment of saved activation maps: {', '.join(MEMORY_KINDS)}."), shown_default=FarMemory.kind)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,41 +243,41 @@ class Update(Schedule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faults(Section):
-    """Faults that damage words on links."""
+    """Section with faults that damage words on links."""
 
     panel: ClassVar[str] = "Ring"
 
     rate: float | None = option(None, "--faults", metavar="RATE", help=(
-        "Links with replay, and damage to them: the fraction of cycles in which one wire of a link changes, at "
-        "random."), shown_default="links without either")
-    seed: int | None = option(None, "--fault-seed", help="Seed of --faults.",
+        "Use links with replay, and flip a random wire of each link in this fraction of the cycles."),
+        shown_default="neither replay nor faults")
+    seed: int | None = option(None, "--fault-seed", help="Seed of the faults.",
                               shown_default=str(RandomFaults.seed))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(Section):
-    """Options for checks, checkpoints and output files."""
+    """Section with options for checks, checkpoints and output files."""
 
     folder: Path | None = option(None, "--output", help=(
-        "Folder of report.json, report.png, report.html, run.toml, weights.npz and checkpoint.tar."),
+        "Folder for report.json, report.png, report.html, run.toml, weights.npz and checkpoint.tar."),
         shown_default="build/sim")
     check: bool | None = option(None, "--check/--no-check", help=(
         "Compare all nodes with the golden model after every step."), shown_default="check")
     compare: bool | None = option(None, "--compare/--no-compare", help=(
-        "Also train a run to compare with, on the same ring, seed and batches: dense with a density, else by plain "
-        "sgd."),
+        "Also train a second run for comparison, with the same ring, seed and batches: a dense run if --density is "
+        "set, otherwise a run with plain sgd."),
         shown_default="no-compare")
     checkpoint: int | None = option(None, "--checkpoint", minimum=0, maximum=COUNT,
                                     label="Steps between checkpoints", help=(
-        "Steps between writes of checkpoint.tar, 0 for never."),
-        shown_default="whenever the model is measured, digits every epoch")
+        "Number of steps between writes of checkpoint.tar; 0 for no checkpoints."),
+        shown_default="whenever the model is measured; on digits, every epoch")
     resume: bool = option(False, "--resume", help=(
         "Continue from checkpoint.tar in the output folder, if there is one."))
     tensorboard: Path | None = option(None, "--tensorboard", help=(
-        "Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
-        "density of every step. Needs gradring[tensorboard]."))
+        "Folder for TensorBoard events, with a subfolder for each run: loss, accuracy, cycles, words and density of "
+        "every step. Needs gradring[tensorboard]."))
     chakra: Path | None = option(None, "--chakra", help=(
-        "Prefix of the names of execution traces for ASTRA-sim: the last step of a run by a program on "
+        "Prefix of the names of execution traces for ASTRA-sim. They show the last step of a run by a program on "
         "digits. Needs gradring[chakra]."))
 
 
@@ -294,5 +303,5 @@ def flag(path: str) -> str:
 
 
 def of_schedule(path: str, chosen: str) -> str:
-    """Error message for a field that belongs to a schedule other than the ``chosen`` one."""
+    """Return the error message for a field that belongs to a different schedule than the ``chosen`` one."""
     return f"Option {flag(path)} is for a run without {SCHEDULES[chosen].lead}: leave it out"

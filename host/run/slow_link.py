@@ -1,4 +1,4 @@
-"""Slow link in a ring, and choice of the fastest partitioning for it."""
+"""Slow link in a ring, and the choice of the fastest partitioning for such a ring."""
 
 import contextlib
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the links, set the best partitioning, and return figures for the report. Both partitionings are
-    measured with dense gradients, which overwrites the contents of the memories."""
+    """Measure the links, set the best partitioning, and return figures for the report. Updates with both
+    partitionings are measured with dense gradients, which overwrite the contents of the memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
@@ -62,7 +62,7 @@ def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callab
 
 
 def _tried(ring: Ring, length: int, owner: int | None) -> int:
-    """Measure the cycles of an update with dense gradients and without state."""
+    """Measure the cycles of a fused update with dense gradients and without optimizer state."""
     gradients = np.random.default_rng(0).standard_normal(length).astype(np.float32)
     ring.memory.write_gradients([gradients] * ring.nodes)
     ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.0))

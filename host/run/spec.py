@@ -32,17 +32,17 @@ from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 __all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
            "to_toml", "with_texts"]
 
-#: Maximum size of a description in bytes.
+#: Maximum size of a description file in bytes.
 _LARGEST = 1 << 20
 
 
 class SpecError(ValueError):
-    """A text does not describe a valid run; the message names the faulty field."""
+    """Raised if a text does not describe a valid run. The message names the faulty field."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Description of a training run, in sections; without a schedule, other options determine it.
+    """Description of a training run, in sections. If the schedule is not set, other options determine it.
 
     :func:`host.run.execution.check` rejects an impossible run before anything is built.
     """
@@ -71,14 +71,14 @@ class RunSpec:
         return getattr(getattr(self, section), name, None)
 
     def known(self, path: str) -> Any:
-        """Return the value of a field that must be set, as in a run with all defaults filled in."""
+        """Return the value of a field that must be set, as it is after all defaults have been filled in."""
         value = self.value(path)
         assert value is not None, path
         return value
 
     @property
     def known_schedule(self) -> Schedule:
-        """Return the schedule of a run that must have one, as in a run with all defaults filled in."""
+        """Return the schedule of a run, which must be set, as it is after all defaults have been filled in."""
         assert self.schedule is not None
         return self.schedule
 
@@ -105,14 +105,14 @@ class RunSpec:
             if chosen not in (None, owners[name]):
                 raise SpecError(of_schedule(f"schedule.{name}", chosen))
             chosen = owners[name]
-        assert chosen is not None  # true because a field has been named
+        assert chosen is not None  # true, since at least one field is named
         kind = SCHEDULES[chosen]
         own = vars(self.schedule) if isinstance(self.schedule, kind) else {}
         return kind(**{**own, **values})
 
 
 def fields_of(section: type[Section]) -> dict[str, Any]:
-    """Types of a section's fields, keyed by name; for an optional field, its type without None."""
+    """Return the types of a section's fields, keyed by name. The type of an optional field is given without None."""
     hints = typing.get_type_hints(section)
     kinds = {field.name: typing.get_args(hints[field.name]) or [hints[field.name]]
              for field in dataclasses.fields(section)}
@@ -120,7 +120,7 @@ def fields_of(section: type[Section]) -> dict[str, Any]:
 
 
 def paths_of(spec: RunSpec) -> list[str]:
-    """Paths of all fields that are set."""
+    """Return the paths of all fields that are set."""
     return [f"{section}.{name}" for section, fields in to_dict(spec).items() for name in fields if name != "kind"]
 
 
@@ -165,7 +165,7 @@ def _check_section(section: str) -> None:
 
 
 def _kind(path: str) -> Any:
-    """Type of a field, by path."""
+    """Return the type of a field, given the field's path."""
     section, _, name = path.partition(".")
     _check_section(section)
     kinds = SCHEDULES.values() if section == "schedule" else [SECTIONS[section]]

@@ -1,4 +1,4 @@
-"""Runs with all workers in lockstep, from the description to the files written."""
+"""Runs in which all workers step together, from the description to the output files."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ __all__ = ["train"]
 
 
 class _StepRun:
-    """A run in progress, with all workers in lockstep."""
+    """A run in progress, in which all workers step together."""
 
     def __init__(self, prepared: Preparation, progress: Progress):
         spec = self.spec = prepared.spec
@@ -68,7 +68,7 @@ class _StepRun:
                 content, shown(checkpointer.path)))
 
     def events(self) -> Any:
-        """Event writer for TensorBoard, if requested."""
+        """Return a writer of TensorBoard events, if events are requested."""
         spec, prepared = self.spec, self.prepared
         if spec.output.tensorboard is None:
             return contextlib.nullcontext()
@@ -78,7 +78,7 @@ class _StepRun:
                                   replay=prepared.node.link.replay)
 
     def session(self) -> contextlib.AbstractContextManager[Session]:
-        """Session with the nodes."""
+        """Open a session with the nodes of the run."""
         spec, prepared, backend = self.spec, self.prepared, self.spec.backend
         config, reconfiguration = prepared.config, prepared.reconfiguration
         patience = 0 if config.overlap is None else feature("programs").patience(prepared.task, config,
@@ -125,7 +125,7 @@ class _StepRun:
         self.simulation = self._simulation(session)
 
     def _announce(self, number: int) -> None:
-        """Begin the progress stage of a run."""
+        """Begin the progress display of one of the runs."""
         prepared, config = self.prepared, self.prepared.configs[number]
         if self.schedule.several:
             self.progress.say(f"overlap: {config.overlap}")
@@ -136,7 +136,7 @@ class _StepRun:
                             prepared.task)
 
     def _simulation(self, session: Session) -> report.Simulation:
-        """Figures of the simulation for the report."""
+        """Return the simulation's figures for the report."""
         experiment, prepared, backend = self.experiment, self.prepared, self.spec.backend
         seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
         if self.schedule.several:

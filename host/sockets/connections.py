@@ -2,8 +2,8 @@
 
 A server has one thread. It buffers bytes from a peer until a message is complete, and bytes for a peer until they are
 read. A peer that does not complete a message or read its answer is disconnected after a time limit, without delaying
-other peers. Until the server's user admits a peer, its messages must be short, and the first must arrive within
-seconds. The number of unadmitted peers is limited.
+other peers. Until the user of the server admits a peer, the peer's messages must be short, and the first must arrive
+within seconds. The number of unadmitted peers is limited.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Serv
 #: Maximum length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Number of bytes to read at a time, and to read from one peer before serving the next.
+#: Number of bytes to read at a time, and number of bytes to read from a peer before the next peer is served.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
@@ -33,17 +33,17 @@ MAX_PATH = 103
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits for the peers of a server."""
+    """Limits that a server sets for its peers."""
 
-    unknown: int = 64  # maximum number of unadmitted peers; one more disconnects the oldest
+    unknown: int = 64  # maximum number of unadmitted peers; another peer disconnects the oldest
     first_seconds: float = 5.0  # time limit in seconds for a peer's first message
     first_bytes: int = 1 << 16  # maximum length of a message from an unadmitted peer
-    seconds: float = 30.0  # time limit in seconds for an admitted peer to complete or read a message
+    seconds: float = 30.0  # seconds in which an admitted peer must complete or read a message
     message_bytes: int = MAX_MESSAGE  # maximum length of a message from an admitted peer
 
 
 def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
-    """Remove the next frame from ``inbox``; None if incomplete. Raises ``MessageError`` if invalid."""
+    """Take the next frame from ``inbox``, or return None if it is incomplete; raise ``MessageError`` if invalid."""
     length = length_of(inbox)
     if length is None:
         return None
@@ -108,14 +108,14 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Information about the end of a peer's connection."""
+    """Describes why a peer's connection has ended."""
 
-    # the rule violated by the peer, as the end of a sentence; empty if the peer has closed the connection
+    # the rule that the peer has violated, as the end of a sentence; empty if the peer has closed the connection
     reason: str = ""
 
 
 class Peer:
-    """The server end of a connection."""
+    """The server's end of a connection to a peer."""
 
     def __init__(self, connection: socket.socket, server: "Server") -> None:
         self._connection, self._server = connection, server
@@ -123,9 +123,9 @@ class Peer:
         self._opened = server.clock()
         self._began: float | None = None
         self._answered: float | None = None
-        self.admitted = False  # whether the server's user has admitted the peer, which lifts limits
+        self.admitted = False  # whether the server's user has admitted the peer, which raises its limits
         self.holds = False  # whether bytes after a message must wait until the server's user has handled the message
-        self.ended: Ended | None = None  # end of the connection; None while it is open
+        self.ended: Ended | None = None  # reason for the end of the connection; None while it is open
         self.owner: Any = None  # data attached by the server's user
 
     def send(self, message: Any) -> None:
@@ -133,7 +133,7 @@ class Peer:
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
-        """Send an encoded message."""
+        """Queue an encoded message for the peer."""
         if self.ended is None:
             self._outbox += frame
             self.write()
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Take complete messages from the buffer; only one before admission, since the limits then change."""
+        """Take complete messages from the buffer, but only one before admission, which changes the limits."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -235,11 +235,11 @@ class Server:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def clock(self) -> float:
-        """Number of seconds that the server has spent in :meth:`poll`; only these count towards time limits."""
+        """Number of seconds that the server has spent in :meth:`poll`. Only these count towards time limits."""
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
-        """Messages that arrive within ``timeout`` seconds, and :class:`Ended` for each ended connection."""
+        """Return messages that arrive within ``timeout`` seconds, and :class:`Ended` for each ended connection."""
         self._polling = time.monotonic()
         try:
             return self._poll(timeout)
@@ -277,7 +277,8 @@ class Server:
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait for a peer to be writable or to send bytes; peers that do not read are not read from."""
+        """Wait until a peer is writable or, with nothing to write, sends bytes. A peer must read before it can send
+        more."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)

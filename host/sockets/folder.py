@@ -1,7 +1,7 @@
 """Folder for sockets in the system's temporary folder, or in a folder with a shorter path.
 
-The process that uses it holds a lock in it. At each start, this user's folders are removed if no process holds their
-lock, since their processes were killed; links are not followed, and only sockets and locks are removed.
+The process that uses a folder holds a lock in it. At each start, folders of this user with unlocked locks are
+removed, since their processes were killed. Links are not followed, and only sockets and locks are removed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ __all__ = ["socket_folder"]
 
 _PREFIX, _LOCK = "gradring-sockets-", "lock"
 
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # alternatives if the path of the folder is too long
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # alternatives if the path of the temporary folder is too long
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         except OSError:
             continue
-        # The file is locked before it gets its final name: processes ignore folders without a lock of that name.
+        # The file is locked before it gets its final name, since other processes ignore folders without that name.
         lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)
@@ -62,7 +62,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
 
 
 def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
-    """Remove folders of this user with no running process."""
+    """Remove this user's folders that no running process uses."""
     with contextlib.suppress(OSError):
         for name in os.listdir(parent):
             if name.startswith(_PREFIX):

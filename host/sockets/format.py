@@ -1,4 +1,4 @@
-"""Encoding of messages (registered dataclasses) as frames that are validated before decoding.
+"""Encode messages (registered dataclasses) as frames, which are validated before they are decoded.
 
 A frame consists of a head of 24 bytes, a header in JSON and raw contents:
 
@@ -46,7 +46,7 @@ MAX_HEADER = 4 << 20
 
 _MAX_DEPTH, _MAX_DIMENSIONS, _MAX_LENGTH, _MAX_BITS = 32, 8, 1 << 40, 256
 
-#: Array types, keyed by their names in headers.
+#: Data types of arrays, keyed by their names in headers.
 _TYPES = {np.dtype(name).newbyteorder("<").str: np.dtype(name)
           for name in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")}
 
@@ -60,7 +60,7 @@ class MessageError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Dimensions:
-    """Required number of dimensions of an array field, used in ``Annotated``."""
+    """Required number of dimensions of an array field, for use in ``Annotated``."""
 
     count: int
 
@@ -68,13 +68,13 @@ class Dimensions:
         return f"in {self.count} dimension{'s' * (self.count != 1)}"
 
     def allows(self, value: Any) -> bool:
-        """Whether the array has the required number of dimensions."""
+        """Return whether an array has the required number of dimensions."""
         return bool(value.ndim == self.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Inclusive bounds of a number, used in ``Annotated``."""
+    """Inclusive bounds of a number, for use in ``Annotated``."""
 
     minimum: float
     maximum: float
@@ -83,7 +83,7 @@ class Within:
         return f"from {self.minimum:g} to {self.maximum:g}"
 
     def allows(self, value: Any) -> bool:
-        """Whether a number is within the limits."""
+        """Return whether a number is within the bounds."""
         return bool(self.minimum <= value <= self.maximum)
 
 
@@ -208,7 +208,7 @@ class Registry:
 
 
 def length_of(head: bytes | bytearray | memoryview) -> int | None:
-    """Length of the frame that starts with these bytes, or None while its head is incomplete.
+    """Return the length of the frame that starts with these bytes, or None while its head is incomplete.
 
     Raises ``MessageError`` if the bytes are not the beginning of a frame.
     """
@@ -260,7 +260,7 @@ def _array(description: Any, reader: _Reader) -> Any:
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
-#: Decoders of simple values, by tag.
+#: Decoders of simple values, keyed by the value's tag.
 _SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {
     "float": lambda text, reader: struct.unpack(">d", bytes.fromhex(text))[0],
     "bytes": lambda length, reader: bytes(reader.take(length)), "array": _array}
@@ -292,7 +292,7 @@ def _pack_simple(value: Any, contents: list[bytes]) -> Any:
 
 
 def _supported(hint: Any) -> bool:
-    """Whether values can be checked against this annotation."""
+    """Return whether values can be checked against this annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint in (None, type(None), bool, int, float, str, bytes):
         return True
@@ -304,7 +304,7 @@ def _supported(hint: Any) -> bool:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Whether a value matches an annotation."""
+    """Return whether a value matches an annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True

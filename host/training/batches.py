@@ -1,4 +1,4 @@
-"""Batches of a training run, which determine the order of the examples."""
+"""Batches of a training run. They determine the order in which examples are used."""
 
 import abc
 import dataclasses
@@ -15,20 +15,20 @@ __all__ = ["Batch", "BatchSource", "Batches", "QuorumBatches", "SetBatches", "Sh
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples of one training step."""
+    """Batch: the examples of one training step."""
 
     #: Number of the epoch, counted from 1.
     epoch: int
-    #: Indices of the examples.
+    #: Indices of the batch's examples.
     examples: npt.NDArray[np.intp]
     #: Whether to measure the model after the step.
     due: bool
 
 
 class BatchSource(abc.ABC):
-    """Successive batches of a run."""
+    """Base class of the sources of a run's batches."""
 
-    #: Number of batches taken so far.
+    #: Number of batches that have been taken so far.
     number = 0
 
     @property
@@ -38,10 +38,10 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def take(self) -> Batch:
-        """Return the next batch."""
+        """Return the next batch of the run."""
 
     def state(self) -> dict[str, Any]:
-        """State that later batches depend on."""
+        """Return the state that later batches depend on."""
         return {"number": self.number}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -50,12 +50,12 @@ class BatchSource(abc.ABC):
 
 
 class Batches(BatchSource):
-    """Batches of whole epochs. Each epoch uses all examples in a new order, in as few batches as possible of at most
-    ``config.batch`` examples, with nearly equal sizes."""
+    """Batches of whole epochs. Each epoch uses all examples in a new order. Its batches have nearly equal sizes, and
+    there are as few as possible with at most ``config.batch`` examples."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples
-        self._count = -(-examples // config.batch)  # per epoch
+        self._count = -(-examples // config.batch)  # batches per epoch
         self._interval = config.interval
         self._generator = np.random.default_rng((config.seed, 1))
         self._order = np.empty(0, dtype=np.intp)
@@ -110,12 +110,12 @@ class SetBatches(BatchSource):
         self._generator.bit_generator.state = state["generator"]
 
 
-#: Random streams that differ from the streams for initial weights and for batches.
+#: Numbers of random streams, other than the streams for initial weights and for batches.
 _DEALT, _ORDERED = 2, 3
 
 
 class Shares:
-    """Partition of a data set among workers, and each worker's batches.
+    """Partitioning of a data set among workers, and the batches of each worker.
 
     The skew is the fraction of each worker's examples that are taken in label order, and so come from few classes;
     the remaining examples are distributed at random. All batches of a worker have the same size: leftover examples at
@@ -131,26 +131,26 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # Workers that got one example more from ``sorted_`` get one fewer of the remaining examples.
+        # Workers with one more example from ``sorted_`` get one fewer of the remaining examples.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Number of examples of each worker.
         self.sizes = [len(share) for share in self._examples]
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
-        """Examples in batch ``number`` of a worker, counting from 0."""
+        """Return the examples in batch ``number`` (counted from 0) of a worker."""
         count, first, last = self.sizes[worker], number * size, (number + 1) * size
         turns = [self._turn(worker, turn) for turn in range(first // count, -(-last // count))]
         return np.concatenate(turns)[first % count:first % count + size]
 
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
-        """Examples of a worker in the order used for pass ``turn``."""
+        """Return the examples of a worker in the order for pass ``turn``."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
         return np.asarray(self._examples[worker][order])
 
 
 class QuorumBatches(BatchSource):
-    """Batches of ``each`` examples per worker, concatenated in the order of the workers."""
+    """Batches that concatenate ``each`` examples of every worker, in the order of the workers."""
 
     def __init__(self, shares: Shares, each: int):
         self._shares, self._each = shares, each
@@ -167,7 +167,7 @@ class QuorumBatches(BatchSource):
 
 
 def counts_of(microbatches: int, nodes: int) -> list[int]:
-    """Number of microbatches of each node, in order of rank: nearly equal, and larger ones first."""
+    """Return the number of microbatches of each node, in order of rank: nearly equal, and larger numbers first."""
     return [len(part) for part in np.array_split(np.arange(microbatches), nodes)]
 
 

@@ -1,4 +1,4 @@
-"""Training checkpoints: files of format 1 with a process frame, from which a run can continue.
+"""Training checkpoints, from which a run can continue: files of format 1 with a process frame.
 
 :mod:`host.checkpoints` describes the format. When a run continues, the nodes of a ring receive the state of the
 golden model, so no device frame is needed. The manifest is authenticated with the user's key
@@ -26,7 +26,7 @@ __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save"
 
 NAME = "checkpoint.tar"
 
-#: Maximum number of differences in a message, and maximum length of each value.
+#: Maximum number of differences that an error message lists, and maximum length of each value.
 _MAX_SHOWN, _LONGEST_SHOWN = 6, 60
 
 #: File name used by versions before format 1.
@@ -34,11 +34,11 @@ _OLD = "checkpoint.npz"
 
 
 class CheckpointError(ValueError):
-    """A file is not a checkpoint of this run; the message gives the reason in one line."""
+    """Raised if a file is not a checkpoint of this run. The message gives the reason in one line."""
 
 
 def versions() -> dict[str, str]:
-    """Versions that exact results depend on: gradring, Python, and numpy, which draws initial weights."""
+    """Return the versions that exact results depend on: gradring, Python, and numpy, which draws initial weights."""
     return {"gradring": importlib.metadata.version("gradring"), "python": platform.python_version(),
             "numpy": np.__version__}
 
@@ -74,7 +74,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Read the identity and content of any run's file; raises the same errors as :func:`load`."""
+    """Read the identity and content of a checkpoint of any run; raises the same errors as :func:`load`."""
     old = path.with_name(_OLD)
     path = old if not path.exists() and old.exists() else path
     try:
@@ -89,12 +89,12 @@ def peek(path: Path) -> dict[str, Any]:
     return state
 
 
-#: Advice if a run cannot continue from a file.
+#: Advice in the error message if a run cannot continue from a checkpoint file.
 ADVICE = "leave out --resume to begin anew"
 
 
 def _differences(here: Any, there: Any, name: str = "") -> list[str]:
-    """Names of entries that differ between a run and a file, with both values."""
+    """List the entries of the identity that differ between a run and a checkpoint file, with both values."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _differences(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]
@@ -107,5 +107,5 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Levels of an identity that are omitted from names in messages.
+#: Levels of nested identities that are left out of the names in error messages.
 _LEVELS = ("", "options", "versions")

@@ -1,7 +1,7 @@
 """Bit-exact comparison of nodes with the golden model; any difference raises an error.
 
-Nodes apply masks; computing nodes do so as part of the products in their lists. Values that the host computes later
-for comparison or measurement are masked only by the golden model.
+Nodes apply masks. Computing nodes do so as part of the matrix products in their instruction lists, and values that
+the host computes later for comparison or measurement are then masked only by the golden model.
 """
 
 import functools
@@ -34,7 +34,7 @@ def names(nodes: Sequence[float]) -> str:
 
 
 def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> Vector:
-    """Read a node's weights; in a checked run, first compare all nodes' weights and master weights."""
+    """Read a node's weights. In a checked run, first compare the weights and master weights of all nodes."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.memory.read_weights(length, ranks=[0])[0])
@@ -52,7 +52,7 @@ def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
 
 
 def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
-    """Compare test set scores computed by nodes with the golden model."""
+    """Compare test set scores that nodes have computed with the golden model."""
     wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(actual).view(np.uint32)).any(axis=1))
     if wrong.size:
         raise DivergenceError(f"Step {number}: scores of {wrong.size} of {len(expected)} examples differ from the "
@@ -60,7 +60,7 @@ def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
 
 
 def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
-    """Compare each row of ``nodes`` with the golden model."""
+    """Compare the vector of each node, a row of ``nodes``, with the golden model."""
     wrong = nodes != expected
     if wrong.any():
         node = int(np.flatnonzero(wrong.any(axis=1))[0])
@@ -121,12 +121,12 @@ _ADVICE = "training has diverged, try a smaller learning rate"
 
 
 def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
-    """Return the increase of a counter on each node; the counter wraps at 32 bits."""
+    """Return the increase of a counter on each node. Counters wrap at 32 bits."""
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
 def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
-    """Return the largest increase of a counter on any node; None if it is not modelled."""
+    """Return the largest increase of a counter on any node, or None if the counter is not modelled."""
     return max(growth(name, before, after)) if name in after[0] else None
 
 
@@ -163,7 +163,7 @@ def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int,
 
 def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
                  first: Callable[[Sequence[Vector], Sequence[int]], str | None]) -> tuple[int, str]:
-    """The first step with a wrong element, and its description; the last step if there is none."""
+    """Return the first step with a wrong element, and a description of the element; by default the last step."""
     for number, gradients in steps.items():
         if gradients:
             owners = np.repeat(nodes, counts_of(len(gradients), len(nodes))).tolist()
@@ -174,12 +174,12 @@ def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
 
 
 def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
-    """Masks for a workload without masks."""
+    """Placeholder for the masks of a workload that has no masks."""
     raise ValueError("Workload must be one without masks")
 
 
 class Masks:
-    """Masking on the nodes, with results compared with the golden model."""
+    """Masking on the nodes, with results that are compared with the golden model."""
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
@@ -189,15 +189,15 @@ class Masks:
         self._first_free = length if config.density is None else errors_base(length) + length
         #: Number of the current step.
         self.number = 0
-        #: Total cycles of all commands so far, each on its slowest node.
+        #: Total cycles of all mask commands so far, each on its slowest node.
         self.cycles: Cycles = 0
-        #: Total number of elements replaced by the alternative, of all elements, and of external mask words so far.
+        #: Totals so far: elements replaced by the alternative value, all elements, and external mask words.
         self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in own] for own in jobs]
-        idle: list[list[MaskJob]] = [[]] * (len(self._reference.errors) - len(jobs))  # nodes without jobs
+        idle: list[list[MaskJob]] = [[]] * (len(self._reference.errors) - len(jobs))  # for nodes without jobs
         outcome = self._local.mask([*jobs, *idle], alternative=alternative, behind=self._first_free)
         self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)
@@ -226,7 +226,7 @@ class Masks:
         return replaced
 
     def state(self) -> dict[str, Any]:
-        """Return the current counts for a saved state."""
+        """Return the current counts, to be saved in a checkpoint."""
         return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
 
     def restore(self, state: dict[str, Any]) -> None:

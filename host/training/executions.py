@@ -1,4 +1,4 @@
-"""Execution of training steps on nodes: a fused update, with gradients from the host or from the nodes."""
+"""Execute training steps on nodes: fused updates, with gradients from the host or from the nodes."""
 
 import abc
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ __all__ = ["Differentiator", "Execution", "execution_of"]
 
 
 class Differentiator(abc.ABC):
-    """Computes gradients on a ring of nodes, by executing instruction lists in each step."""
+    """Interface for computing gradients on a ring of nodes, which execute instruction lists in each step."""
 
-    #: Lines about the lists for the report; the first describes the activation memory plan.
+    #: Lines about the instruction lists for the report. The first line describes the plan of the activation memory.
     notes: list[str]
     #: Number of examples on each node.
     lengths: list[int]
@@ -27,14 +27,14 @@ class Differentiator(abc.ABC):
     multiplications: int = 0
     #: Whether :meth:`run` loads programs, which replace earlier ones on the nodes.
     programmed: bool = False
-    #: Commands that execute the lists, for use in a schedule.
+    #: Commands that execute the instruction lists, for use in a schedule.
     commands: Sequence[Any] = ()
     #: Whether nodes can compute :meth:`scores`.
     has_scores: bool = False
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Write the lists; raises ``PlanError`` if they do not match the nodes' memory plan."""
+        """Write the instruction lists to the nodes; raise ``PlanError`` if they do not match the memory plan."""
 
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
@@ -47,15 +47,15 @@ class Differentiator(abc.ABC):
 
     @abc.abstractmethod
     def losses(self) -> list[float]:
-        """Return the losses of all shares from the last :meth:`run`."""
+        """Return the losses from the last :meth:`run`, for the share of each node."""
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute scores of examples with the lists for even or odd passes."""
+        """Compute scores of examples with the instruction lists for even or odd passes."""
         raise NotImplementedError
 
 
 class Execution:
-    """Execution of a run's steps on a ring or a grid's rings, for vectors of ``length`` elements."""
+    """Executes a run's steps on a ring or on the rings of a grid, for vectors of ``length`` elements."""
 
     #: Computation of gradients on the nodes, or None if the host computes them.
     computer: Differentiator | None = None
@@ -68,7 +68,7 @@ class Execution:
 
     @property
     def log(self) -> list[str]:
-        """Lines about choices that were made."""
+        """Lines for the report about choices that were made, such as tilings and the schedule."""
         return []
 
     @property
@@ -77,7 +77,7 @@ class Execution:
         return None
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node."""
+        """Write the gradients of each node to its memory."""
         self._ring.memory.write_gradients(gradients)
 
     def compute(self, shares: Sequence[Any]) -> None:
@@ -100,7 +100,7 @@ class Execution:
         """Restore the settings of nodes that would affect later commands."""
 
     def state(self) -> dict[str, Any]:
-        """State that later steps depend on."""
+        """Return the state that later steps depend on."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
     if config.microbatches is not None:
         return feature("microbatches").execution(ring, workload, config)
     if ring.config.has("microbatches"):
-        ring.microbatches.clear()  # in case an earlier run was interrupted
+        ring.microbatches.clear()  # an earlier run may have been interrupted
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

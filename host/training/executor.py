@@ -1,7 +1,7 @@
-"""Interface of executors, which run the trainer's steps on nodes.
+"""Interface of executors, which run the steps of a training run on nodes.
 
-An executor owns the nodes, the golden model they are compared with, and the record of the run. Batches, step numbers
-and checkpoints belong to :class:`host.training.trainer.Trainer`.
+An executor owns the nodes, the golden model that they are compared with, and the record of the run. Batches, step
+numbers and checkpoints belong to :class:`host.training.trainer.Trainer`.
 """
 
 import abc
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class Executor(abc.ABC, Generic[S]):
-    """Executor of a run's steps on nodes."""
+    """Base class of executors, which run a training run's steps on nodes."""
 
     #: Maximum number of steps in a block, which the nodes run without stopping.
     most = 1
@@ -33,7 +33,7 @@ class Executor(abc.ABC, Generic[S]):
         """Write the initial weights to the nodes."""
 
     def prepare(self, number: int) -> None:
-        """Prepare step ``number`` + 1, before its batch is taken."""
+        """Prepare for the step after step ``number``, before its batch is taken."""
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
@@ -44,7 +44,7 @@ class Executor(abc.ABC, Generic[S]):
         """Add a step to the run's record, unless :meth:`execute` has already added it."""
 
     def measure(self, number: int) -> None:
-        """Measure the model after step ``number``."""
+        """Measure the model's accuracy or loss after step ``number``."""
 
     def finish(self) -> None:
         """Complete the run after its last step."""
@@ -55,5 +55,5 @@ class Executor(abc.ABC, Generic[S]):
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`; if ``restored``, nodes already hold their part."""
+        """Continue from a state, instead of :meth:`begin`. If ``restored``, the nodes already have their state."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A training run and the run it is compared with, with checkpoints and signal handling.
+"""A training run and the run that it is compared with, with checkpoints and signal handling.
 
 Example
 -------
@@ -40,10 +40,10 @@ class Checkpointer:
     """Checkpoint file, and the steps after which it is written."""
 
     path: Path
-    #: Options of the run; a checkpoint stores them together with the software versions.
+    #: Options of the run, which a checkpoint stores together with the software versions.
     identity: dict[str, Any]
-    #: Number of steps between checkpoints; the last step always writes one. By default, a checkpoint is written
-    #: whenever the model is measured; 0 for none.
+    #: Number of steps between checkpoints, in addition to one after the last step. By default, a checkpoint is
+    #: written whenever the model is measured; 0 means no checkpoints.
     steps: int | None = None
     #: Number of steps, over all runs, in the most recent checkpoint.
     kept: int = 0
@@ -64,13 +64,13 @@ class Checkpointer:
             user_key()
 
     def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
-        """Write the file after ``kept`` steps, unless checkpoints are disabled; ``device`` is optional."""
+        """Write the checkpoint file after ``kept`` steps, unless checkpoints are disabled; ``device`` is optional."""
         if self.steps != 0:
             checkpoint.save(self.path, self._whole(), content, **device)
             self.kept = kept
 
     def load(self) -> dict[str, Any] | None:
-        """Return the content of the file, or None if there is no file."""
+        """Return the content of the checkpoint file, or None if there is no file."""
         try:
             content: dict[str, Any] = checkpoint.load(self.path, self._whole())
         except FileNotFoundError:
@@ -84,7 +84,7 @@ class Checkpointer:
 class Experiment:
     """Successive training runs on the same ring, each with its own configuration.
 
-    If ``content`` from :meth:`Checkpointer.load` is given, they continue from it. On a grid, a
+    If ``content`` from :meth:`Checkpointer.load` is given, the runs continue from it. On a grid, a
     :class:`host.features.grid.reconfiguration.ReconfigurationPlan` defines the rings of each run.
     """
 
@@ -92,11 +92,11 @@ class Experiment:
                  content: dict[str, Any] | None = None, reconfiguration: Any = None):
         self._session, self._task, self._configs = session, task, configs
         self._checkpointer, self._content, self._reconfiguration = checkpointer, content, reconfiguration
-        #: Results of each run that has begun.
+        #: Results of each training run that has begun.
         self.trainings: list[Training] = []
         #: Parameters after the first run, or None before it has ended.
         self.parameters: Array | None = None
-        #: Cycles of the first run.
+        #: Cycles that the first run has taken.
         self.elapsed = Elapsed()
         #: Seconds that each run has taken.
         self.seconds = [0.0] * len(configs)

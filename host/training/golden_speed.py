@@ -1,4 +1,4 @@
-"""CPU time of training on golden nodes, compared with bit-identical training on Verilated nodes."""
+"""Compare the CPU time of training on golden nodes with bit-identical training on Verilated nodes."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from host.transports.session import TransportName, open_session
 
 __all__ = ["BAR", "measure", "rows"]
 
-#: Maximum CPU time, as a fraction of that of a Verilated run.
+#: Maximum CPU time of a golden run, as a fraction of the CPU time of a Verilated run.
 BAR = 0.35
 
 NODES, STEPS = 4, 24
@@ -37,7 +37,7 @@ def measure() -> tuple[float, float]:
 
 
 def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: CPU time on golden nodes and its limit."""
+    """Return a row for ``bench.json``: CPU time on golden nodes, and its limit."""
     golden, verilated = seconds
     config = f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated nodes"
     return [{"name": "golden.train", "config": config, "measured": golden, "bound": BAR * verilated,

@@ -1,4 +1,4 @@
-"""Search for the first element that is not finite among the gradients of a step, before they are summed."""
+"""Search the gradients of a training step for the first non-finite element, before they are summed."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,8 +9,8 @@ from host.driver.words import Vector
 
 __all__ = ["Locate", "first_nan", "first_nonfinite"]
 
-#: Function that returns the name of a layer, the name of a parameter and the indices in it of the element at an index
-#: of the vector, or None for padding.
+#: Function that returns the layer name, the parameter name and the indices in the parameter for an index of the
+#: parameter vector, or None for padding.
 Locate = Callable[[int], tuple[str, str, tuple[int, ...]] | None]
 
 
@@ -21,7 +21,7 @@ def first_nan(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate)
 
 
 def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate) -> str | None:
-    """Describe the first element that is not finite, of the first node that has one.
+    """Describe the first non-finite element of the first node that has one.
 
     If all elements are finite, describe the first one with a sum that is not. None if there is none either, as in
     gradients of integers.
@@ -44,7 +44,7 @@ def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], locate: L
 
 def _first(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate,
            is_wrong: Callable[[Vector], npt.NDArray[np.bool_]]) -> str | None:
-    """Describe the first wrong element of the first node that has one."""
+    """Describe the first element for which ``is_wrong`` is true, on the first node that has one."""
     for node, gradient in zip(nodes, gradients, strict=True):
         wrong = np.flatnonzero(is_wrong(gradient))
         if wrong.size:
@@ -54,7 +54,7 @@ def _first(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate,
 
 
 def _text(locate: Locate, index: int) -> str:
-    """Text for an element, such as ``weight (3, 40) of layer 1``."""
+    """Return the text for an element, such as ``weight (3, 40) of layer 1``."""
     element = locate(index)
     if element is None:
         return f"padding at index {index:,}"

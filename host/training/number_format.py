@@ -1,4 +1,4 @@
-"""Conversion between the model's numbers and the elements in the nodes' memories."""
+"""Conversion between a model's numbers and the elements in the nodes' memories."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ __all__ = ["Elements", "elements_of"]
 
 
 class Elements:
-    """Conversion for nodes with binary32 elements, like the model's numbers."""
+    """Conversion for nodes with binary32 elements, which are the same as the model's numbers."""
 
-    #: Whether the weights on the nodes are exactly equal to the parameters.
+    #: Whether the weights on the nodes are exactly equal to the model's parameters.
     exact = True
 
     def weights(self, parameters: Array) -> Vector:
-        """Convert parameters to elements."""
+        """Convert the model's parameters to elements of the nodes."""
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
-        """Return the model parameters that correspond to these node weights."""
+        """Return the model's parameters that correspond to weights of the nodes."""
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Convert gradients, one array per node, to elements; raises ``ValueError`` if not representable."""
+        """Convert gradients, one array per node, to elements; raise ``ValueError`` if they are not representable."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """Optimizer settings for a step with gradients summed over ``count`` examples."""
+        """Return the optimizer settings for a step with gradients summed over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
@@ -43,6 +43,6 @@ class Elements:
 
 
 def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
-    """Conversion for a run on this ring, with ``count`` examples in its largest batch."""
+    """Return the conversion for a run on this ring, with ``count`` examples in the largest batch."""
     forms = (feature.number_format(optimizer, count) for feature in features_of(ring.config))
     return next((form for form in forms if form is not None), Elements())

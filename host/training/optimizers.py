@@ -45,7 +45,7 @@ class Optimizer(abc.ABC):
 
     learning_rate: float = dataclasses.field(kw_only=False)
     weight_decay: float = 0.0
-    #: Largest magnitude of an element of the mean gradient; larger elements are clipped to it and keep their sign, as
+    #: Maximum magnitude of an element of the mean gradient. Larger elements are clipped to it and keep their sign, as
     #: with ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity if it is None.
     clip: float | None = None
 
@@ -56,7 +56,7 @@ class Optimizer(abc.ABC):
 
     @property
     def name(self) -> str:
-        """Name on the command line."""
+        """Name of the optimizer on the command line."""
         return str(self.rule.name).lower()
 
     @property
@@ -71,11 +71,11 @@ class Optimizer(abc.ABC):
     @property
     @abc.abstractmethod
     def decays(self) -> dict[str, float]:
-        """Factor by which each step multiplies each state, keyed by the state's name in messages."""
+        """Factors by which each step multiplies the optimizer's states, keyed by the state's name in messages."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
-        """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean;
-        ``learning_rate`` overrides the optimizer's own learning rate, for use by a schedule."""
+        """Return the scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its
+        mean; ``learning_rate`` overrides the optimizer's own learning rate, for use by a schedule."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -85,7 +85,8 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """The optimizer's own scalars, keyed by :class:`~host.driver.optimizer_settings.Settings` name."""
+        """Return the scalars that are specific to the optimizer, keyed by
+        :class:`~host.driver.optimizer_settings.Settings` name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ class Adam(Optimizer):
     """
 
     learning_rate: float = dataclasses.field(default=1e-3, kw_only=False)
-    #: b1 and b2.
+    #: Decay rates b1 and b2 of the moments.
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     rule = Rule.ADAM
@@ -195,7 +196,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """Warning about state that never decays in bfloat16 with ``packed_state``, or None."""
+    """Return a warning if state never decays in bfloat16, which ``packed_state`` selects, or None."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:
@@ -205,7 +206,7 @@ def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str 
 
 
 class OptimizerName(enum.Enum):
-    """Optimizers; the values are their names on the command line."""
+    """Optimizers. The values are their names on the command line."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"

@@ -28,22 +28,22 @@ _MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0
 
 
 class TrainingError(ExpectedError):
-    """Training cannot continue; the message names the step and the node that caused the failure."""
+    """Raised if training cannot continue. The message names the step and the node that caused the failure."""
 
 
 class DivergenceError(TrainingError):
-    """The contents of a node, or the words it has sent, differ from the golden model."""
+    """Raised if the contents of a node, or the words that it has sent, differ from the golden model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarMemory:
-    """Far memory of computing nodes and how it is used."""
+    """Options of the far memory of computing nodes, and of its use."""
 
-    #: Number of activation memory words that buffers may occupy.
+    #: Number of words in the activation memory that buffers may occupy.
     activations: int
     #: Far memory throughput in words per cycle.
     rate: float = 1 / 4
-    #: How activations that do not fit are handled: one of :data:`MEMORY_KINDS`.
+    #: How activations that do not fit into memory are handled: one of :data:`MEMORY_KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -76,26 +76,26 @@ class TrainingConfig:
     #: Fraction of the elements that nodes send, largest first, averaged over the hops of scatter-reduce. By
     #: default they send all nonzero elements.
     density: float | None = None
-    #: Number of microbatches of a batch, each with a gradient of its own, so that sums of integers do not depend on
-    #: the number of nodes; by default, each node has one gradient.
+    #: Number of microbatches per batch. Each has its own gradient, so that sums of integers do not depend on the
+    #: number of nodes. By default, each node has one gradient.
     microbatches: int | None = None
     #: Seed for the initial weights and the order of the examples.
     seed: int = 0
-    #: Number of steps between codebooks from the master weights, for weight codecs with a codebook. 12 steps are an
-    #: epoch of digits.
+    #: Number of steps after which a codebook is computed again from the master weights, for weight codecs with a
+    #: codebook. 12 steps are an epoch of digits.
     refresh: int = 12
     #: Schedule of computation and communication: see :class:`host.features.programs.schedules.Schedule`. By default,
     #: there is no schedule, and the host computes.
     overlap: str | None = None
-    #: ``node`` if each node computes the gradients of its share of a batch, ``host`` if the host does it.
+    #: ``node`` if each node computes the gradients of its share of a batch, ``host`` if the host computes them.
     compute: str = HOST
     #: Format used to round operands of matrix products, a key of :data:`sim.golden.operands.OPERANDS`. Sums,
     #: weights and all other values are in binary32.
     compute_format: str = FP32
     #: Multiply-adds per cycle of the nodes' engine, or of the engine assumed by a schedule.
     macs: int = MACS
-    #: ``searched`` to find tile factors of matrix products by search on a node, ``default`` to compute them with a
-    #: model; for computing nodes.
+    #: For computing nodes: ``searched`` to find tile factors of matrix products by a search on a node, or ``default``
+    #: to compute them with a model.
     tiling: str = DEFAULT
     #: Far memory of nodes that compute text models; by default, saved activations stay in the activation memory.
     far: FarMemory | None = None
@@ -150,18 +150,18 @@ class TrainingConfig:
 
     @property
     def overlaps(self) -> bool:
-        """Whether passes of the schedule overlap."""
+        """Whether successive passes of the schedule overlap."""
         return self.overlap is not None and feature("programs").overlaps(self.overlap)
 
     @property
     def features(self) -> list[str]:
-        """Names of the features that nodes need for the run."""
+        """Return the names of the features that nodes need for the run."""
         return [name for name, needed in (
             ("compute", self.compute == NODE), ("programs", self.overlap is not None),
             ("microbatches", self.microbatches is not None)) if needed]
 
     def allocation(self, length: int) -> Allocation:
-        """Memory allocation that the nodes need for ``length`` parameters."""
+        """Return the memory allocation that nodes need for ``length`` parameters."""
         return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
                           errors=self.density is not None, microbatches=self.microbatches)
 
@@ -180,12 +180,12 @@ class Step:
     cycles: Cycles
     bound: int
 
-    #: Number of cycles of its scatter-reduce phase on the slowest node, and the lower bound set by the busiest link.
+    #: Number of cycles of the scatter-reduce phase on the slowest node, and the lower bound set by the busiest link.
     scatter_cycles: Cycles
     scatter_bound: int
 
-    #: Number of words on all links, including headers and CRCs: as sent, and if all payloads were raw. On int16
-    #: nodes, number of words of the gradient with and without compression.
+    #: Number of words on all links, including headers and CRCs: as sent, and as they would be with raw payloads. On
+    #: int16 nodes, number of words of the gradient with and without compression.
     words_sent: int
     words_dense: int
 
@@ -221,9 +221,9 @@ class Step:
     gemm_cycles: Cycles = 0
     vector_cycles: Cycles = 0
 
-    #: Number of multiplications on all nodes in products with centroid tables; 0 in a program, which has no count.
+    #: Number of multiplications on all nodes in products with centroid tables; programs do not count them (0).
     centroid_multiplications: int = 0
-    #: Number of repairs of links with replay since the previous step, summed over all nodes.
+    #: Repairs of links with replay since the previous step, summed over all nodes.
     link_restarts: int = 0
     words_repeated: int = 0
     checks_failed: int = 0
@@ -232,19 +232,19 @@ class Step:
     faults_injected: int = 0
     #: Number of times the step was repeated after ring failures; all other figures are for the last attempt.
     repeats: int = 0
-    #: Number of nodes in the step.
+    #: Number of nodes that took part in the step.
     nodes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """Change of the rings between two steps."""
+    """Reconfiguration of the rings between two steps."""
 
-    #: Number of steps before the change.
+    #: Number of steps before the reconfiguration.
     step: int
     #: Requests to disable or enable cards, nodes and links, such as ``disable card1``.
     requests: list[str]
-    #: Shape of the new rings.
+    #: Topology of the new rings.
     shape: str
     #: Grid node numbers in the new rings, in the order that is used to divide a batch.
     nodes: list[int]
@@ -252,20 +252,20 @@ class Change:
     left: list[int]
     joined: list[int]
 
-    #: Pairs (node that has left, node that received its residuals and errors).
+    #: Pairs of nodes: a node that has left, and the node that has received its residuals and errors.
     heirs: list[list[int]]
     #: Number of elements with state and master weights that have a new owner.
     moved: int
     #: Number of residual and error elements that were set to zero because their sum was not finite.
     dropped: int
-    #: Number of cycles until the new rings were ready: reading counters, SWITCH on all nodes, and restarting links.
+    #: Number of cycles until the new rings were ready: to read counters, execute SWITCH, and restart links.
     switch_cycles: Cycles
-    #: Number of cycles for the host to read from the old owners and write to the new ones.
+    #: Number of cycles for the host to read state from the old owners and write it to the new owners.
     carry_cycles: Cycles
 
     @property
     def line(self) -> str:
-        """Describe the change in one line."""
+        """Describe the reconfiguration in one line."""
         nodes = len(self.nodes)
         return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' * (nodes > 1)}, "
                 f"{self.shape}; {self.moved:,} elements have another owner" + ("" if self.switch_cycles is None else
@@ -280,23 +280,21 @@ class Training:
     nodes: int
     parameters: int
     steps: list[Step] = dataclasses.field(default_factory=list)
-    #: Changes of the rings between steps.
+    #: Reconfigurations of the rings between steps.
     changes: list[Change] = dataclasses.field(default_factory=list)
     #: Number of times that steps, measurements or distributions of initial weights were repeated after ring failures.
     repeats: int = 0
-    #: Mean training loss of each interval, and the workload's measure after it.
+    #: Mean training loss of each interval, and the accuracy or held-out loss after it.
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
 
     #: Step numbers after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
-    #: Sums over all masking commands, including measurements: number of cycles on the slowest node, and of elements
-    #: in masked matrices.
+    #: Sums over all masking commands, including measurements: cycles on the slowest node, and elements of matrices.
     mask_cycles: Cycles = 0
     elements_through: int = 0
 
-    #: Counted by the nodes: elements replaced by masks, elements that were not sent, and mask words read from
-    #: memory.
+    #: Counts from the nodes: elements replaced by masks, elements not sent, and mask words read from memory.
     elements_masked: int = 0
     mask_words_fetched: int = 0
 

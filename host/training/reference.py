@@ -1,4 +1,4 @@
-"""Golden state of a run: weights, master weights, optimizer state, errors and residuals."""
+"""Golden model of a run: weights, master weights, optimizer state, errors and residuals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _ALL = slice(None)
 
 
 class Part(NamedTuple):
-    """One collective of a step: operation name, elements and block offset."""
+    """A collective of a training step: operation name, elements and block offset."""
 
     operation: str
     base: int
@@ -42,7 +42,7 @@ def words_of(vector: Vector) -> Bits:
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Convert settings to the golden model's form, which does not say whether state is packed."""
+    """Convert settings to the golden model's form, which has no field for packed state."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -50,21 +50,21 @@ def golden_settings(settings: Settings | FixedSettings) -> Any:
 
 
 def is_packed(settings: Settings | FixedSettings) -> bool:
-    """Whether settings use packed state."""
+    """Return whether settings use packed state."""
     return isinstance(settings, Settings) and settings.packed_state
 
 
 class Reference:
-    """Golden state of a run on a ring, in arrays that contain the whole vector. Operations apply to the elements at
-    some ``places``, which the nodes treat as a separate vector."""
+    """Golden model of a run on a ring, with its state in arrays for the whole vector. Operations apply to the
+    elements at the indices ``places``, which the nodes treat as a separate vector."""
 
-    #: Name of the nodes' counter for the words that :meth:`step` predicts.
+    #: Name of the nodes' counter that must match the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
-    #: Number of gradients of each node in a sum of integers; None if it is one.
+    #: Number of gradients of each node in a sum of integers; None if each node has one gradient.
     counts: Sequence[int] | None = None
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
-        # Imported here because nothing else in host/ needs the models of a node's units.
+        # Imported here, since nothing else in host/ needs the golden models of a node's units.
         from sim.golden import masking
         from sim.golden import ring as golden
         from sim.golden.codecs import CODECS
@@ -87,18 +87,18 @@ class Reference:
 
     @property
     def equivalent_nodes(self) -> float:
-        """Size of a ring that would give sparse gradient sums the same mean density over its hops."""
+        """Size of a flat ring in which sparse gradient sums would have the same mean density over all hops."""
         return self._ring.nodes
 
     def arrays(self) -> dict[str, Any]:
-        """Return copies of all arrays."""
+        """Return copies of all arrays of the golden model's state."""
         return {"weights": self.weights.copy(), "master": self.master.copy(),
                 "state": [plane.copy() for plane in self.state], "errors": self.errors.copy(),
                 "residuals": None if self.residuals is None else self.residuals.copy()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Continue from copies made by :meth:`arrays`. If these are of another number of nodes, their errors must be
-        zero, as they are in runs with microbatches, which exclude a density."""
+        """Continue from copies made by :meth:`arrays`. If they are for a different number of nodes, their errors must
+        be zero. They are zero in runs with microbatches, which exclude a density."""
         self.weights, self.master = (arrays[name].copy() for name in ("weights", "master"))
         errors = arrays["errors"]
         if len(errors) != len(self.errors):
@@ -120,17 +120,17 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Traffic of a step that this model has not performed, with all figures zero."""
+        """Return the traffic, with all figures zero, of a step that this model has not performed."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
 
     def bind(self, centroids: Bits) -> None:
-        """Continue with a new codebook."""
+        """Use a new codebook from now on."""
         self._codec = self._codec.bind(centroids)
 
     def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
-        """Replace the weights at ``places`` and clear residuals; if ``fresh``, also clear errors and state."""
+        """Replace the weights at ``places`` and clear their residuals. If ``fresh``, also clear errors and state."""
         self.master[places] = weights
         self.weights[places] = self._golden.distribute(weights, self._ring.nodes, weight_codec=self._codec,
                                                        segment=self._ring.formats.segment)
@@ -154,8 +154,8 @@ class Reference:
 
     def all_reduce(self, gradients: Sequence[Vector], places: Places | None,
                    begin: int = 0) -> tuple[Bits, "Traffic"]:
-        """Return the sum of gradients, including any residuals at ``places``, and its traffic. The gradients belong
-        to a longer vector, from its element ``begin`` on."""
+        """Return the sum of gradients, including any residuals at ``places``, and its traffic. The gradients are part
+        of a longer vector, which starts at index ``begin``."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
@@ -186,7 +186,7 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
-        """Compute a fused update of the elements at ``places``; the only array it modifies is ``residuals``."""
+        """Compute a fused update of the elements at ``places``. Only the array ``residuals`` is modified."""
         formats, root = self._ring.formats, self._ring.partition.root
         vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
         shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
@@ -204,7 +204,7 @@ class Reference:
 
     def _part(self, part: Part, gradients: Bits, settings: Settings | FixedSettings,
               before: Bits | None, update: "Update") -> "Traffic":
-        """Traffic of one collective of the step, given the residuals before the step and the step's result."""
+        """Return the traffic of one collective of a step, given the residuals before the step and its result."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
         shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes,
@@ -226,7 +226,7 @@ class Reference:
         return traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[Bits, int]:
-        """Expected matrices of a job after masking, and the number of elements replaced."""
+        """Return the expected matrices of a job after masking, and the number of replaced elements."""
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
@@ -234,7 +234,7 @@ class Reference:
                 int(kept.size - np.count_nonzero(kept)))
 
     def masked(self, job: MaskJob, alternative: float) -> Matrices:
-        """Expected matrices of a job after masking."""
+        """Return the expected matrices of a job after masking."""
         return self.mask(job, alternative)[0].view(job.matrices.dtype)
 
     def _pattern(self, number: float) -> Bits:
@@ -242,7 +242,7 @@ class Reference:
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """Store ``values`` at ``places`` of an array and return it; if this is everything, return ``values``."""
+    """Store ``values`` at ``places`` of an array and return it; if they replace everything, return ``values``."""
     if places is _ALL:
         return values
     array[places] = values
@@ -260,7 +260,7 @@ def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
 
 def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
-    """Golden model of a ring's nodes, or of the rings of a plan if there is one."""
+    """Return the golden model of a ring's nodes or, if there is a plan, of the plan's rings."""
     models = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
     return next((model for model in models if model is not None), None) or Reference(ring, weights, planes, centroids)
 
@@ -270,7 +270,7 @@ class Codebooks:
 
     def __init__(self, ring: VectorRing, interval: int):
         self._ring, self._interval = ring, interval
-        #: Centroids on the nodes.
+        #: Centroids that are stored on the nodes.
         self.centroids: Bits | None = None
         #: Number of words written to all nodes for the next step or for the initial weights.
         self.words = 0
@@ -298,7 +298,7 @@ class Codebooks:
             self._ring.memory.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
-        """Return the state to save: the centroids and the number of words."""
+        """Return the state for a checkpoint: the centroids and the number of words."""
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:

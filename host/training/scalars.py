@@ -1,7 +1,7 @@
 """Powers, exponentials and logarithms of single binary64 numbers, identical on every processor and system.
 
-Results of mathematics libraries differ in the last bit, and some depend on the processor. Decimal arithmetic with 40
-digits gives the same results everywhere, which are then rounded to binary64 once.
+The results of different mathematics libraries differ in the last bit, and some depend on the processor. Decimal
+arithmetic with 40 digits gives the same results everywhere, which are then rounded to binary64 once.
 """
 
 import decimal
@@ -17,7 +17,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def exponential(x: float) -> float:
-    """Compute the exponential function."""
+    """Compute the exponential function of a number."""
     return float(_CONTEXT.exp(decimal.Decimal(x)))
 
 

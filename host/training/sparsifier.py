@@ -1,4 +1,4 @@
-"""Sparse gradients in training: elements are selected by the nodes and compared with the golden model."""
+"""Sparse gradients in training: nodes select the elements to send, and the golden model verifies them."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
-    """Sparsification on the nodes, with element counts compared with the golden model."""
+    """Sparsification on the nodes, with element counts that are compared with the golden model."""
 
     def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
@@ -29,7 +29,7 @@ class Sparsifier:
             density=config.density, nodes=reference.equivalent_nodes, steps=steps)
         #: Total number of elements that nodes have not sent so far.
         self.dropped = 0
-        #: Threshold of the last step, and the number of cycles its sparsification took.
+        #: Threshold of the last step, and the number of cycles that its sparsification took.
         self.threshold: float | None = None
         self.cycles: Cycles = 0
 
@@ -49,7 +49,7 @@ class Sparsifier:
         return sent
 
     def state(self) -> dict[str, Any]:
-        """Return the counts so far and the state that determines later thresholds."""
+        """Return the counts so far, and the state that determines later thresholds."""
         return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
                 "controller": None if self._controller is None else self._controller.state()}
 
@@ -60,7 +60,7 @@ class Sparsifier:
             self._controller.restore(state["controller"])
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue on these nodes from a state saved on different nodes."""
+        """Continue on these nodes from a state that was saved for a different set of nodes."""
         self.restore(state)
         if self._controller is not None:
             self._controller.succeed(state["controller"])
@@ -143,13 +143,13 @@ class Threshold:
         mean = ramp * (decay - 1) / logarithm(decay) + 1 - ramp if decay > 1 else 1.0
         self._last = 2 * density / nodes / mean
         self._step = 0
-        self._elements = 0  # number of elements on all nodes together
+        self._elements = 0  # total number of elements on all nodes
         self._aim = 0.0
         self._ahead = self._left = sum(self.target(step) for step in range(1, (steps or 0) + 1))
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
-        """Fraction of elements that a node should keep in step ``step``, counting from 1."""
+        """Return the fraction of elements that a node should keep in step ``step``, counted from 1."""
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
@@ -175,7 +175,7 @@ class Threshold:
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
 
     def observe(self, dropped: int) -> None:
-        """Record how many elements all nodes together dropped in this step."""
+        """Record the total number of elements that all nodes dropped in this step."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
         density = 1 - dropped / self._elements if self._elements else 0.0
@@ -185,7 +185,7 @@ class Threshold:
             self._threshold = min(max(self._threshold * exponential(exponent), _SMALLEST), _LARGEST)
 
     def state(self) -> dict[str, Any]:
-        """State that later thresholds depend on."""
+        """Return the state that later thresholds depend on."""
         return {name: vars(self)[name] for name in STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Threshold:
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from a controller's state for a different number of nodes, keeping this one's targets."""
+        """Continue from a controller's state for a different number of nodes, but keep this controller's targets."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)
         if self._steps is not None:

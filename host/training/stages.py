@@ -1,4 +1,4 @@
-"""Successive rings that a run trains on."""
+"""Stages of a run: the successive rings that it trains on."""
 
 import abc
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Sequence of ring stages of a run, between which nodes leave and join."""
+    """Sequence of the stages of a run. Between stages, nodes leave and join the rings."""
 
-    #: Driver of the nodes in the current stage, and the stage number.
+    #: Driver of the nodes in the current stage, and the number of the stage.
     ring: TrainingRing
     stage: int
 
     @property
     @abc.abstractmethod
     def plan(self) -> Any:
-        """Plan of the current rings, for their golden model."""
+        """Plan of the current rings, from which the golden model is made."""
 
     @property
     @abc.abstractmethod
     def flat(self) -> bool:
-        """Whether the nodes form one ring."""
+        """Whether the current nodes form a single ring."""
 
     @property
     @abc.abstractmethod
     def order(self) -> Sequence[int]:
-        """Node numbers, in the order used to divide a batch among the nodes."""
+        """Numbers of the current nodes, in the order in which a batch is divided among them."""
 
     @abc.abstractmethod
     def enter(self, stage: int) -> TrainingRing:
@@ -46,7 +46,7 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:
-        """Raise ``DivergenceError`` unless all words sent since the last change have been received."""
+        """Raise ``DivergenceError`` unless all words sent since the last stage change have been received."""
 
     @abc.abstractmethod
     def handed_over(self, arrays: dict[str, Any], old: Any) -> dict[str, Any]:
@@ -54,4 +54,4 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Restart the word count at zero, after a failure that lost words."""
+        """Restart the count of sent and received words at zero, after a failure that lost words."""

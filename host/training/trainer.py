@@ -1,4 +1,4 @@
-"""Training loop: takes batches, lets an executor carry out the steps, and counts them.
+"""Training loop: it takes batches, makes an executor run the steps, and counts the steps.
 
     Trainer = batches x executor (with its golden model) x nodes
 
@@ -55,7 +55,7 @@ class Trainer(Generic[ExecutorT]):
 
     @property
     def complete(self) -> bool:
-        """Whether all steps have been done."""
+        """Whether all steps of the run are complete."""
         return self.left < 1
 
     def begin(self) -> None:
@@ -63,7 +63,7 @@ class Trainer(Generic[ExecutorT]):
         self.executor.begin()
 
     def advance(self) -> None:
-        """Carry out the steps of a block, and measure the model if a measurement is due."""
+        """Run the steps of a block, and measure the model if a measurement is due."""
         self.executor.prepare(self.number)
         batches = self._take()
         steps = self.executor.execute(self.number + 1, batches)
@@ -107,7 +107,7 @@ class Trainer(Generic[ExecutorT]):
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state instead of :meth:`begin`; with ``restored``, nodes already have their part."""
+        """Continue from a state, instead of :meth:`begin`. If ``restored``, the nodes already have their state."""
         self._batches.restore(state["batches"])
         self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)
@@ -117,8 +117,9 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
-    """Create a trainer for steps that sum gradients and update weights on nodes; ``on_step`` receives the results so
-    far. The other parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
+    """Create a trainer for steps that sum gradients and update weights on nodes. ``on_step`` is called with the
+    results so far. The other parameters are the same as for :class:`~host.training.updates.UpdateExecutor` and
+    :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,

@@ -3,9 +3,9 @@
 In each step, a batch is split into one share per node. The host computes the gradients of every share in float32 and
 writes them to the nodes, or writes inputs and labels to computing nodes. The ring sums the gradients, the owner of
 each block updates it, and the new weights are copied to all nodes. Then the weights of all nodes are compared bit by
-bit with each other and with the golden model; the number of words sent by each node is checked too. With a weight
-codec, new weights are encoded for transfer, gradients are computed with decoded weights, and the owners' master
-weights are also compared; a codebook is computed from the initial weights, and then from the master weights at
+bit with each other and with the golden model; the number of words that each node has sent is also checked. With a
+weight codec, new weights are encoded for transfer, gradients are computed with decoded weights, and the owners'
+master weights are also compared; a codebook is computed from the initial weights, and then from the master weights at
 intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
 Nodes also apply the masks of the workload, and all masked elements are compared. With a density, nodes send only the
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class UpdateExecutor(Executor[Step]):
-    """Executes steps that sum gradients and update weights, on one ring or a sequence of rings.
+    """Executor of steps that sum gradients and update weights, on one ring or on a sequence of rings.
 
     ``on_repeat`` is called with a line that names the repeated operation and the reason; ``faults`` returns the total
     number of faults injected into the links.
@@ -65,12 +65,12 @@ class UpdateExecutor(Executor[Step]):
         self._bind(first)
         # Without a golden model, only the nodes contain the state needed to repeat a step.
         self._blind = self._computer is not None and not config.check
-        #: Results so far.
+        #: Results of the run so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
         self._interval_loss, self._interval_count = 0.0, 0
 
     def _bind(self, ring: TrainingRing) -> None:
-        """Use these nodes for the next steps."""
+        """Use the nodes of a ring for the next steps."""
         config = self._config
         self._ring = ring
         ring.memory.require(config.allocation(self._length))
@@ -80,7 +80,7 @@ class UpdateExecutor(Executor[Step]):
         self._computer = self._execution.computer
 
     def _executes(self, ring: TrainingRing) -> Execution:
-        """Create the execution of steps on nodes."""
+        """Create the object that executes steps on the nodes."""
         return execution_of(ring, self._workload, self._config)
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class UpdateExecutor(Executor[Step]):
         self._counters = self._ring.counters.read()
 
     def _prepare(self) -> None:
-        """Write the lists of computing nodes."""
+        """Write the instruction lists of computing nodes."""
         if self._computer is not None:
             self._computer.prepare()
 
@@ -113,7 +113,7 @@ class UpdateExecutor(Executor[Step]):
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
-        ring.collectives.distribute(weights)  # also sets residuals to zero
+        ring.collectives.distribute(weights)  # distribution also sets residuals to zero
         if self._reference.has_master or not self._form.exact:
             self._fetch(0)
         if config.optimizer.planes:
@@ -122,7 +122,7 @@ class UpdateExecutor(Executor[Step]):
             ring.memory.clear_errors(self._length)
 
     def prepare(self, number: int) -> None:
-        """Change the rings if the next step requires it."""
+        """Enter a new stage of the rings if the next step requires it."""
         if self._rings is not None and self._rings.due(number):
             self._change(self._rings)
 
@@ -225,11 +225,11 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _gradients(self) -> int:
-        """Number of gradients of a step, each of one share of the batch."""
+        """Number of gradients per step, each for one share of the batch."""
         return self._ring.nodes if self._config.microbatches is None else self._config.microbatches
 
     def _differentiate(self, shares: Sequence[npt.NDArray[np.intp]]) -> list[tuple[float, Array]]:
-        """Compute the loss and the gradient of each share, in waves of one share for each node, which masks it."""
+        """Compute the loss and gradient of each share, in waves of one share per node. Nodes mask their shares."""
         results: dict[int, tuple[float, Array]] = {}
         for wave in waves_of([1] * len(shares) if self._reference.counts is None else self._reference.counts):
             results |= zip(wave, self._workload.differentiate([shares[index] for index in wave], self._masks),
@@ -250,7 +250,7 @@ class UpdateExecutor(Executor[Step]):
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Return the losses of the shares: from the nodes, compared with ``losses``, or ``losses`` itself."""
+        """Return the losses of the shares, from computing nodes and compared with ``losses``, or else ``losses``."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -274,7 +274,7 @@ class UpdateExecutor(Executor[Step]):
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Run an action that may mask on nodes, and record the counts."""
+        """Run an action that may execute mask commands on nodes, and record their counts."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -282,7 +282,7 @@ class UpdateExecutor(Executor[Step]):
         return result
 
     def finish(self) -> None:
-        """Take a sample and compare the nodes' memories with the golden model."""
+        """Take a sample of the model's output, and compare the nodes' memories with the golden model."""
         training, masks = self.training, self._masks
         training.sample = self._repeat("sample", lambda: self._counted(
             lambda: self._workload.sample(self._ring.nodes, masks)))
@@ -299,11 +299,11 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _newest(self) -> int:
-        """Parity of the pass with the newest weights, 0 or 1, which selects the lists of computing nodes."""
+        """Parity (0 or 1) of the pass with the newest weights. It selects the lists of computing nodes."""
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
-        """Weights in the layout of the nodes' memories, starting at the base."""
+        """Return the weights in the layout of the nodes' memories, from the base address."""
         return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ class UpdateExecutor(Executor[Step]):
         self._workload.parameters[...] = self._form.parameters(weights)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore the state of the host and, with ``nodes``, of the nodes."""
+        """Restore the state that a step changes: of the host and, with ``nodes``, of the nodes."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -374,13 +374,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # exclude these repetitions, as in an uninterrupted run
+        self.training.repeats = repeats  # an uninterrupted run does not have these repetitions
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Execute a step's commands on the nodes and discard the results. Cycles depend slightly on which reader a
-        memory serves next, which differs on new nodes."""
+        """Execute the commands of a step on the nodes and discard the results. Cycles depend slightly on which reader
+        a memory serves next, and this differs on new nodes until they have run a step."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * self._gradients
@@ -398,11 +398,11 @@ REPEATS = 3
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
-    """Run an action until it succeeds, at most ``1 + REPEATS`` times. Raises ``RingError`` if it fails every time, or
-    if repeating it cannot help.
+    """Run an action until it succeeds, at most ``1 + REPEATS`` times. Raises ``RingError`` if the action fails every
+    time, or if repeating it cannot help.
 
-    Before each repetition, ``again`` is called with a line for the user that contains the action's name ``what``; it
-    must restore the state before the action.
+    Before each repetition, ``again`` is called with a line for the user that contains the action's name ``what``;
+    ``again`` must restore the state before the action.
     """
     for failures in range(1, REPEATS + 2):
         try:

@@ -1,4 +1,4 @@
-"""Files of trained weights (npz), which `gradring train` writes for later commands."""
+"""Files of trained weights (npz) that `gradring train` writes for later commands."""
 
 import dataclasses
 from pathlib import Path
@@ -44,7 +44,7 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file written by :func:`save`; raise ``ValueError`` if invalid, ``OSError`` if unreadable."""
+    """Read a file written by :func:`save`; raise ``ValueError`` if it is invalid, ``OSError`` if it is unreadable."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "

@@ -1,4 +1,4 @@
-"""Workloads of the ring: they compute losses and gradients of shares of a batch, and test models."""
+"""Workloads to train on a ring: they compute losses and gradients for shares of a batch, and test models."""
 
 import abc
 import enum
@@ -23,7 +23,7 @@ __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Work
 #: Default initial learning rates of the character model.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: Start of a text for the model to continue, number of characters to add, and sampling temperature.
+#: Start of a text that the model continues, number of characters to add, and sampling temperature.
 _PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
@@ -40,7 +40,7 @@ class WorkloadName(enum.Enum):
 
 
 class Workload(abc.ABC):
-    """A model, its data, and the computation of its gradients."""
+    """Base class of workloads: a model, its data, and the computation of its gradients."""
 
     name: WorkloadName
     #: Parameters of the model, as a flat vector.
@@ -54,41 +54,41 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """Number of losses that are summed for the examples of a batch."""
+        """Return the number of losses that are summed for the examples of a batch."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Return each rank's loss, summed over its share, and gradient; ``masks`` masks matrices on nodes."""
+        """Return the loss (summed) and the gradient of each share. ``masks`` masks matrices on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Return the accuracy or loss: on all test data after the ``last`` step, on a subset before."""
+        """Return the accuracy or loss on all test data if this is the ``last`` measurement, else on a subset."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
-        """Examples in a node's share, in the form that computing nodes require."""
+        """Return the examples of a node's share, in the form that computing nodes require."""
 
     @abc.abstractmethod
     def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
-        """Name of the layer, name of the parameter, and indices in it of an element; None for padding."""
+        """Return an element's layer name, parameter name, and indices in the parameter; None for padding."""
 
     @property
     def in_groups(self) -> bool:
-        """Whether all layers that may be summed separately begin a group without padding."""
+        """Whether all layers that may be summed separately start at a new group without any padding."""
         return True
 
     def compact(self, parameters: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Parameters, or other values laid out like them, without the elements that pad groups."""
+        """Return parameters, or other values with the same layout, without the elements that pad groups."""
         return parameters
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """Sample of the trained model's output, for use in a report."""
+        """Return a sample of the trained model's output for the report."""
         return None
 
 
 class Classifier(Workload):
-    """Perceptron, evaluated by its accuracy on the test set. For ``align`` see :class:`host.models.layers.Model`, and
-    for ``operands`` :class:`host.models.layers.Linear`."""
+    """Perceptron that is evaluated by its accuracy on the test set. For ``align`` see
+    :class:`host.models.layers.Model`, and for ``operands`` :class:`host.models.layers.Linear`."""
 
     name = WorkloadName.DIGITS
 
@@ -102,12 +102,12 @@ class Classifier(Workload):
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers, with the positions of their parameters on computing nodes or in a schedule."""
+        """Layers of the perceptron, with the positions of their parameters on computing nodes or in a schedule."""
         return layers_of(self.widths)
 
     def element_at(self, index: int) -> tuple[str, str, tuple[int, ...]] | None:
         element = self._model.element_at(index)
-        # Each layer but the last is followed by a ReLU.
+        # Each layer except the last is followed by a ReLU.
         return element and (f"layer {element[0] // 2 + 1}", *element[1:])
 
     @property
@@ -127,20 +127,20 @@ class Classifier(Workload):
         return self._model.accuracy(self._data.test_x, self._data.test_y)
 
     def examples_of(self, share: Examples) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Inputs and labels of a share."""
+        """Return the inputs and labels of a share of a batch."""
         return self._data.train_x[share], self._data.train_y[share]
 
     @property
     def test_x(self) -> Array:
-        """Inputs of the test set."""
+        """Return the inputs of the test set."""
         return self._data.test_x
 
     def rate(self, scores: Array) -> float:
-        """Fraction of the test set for which the label has the highest score."""
+        """Return the fraction of the test set for which the label has the highest score."""
         return float((scores.argmax(axis=1) == self._data.test_y).mean())
 
     def scores(self) -> Array:
-        """Scores on the test set with the current parameters."""
+        """Compute the scores on the test set with the current parameters."""
         return self._model.scores(self._data.test_x)
 
     def compact(self, parameters: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -184,7 +184,7 @@ class CharacterModel(Workload):
             return lockstep([self.model.gradient_pass(batch) for batch in batches], _answer(masks))
 
     def examples_of(self, share: Examples) -> list[Characters]:
-        """Character sequences of a share."""
+        """Return the character sequences of a share of a batch."""
         return [self._text.train[example] for example in share]
 
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
@@ -198,8 +198,8 @@ class CharacterModel(Workload):
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """A held-out sequence (batched with a longer one), its attention weights in the first layer, and a text
-        generated by the model."""
+        """Return a held-out sequence, its attention weights in the first layer (in a batch with a longer sequence),
+        and a text that the model has generated."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -215,7 +215,7 @@ class CharacterModel(Workload):
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
 
     def _output(self, sequences: Sequence[Characters], nodes: int, masks: Masks) -> tuple[Array, list[Array]]:
-        """Output and attention weights, with masking on the first node."""
+        """Compute the model's output and attention weights, with masking on the first node."""
         def answer(requests: list[Request | None]) -> list[Array | None]:
             return _answer(masks)([*requests, *[None] * (nodes - 1)])[:1]
 
@@ -233,7 +233,7 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """Return a function that answers requests of passes: each node masks the values of one pass."""
+    """Return a function that answers the mask requests of passes. Each node masks the values of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
         masked = masks([[] if request is None else mask_jobs(request) for request in requests],

@@ -1,7 +1,7 @@
 """Transport that accesses memories and counters of simulated nodes without using their host ports.
 
-Results are bit-identical to the port's, and in the same order. The port's words and cycles are computed and added, so
-that bypassing it does not improve any figure. Settings, commands and events still use the port.
+Results have the same bits and the same order as through a host port. The words and cycles of the port are computed
+and added, so that bypassing it does not improve any figure. Settings, commands and events still use the port.
 """
 
 from collections import deque
@@ -26,10 +26,11 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
 
 class PortTime:
-    """Time that host ports of a ring's nodes would need for the transfers that bypassed them.
+    """Time that the host ports of a ring's nodes would have taken for the transfers that bypassed them.
 
-    It is exact if the host waits for a node's answers before it sends the node a non-memory request. ``cycle``
-    returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
+    The time is exact if the host waits for a node's answers before it sends the node a request that does not access
+    memory. ``cycle`` returns the cycle of the simulation. A run of the simulation that waits for a packet ends at a
+    multiple of ``grid`` cycles.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
@@ -43,12 +44,12 @@ class PortTime:
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Wait until a run that waits for a packet would end, if its last word arrives in ``cycle``."""
+        """Advance the time to the end of a run that waits for a packet, whose last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
 class BackdoorTransport:
-    """Transport to a node of a Verilated ring that serves memory accesses and counter reads itself.
+    """Transport to a node of a Verilated ring, which serves memory accesses and counter reads without the node.
 
     All other requests, invalid requests, and reads of counters that the library of ``ring`` does not have are sent
     through the node's port by ``transport``. All transports of a ring share one ``time``.
@@ -66,10 +67,10 @@ class BackdoorTransport:
         self._tenants = config.has("tenants")  # whether tenants have memory windows, which the node checks
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles of their completion
-        self._waiting = 0  # number of responses outstanding from the node
+        self._waiting = 0  # number of responses that the node still has to send
 
     def send(self, packet: Words) -> None:
-        """Serve a request or forward it to the node."""
+        """Serve a request packet, or forward it to the node."""
         if self._waiting or not self._serve(packet):
             self._transport.send(packet)
             self._waiting += 1
@@ -107,8 +108,8 @@ class BackdoorTransport:
         return True
 
     def _access(self, packet: Words, count: int, *, data: int) -> tuple[int, int] | None:
-        """Memory space and address of an access with ``data`` words; None if the packet size is wrong or the elements
-        do not exist."""
+        """Return the memory space and address of an access with ``data`` words, or None if the packet size is wrong
+        or the elements do not exist."""
         access = fields(_ACCESS, int(packet[1]))
         space, address = access["space"], access["address"]
         if packet.size != 2 + data or space >= len(self._memories) or address + count > self._memories[space].size:
@@ -127,7 +128,7 @@ class BackdoorTransport:
         if (access := self._access(packet, count, data=count)) is None:
             return None
         space, address = access
-        if space == self._owned:  # the host may write rows of any buffer, and rows it has written have owner 0
+        if space == self._owned:  # rows that the host has written have tag 0, for no buffer
             self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
         self._memories[space][address:address + count] = packet[2:]
         return np.array([count], np.uint32), self._model.write(self._time.now, count)

@@ -1,4 +1,4 @@
-"""Nodes and links in Amaranth's own simulator: slow, but with access to every signal by name.
+"""Nodes and links in Amaranth's own simulator, which is slow but gives access to every signal by name.
 
 Example
 -------
@@ -40,7 +40,7 @@ class PysimRing:
     Parameters
     ----------
     node : callable
-        Creates a node; it must have the ports of :class:`hdl.node.Node`.
+        Function that creates a node, which must have the ports of :class:`hdl.node.Node`.
     nodes : int
         Number of nodes; 1 to 255 in a ring.
     latency : int
@@ -48,7 +48,7 @@ class PysimRing:
     wiring : sequence, optional
         Links, as for :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     faults : RandomFaults, optional
-        Random faults on all links, identical to a Verilated ring's.
+        Random faults on all links, the same as on a Verilated ring.
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
@@ -74,17 +74,17 @@ class PysimRing:
         self._simulator.add_testbench(self._drive, background=True)
 
     def _begin(self) -> None:
-        self.cycle = 0  # since reset
+        self.cycle = 0  # cycles since reset
         self._requests: list[deque[tuple[int, bool]]] = [deque() for _ in range(self.nodes)]
         self._response: list[list[int]] = [[] for _ in range(self.nodes)]
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults on each link so far, on words and on the return wire, keyed by the wire's name.
+        # Number of faults on each link so far, on words and on the return wire, keyed by the name of the wires.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
-        """Return to the power-up state, much faster than by creating a new simulation."""
+        """Return to the power-up state. This is much faster than creating a new simulation."""
         begun = self.cycle > 0
         self._begin()
         if begun:
@@ -151,7 +151,7 @@ class PysimRing:
 
 
 class _Link:
-    """Wires between a port of one node and a port of another, with the same latency both ways."""
+    """Wires between a port of one node and a port of another node, with the same latency in both directions."""
 
     def __init__(self, index: int, source: Any, target: Any, latency: int, faults: RandomFaults) -> None:
         self._index = index
@@ -189,7 +189,7 @@ class _Link:
 
 
 class PysimTransport:
-    """Transport to one node of a :class:`PysimRing`; while it waits, the whole ring runs."""
+    """Transport to one node of a :class:`PysimRing`. While it waits, the whole ring runs."""
 
     def __init__(self, ring: PysimRing, node: int) -> None:
         self._ring = ring

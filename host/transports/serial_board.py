@@ -59,7 +59,7 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
     """
     try:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
-    except (OSError, ValueError) as error:  # a SerialException is an OSError
+    except (OSError, ValueError) as error:  # includes SerialException
         raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
     # In low-latency mode, some USB adapters deliver bytes after 1 ms instead of 16 ms.
     with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
@@ -68,7 +68,7 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
 
 
 def _advice(device: str) -> str:
-    """Advice for the user on why a port cannot be opened."""
+    """Return advice for the user about a port that cannot be opened."""
     if device.startswith("/") and not Path(device).exists():
         ports = sorted(port.device for port in serial.tools.list_ports.comports())
         listed = f"; ports found: {', '.join(ports)}" if ports else ""
@@ -78,12 +78,12 @@ def _advice(device: str) -> str:
 
 
 _OPEN_PATIENCE = 5.0  # seconds to wait for a node to finish work started by an earlier program
-#: Seconds to wait for a response beyond the limit of its request: six requests at the lowest rate.
+#: Seconds to wait for a response in addition to the time limit of its request: six requests at the lowest baud rate.
 _GRACE = 6 * LONGEST
 
 
 class SerialBoard:
-    """A board at a serial port. Data is transferred only while one of its transports is used.
+    """A board at a serial port. Data is transferred only while one of the board's transports is in use.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class SerialBoard:
     baud : int
         Baud rate that the board was built for.
     nodes : int
-        Number of nodes to use, from node 0 on.
+        Number of nodes to use, starting with node 0.
     frequency : float
         Clock frequency of the nodes in Hz, used to convert time limits.
     silence : float
@@ -100,9 +100,9 @@ class SerialBoard:
     persistence : float
         Time in seconds to wait for a lost port before an error; if it returns, the board continues where it stopped.
     clock : callable
-        Returns the time in seconds that has passed for the board; used for all other time limits.
+        Function that returns the time in seconds that has passed for the board. It is used for all other time limits.
     announce : callable
-        Called with a line of text when a port is lost and when it returns.
+        Function that is called with a line of text when a port is lost and when it returns.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -155,13 +155,13 @@ class SerialBoard:
         if not any(channel.waiting for channel in self._channels):
             self._patience.begin()
         channel.queue(packet)
-        with contextlib.suppress(LinkLostError):  # raised by `receive`
+        with contextlib.suppress(LinkLostError):  # `receive` raises the error
             self._guard(self._transmit)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
         """Receive the next packet from a node. The time limit restarts whenever the board sends or accepts words.
 
-        Raises ``LinkLostError`` if the port is gone, or the board does not answer.
+        Raises ``LinkLostError`` if the port is lost, or if the board does not answer.
         """
         channel = self._channels[node]
         patience = _GRACE + timeout_cycles / self._frequency
@@ -183,7 +183,7 @@ class SerialBoard:
         return "\n".join(lines)
 
     def board_counters(self) -> dict[str, int]:
-        """Read the link counters of the board, which count since configuration; they have 16 bits and wrap."""
+        """Read the link counters of the board. They count from configuration, have 16 bits, and wrap."""
         self._require_port()
         self._status = None
         self._guard(lambda: self._await(lambda: [Frame(kind=FrameKind.STATUS)], lambda: self._status is not None,
@@ -191,7 +191,7 @@ class SerialBoard:
         assert self._status is not None
         return dict(zip(COUNTERS, self._status, strict=True))
 
-    # The port.
+    # The serial port.
 
     def _open(self) -> serial.Serial:
         return open_port(self.device, self._baud, write_timeout=self._silence)
@@ -206,7 +206,7 @@ class SerialBoard:
             action()
         except LinkLostError as error:
             reason = str(error)
-        except (OSError, TypeError) as error:  # raised by pyserial, including on a closed port
+        except (OSError, TypeError) as error:  # pyserial raises these errors, also if a port is closed
             reason = f"{self.device}: the connection is lost ({error})"
         else:
             return
@@ -247,10 +247,10 @@ class SerialBoard:
         self._lost = None
         self.counters.reconnects += 1
 
-    # Opening.
+    # Opening of the link.
 
     def _begin(self) -> None:
-        """Reset the board's end of each node's channel."""
+        """Open the link, which resets the board's end of each node's channel."""
         for channel in self._channels:
             channel.nonce = secrets.randbelow(WRAP)
         asked = [Frame(kind=FrameKind.OPEN, node=channel.number, sequence=channel.nonce)
@@ -271,7 +271,7 @@ class SerialBoard:
             channel.opened = True
 
     def _resume(self) -> None:
-        """Resume the link with a board that should have kept its state."""
+        """Resume the link to a board that should have kept its state."""
         asked = [Frame(kind=FrameKind.OPEN, again=True, node=channel.number) for channel in self._channels]
         for channel, answer in zip(self._channels, self._ask(asked, "check its power"), strict=True):
             if answer.sequence != channel.nonce:
@@ -298,7 +298,7 @@ class SerialBoard:
         return [self._answered[frame.node] for frame in frames]
 
     def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
-        """Send frames repeatedly until all are answered; other frames are served in the meantime."""
+        """Send frames repeatedly until all are answered. Other frames are served in the meantime."""
         begun = sent = self._clock()
         self._write(frames())
         while not done():
@@ -342,7 +342,7 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Send again if no frame has arrived for too long; raise ``LinkLostError`` if none arrives at all."""
+        """Send words again if no frame arrives in time; raise ``LinkLostError`` if no frame arrives at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()

@@ -1,4 +1,4 @@
-"""Host end of a serial link: frame encoding, packet division, errors, counters and timeouts.
+"""Host's end of a serial link: encoding of frames, division of packets, errors, counters and timeouts.
 
 docs/serial.md describes the protocol.
 """
@@ -26,7 +26,7 @@ class LinkError(DeviceError):
 
 
 class LinkLostError(LinkError):
-    """Raised if the serial port is gone or the board no longer answers."""
+    """Raised if the serial port is lost or the board no longer answers."""
 
 
 class BoardResetError(LinkError):
@@ -35,8 +35,8 @@ class BoardResetError(LinkError):
 
 @dataclasses.dataclass(kw_only=True)
 class LinkCounters:
-    """Event counts at the host's end of a link."""
-    # frames with correct CRCs, including repeated ones
+    """Event counters at the host's end of a link."""
+    # frames with correct CRCs, including repeated frames
     frames_sent: int = 0
     frames_received: int = 0
     retries: int = 0  # frames sent again because the board did not receive them
@@ -46,21 +46,21 @@ class LinkCounters:
     # damaged frames, as counted by :class:`~host.transports.serial_link.FrameDecoder`
     crc_errors: int = 0
     resyncs: int = 0
-    gaps: int = 0  # frames that arrived too early, because an earlier one was lost
+    gaps: int = 0  # frames that arrived too early, because an earlier frame was lost
     repeats: int = 0  # frames that arrived more than once
-    reconnects: int = 0  # times that a lost port was reopened
+    reconnects: int = 0  # number of times that a lost port was reopened
 
 
-#: Seconds without an answer before words are sent again, until the board's pace is known.
+#: Initial timeout in seconds, until the response times of the board are known.
 _FIRST = 0.25
-#: Minimum and maximum timeout in seconds.
+#: Minimum and maximum of the retransmission timeout in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
 #: Maximum seconds between checks of the port; longer intervals do not count as silence of the board.
 _AWAY = 0.1
 
 
 class Patience:
-    """Retransmission timeout, derived from mean and deviation of earlier waits as in TCP (RFC 6298).
+    """Retransmission timeout, derived from the mean and deviation of earlier waits, as in TCP (RFC 6298).
 
     The board acknowledges every frame, so a wait is the time since its last frame, regardless of the number of frames
     in transit. Time when the host does not check the port is not counted.
@@ -100,11 +100,11 @@ class Patience:
         self._heard = self._asked = now
 
     def progress(self) -> None:
-        """Record that new words have arrived."""
+        """Record that the arrived frame contained new words."""
         self._longer = 1.0
 
     def ends(self) -> bool:
-        """Return whether the timeout has expired; if so, the next one is longer."""
+        """Return whether the timeout has expired. If it has, the next timeout is longer."""
         now = self._clock()
         if now - self._asked <= self._usual * self._longer:
             return False
@@ -114,7 +114,7 @@ class Patience:
 
     @property
     def silence(self) -> float:
-        """Seconds since the last frame."""
+        """Return the seconds since the last frame from the board."""
         return self._clock() - self._heard
 
 
@@ -128,7 +128,7 @@ _ESCAPED = re.compile(b"%c+([^%c])" % (ESCAPE, ESCAPE), re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A single frame; docs/serial.md describes the fields."""
+    """A frame of the serial link. docs/serial.md describes the fields."""
 
     kind: FrameKind = FrameKind.DATA
     last: bool = False
@@ -138,7 +138,7 @@ class Frame:
     sequence: int = 0
     acknowledged: int = 0
     limit: int = 0
-    payload: bytes = b""  # words, little-endian
+    payload: bytes = b""  # words of the payload, little-endian
 
     def encode(self) -> bytes:
         """Encode the frame as bytes on the wire, with its flag."""
@@ -160,12 +160,12 @@ class Frame:
 
 
 class FrameDecoder:
-    """Decoder that finds frames in a byte stream and counts damaged ones."""
+    """Decoder that finds frames in a byte stream and counts damaged frames."""
 
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
         self.resyncs = 0  # frames that ended prematurely
-        self._begun: bytes | None = None  # bytes since the flag of a frame that is still incomplete
+        self._begun: bytes | None = None  # bytes of an incomplete frame, since its flag
 
     def feed(self, data: bytes) -> list[Frame]:
         """Process bytes and return the frames completed by them."""
@@ -201,13 +201,13 @@ class FrameDecoder:
             return []
 
 
-#: Payload words of the longest frame sent.
+#: Maximum number of payload words in a frame that the host sends.
 FRAME_WORDS = 64
 
-#: Word numbers in headers wrap at this number.
+#: Modulus at which word numbers in frame headers wrap.
 WRAP = 1 << 16
 
-#: Minimum and maximum limit on frames in transit to a node.
+#: Minimum and maximum of the limit on frames in transit to a node.
 _FEWEST_FRAMES, _MAX_FRAMES = 2.0, 32.0
 
 
@@ -225,7 +225,7 @@ class Piece:
 
 
 class Channel:
-    """Packets to and from one node, with its ``number`` on the board. Word numbers do not wrap here."""
+    """Packets to and from the node with this ``number`` on the board. Word numbers do not wrap here."""
 
     def __init__(self, number: int, clock: Callable[[], float]):
         self.number = number
@@ -239,11 +239,11 @@ class Channel:
         """Reset the channel, as after an OPEN frame; the board has space for ``limit`` words."""
         self.pieces: deque[Piece] = deque()  # pieces that have not been acknowledged yet
         self.sent = 0  # number of ``pieces`` sent so far
-        self.queued = 0  # words of all requests so far
+        self.queued = 0  # number of words in all requests so far
         self.acknowledged = 0
         self.limit = limit
         self.frames = _MAX_FRAMES  # maximum number of frames in transit
-        self.farthest = 0  # end of the words sent at least once
+        self.farthest = 0  # end of the words that were sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
         self.owed = 0  # number of outstanding responses
@@ -309,13 +309,13 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send all unacknowledged words again and, after a loss, fewer at a time."""
+        """Send all unacknowledged words again. After a loss, fewer words are sent at a time."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces that may be sent now; only a few on a bad line, where a loss wastes all subsequent pieces."""
+        """Return the pieces to send now: only a few on a bad line, where a loss wastes all subsequent pieces."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 

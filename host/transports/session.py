@@ -1,4 +1,4 @@
-"""Ring on a transport chosen by name, and its elapsed time."""
+"""Sessions with a ring on a transport that is chosen by name, and their elapsed time."""
 
 import contextlib
 import dataclasses
@@ -49,19 +49,19 @@ __all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOp
 #: Default and maximum link latency in cycles.
 LATENCY, MAX_LATENCY = 16, 1_000_000
 
-#: Maximum number of cycles between stops of a simulation for the host.
+#: Maximum number of cycles that a simulation runs before it stops for the host.
 LONGEST_GRID = 256
 
 #: Latency of a far memory in cycles, from a request to its answer.
 FAR_LATENCY = 40
 
-#: Maximum latency of a link that repeats words: a START must be answered before the third START is sent.
+#: Maximum latency of a link that resends words: a START must be answered before the third START is sent.
 LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
-    """Number of cycles between stops of the simulation for the host, for links of this latency. Nodes and processes
-    can run ahead of each other by this number of cycles."""
+    """Return the number of cycles that a simulation runs before it stops for the host, for links of this latency.
+    Nodes and processes can run ahead of each other by this number of cycles."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
@@ -71,7 +71,7 @@ class TransportName(enum.Enum):
     VERILATED = "verilated"
     MESSAGES = "messages"  # Verilated nodes. Only node 0 has a host, which reaches the other nodes by messages
     PYSIM = "pysim"
-    BOARD = "board"  # a simulated board at a pseudo-terminal
+    BOARD = "board"  # nodes on a simulated board at a pseudo-terminal
     SERIAL = "serial"  # a board at a serial port
     GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles; see docs/simulation.md
 
@@ -94,7 +94,7 @@ class _Stopwatch:
 
 
 class Elapsed(NamedTuple):
-    """Elapsed time of a simulation, in cycles."""
+    """Elapsed time of a simulation: its cycles, and the computed cycles of host ports."""
 
     simulated: int = 0
     # extra cycles and words, computed for transfers that bypassed the host ports
@@ -107,21 +107,21 @@ class Elapsed(NamedTuple):
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
-        """Time elapsed since the earlier reading ``other``."""
+        """Return the time that has elapsed since the earlier reading ``other``."""
         return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
 
     def plus(self, other: "Elapsed") -> "Elapsed":
-        """Sum of this time and another one."""
+        """Add two elapsed times."""
         return Elapsed(*(here + there for here, there in zip(self, other, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A connected ring, its configuration and its elapsed time."""
+    """A session: a connected ring, its configuration and its elapsed time."""
 
     ring: Ring  # for a grid: its nodes in numerical order, before the switches are set
-    config: Configuration  # of every node
-    build_seconds: dict[str, float]  # duration of each build stage, except cached ones
+    config: Configuration  # configuration of every node
+    build_seconds: dict[str, float]  # duration of each build stage, except cached stages
     _cycle: Callable[[], int]
     _port_time: PortTime
     _seconds: Callable[[], float] = lambda: 0.0
@@ -179,7 +179,7 @@ class LinkOptions(Section):
     #: Cycles that a node waits for the ring before it abandons a command, in addition to the cycles that the latency
     #: requires.
     timeout: int = option(TIMEOUT, kind=Integer(1))
-    #: Random faults on all links. Only for the transports verilated and pysim.
+    #: Random faults on all links, only for the transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
     #: A rank and the rate of the link from it in words per cycle; other links have rate 1. Verilated nodes only.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
@@ -190,7 +190,7 @@ class LinkOptions(Section):
 
     @property
     def wiring(self) -> Any:
-        """Wiring of the grid, or None if there is none."""
+        """Wiring of the grid, or None without a grid."""
         return None if self.grid is None else GridTopology(*self.grid).wiring
 
 
@@ -215,15 +215,15 @@ class BoardOptions(Section):
 class ProgressOptions(Section):
     """Functions that are called to report progress."""
 
-    #: Called with a line of text when a port is lost and when it is back.
+    #: Function that is called with a line of text when a port is lost and when it returns.
     say: Callable[[str], None] = option(lambda text: None, kind=Call())
-    #: Called with the name of each build stage when it starts.
+    #: Function that is called with the name of each build stage when the stage starts.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Session request. Creating it checks that the options are compatible."""
+    """Request for a session. Its constructor checks that the options are compatible."""
 
     config: Configuration
     nodes: int
@@ -256,7 +256,7 @@ class _Request:
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """List the optional properties: whether requested, which transports support them, and their names."""
+        """List optional properties: whether each is requested, which transports support it, and its name."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -275,21 +275,21 @@ class _Opened:
     """Nodes that a transport has opened."""
 
     transports: Sequence[Transport]
-    seconds: dict[str, float]  # time of each stage of the build
-    cycle: Callable[[Ring], int]  # returns the ring's cycle count so far
+    seconds: dict[str, float]  # seconds of each stage of the build
+    cycle: Callable[[Ring], int]  # returns the ring's number of cycles so far
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
-    injected: Callable[[], int] = lambda: 0  # returns the link fault count so far
-    golden: GoldenSession | None = None  # golden nodes, if used instead of a transport
+    injected: Callable[[], int] = lambda: 0  # returns the number of link faults so far
+    golden: GoldenSession | None = None  # golden nodes, if they are used instead of a transport
 
 
 def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Create golden models."""
+    """Create golden models in place of nodes."""
     golden = open_golden(request.config, nodes=request.nodes, latency=request.links.latency)
     return _Opened([], {}, lambda connected: 0, golden=golden)
 
 
 def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open simulated nodes. With transport messages, only the first one has a host."""
+    """Open simulated nodes. With the transport ``messages``, only the first node has a host."""
     from host.transports.verilated import open_ring
 
     simulation, links, announce = request.simulation, request.links, request.progress.announce
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open the nodes of a board at a serial port; cycles count from the last time the counter was cleared."""
+    """Open the nodes of a board at a serial port. Cycles count from the last time that the counter was cleared."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board

@@ -1,4 +1,4 @@
-"""Several hosts on one simulated ring, in separate threads; time advances only while all hosts wait."""
+"""Several hosts on one simulated ring, in separate threads. Simulated time advances only while all hosts wait."""
 
 import threading
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ __all__ = ["SharedTime"]
 
 
 class SharedTime:
-    """Simulation time shared by several hosts: a line for :class:`~host.driver.transport.NodeTransport`.
+    """Line for :class:`~host.driver.transport.NodeTransport` to a simulated ring with several hosts.
 
-    Time stops for all hosts while any host is working, so the cycle of a host's next request depends neither on the
-    host's speed nor on thread scheduling.
+    Time stops for all hosts while any host is working, so the cycle of a host's next request does not depend on the
+    host's speed or on thread scheduling.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:

@@ -38,7 +38,7 @@ __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
 
 
 class VerilatedTransport:
-    """Transport to one node of a simulated ring; waiting in :meth:`receive` advances the whole ring."""
+    """Transport to one node of a simulated ring. Waiting in :meth:`receive` advances the whole ring."""
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
         self._ring = ring
@@ -63,7 +63,7 @@ class VerilatedTransport:
 
 
 class OpenRing:
-    """A simulated ring and the transports to its nodes; for the parameters, see :func:`open_ring`.
+    """A simulated ring and the transports to its nodes. For the parameters, see :func:`open_ring`.
 
     ``library`` is a single library for all nodes, or one per node: see :class:`~sim.verilated.ring.VerilatedRing`.
     The attribute ``simulation`` provides links, states, waveforms and the cycle count.
@@ -72,7 +72,7 @@ class OpenRing:
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {item.path: item for item in ([library] if isinstance(library, Library) else library)}
-        self.seconds: dict[str, float] = {}  # duration of each stage in building the libraries
+        self.seconds: dict[str, float] = {}  # duration of each stage of building the libraries
         for stage, seconds in itertools.chain(*(item.seconds.items() for item in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:

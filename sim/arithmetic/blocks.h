@@ -1,5 +1,6 @@
-// Packets of blocks of a fixed number of elements and bytes, and codes packed into bytes. A format is a class with
-// BLOCK, the elements of a block, BYTES, its bytes, and functions encode and decode for one block.
+// Packets that consist of blocks with a fixed number of elements and bytes, and codes packed into bytes. A format is
+// a class with BLOCK, the number of elements in a block, BYTES, the number of bytes, and functions encode and decode
+// for one block.
 
 #include "common.h"
 
@@ -15,7 +16,7 @@ typedef std::uint8_t Byte;
 
 constexpr Word INFINITE = 0x7f800000, NAN_BITS = 0x7fc00000, MAGNITUDE = 0x7fffffff;
 
-// The bits of eight codes of WIDTH bits, each in a byte, without gaps.
+// Pack eight codes of WIDTH bits each, given in one byte each, without gaps between them.
 template <int WIDTH>
 INLINE std::uint64_t squeeze(std::uint64_t x) {
     if (WIDTH == 8) return x;
@@ -25,7 +26,7 @@ INLINE std::uint64_t squeeze(std::uint64_t x) {
     return (x & 0x00000000ffffffff) | x >> 32 << 4 * w;
 }
 
-// The inverse of squeeze; higher bits of x are ignored.
+// The inverse of squeeze: put eight packed codes in one byte each, ignoring the higher bits of x.
 template <int WIDTH>
 INLINE std::uint64_t spread(std::uint64_t x) {
     if (WIDTH == 8) return x;
@@ -36,7 +37,7 @@ INLINE std::uint64_t spread(std::uint64_t x) {
     return (x & one * 0x0001000100010001) | (x >> w & one * 0x0001000100010001) << 8;
 }
 
-// A number of WIDTH bytes, lowest byte first. Without parts of eight bytes it would pass through memory.
+// Load a number of WIDTH bytes, lowest byte first. Copying into all eight bytes of x at once would go through memory.
 template <int WIDTH>
 INLINE std::uint64_t load_bytes(const Byte* bytes) {
     std::uint64_t x = 0;
@@ -58,7 +59,7 @@ INLINE std::uint64_t load_bytes(const Byte* bytes) {
     return x;
 }
 
-// Store COUNT codes, each in a byte, as COUNT * WIDTH bits.
+// Store COUNT codes, given in one byte each, as COUNT * WIDTH bits.
 template <int WIDTH, int COUNT>
 INLINE void store_codes(const Byte* codes, Byte* bytes) {
     static_assert(COUNT % 8 == 0, "eight codes are stored at a time");
@@ -70,7 +71,7 @@ INLINE void store_codes(const Byte* codes, Byte* bytes) {
     }
 }
 
-// The inverse of store_codes.
+// Load COUNT codes that store_codes has stored, into one byte each.
 template <int WIDTH, int COUNT>
 INLINE void load_codes(const Byte* bytes, Byte* codes) {
     static_assert(COUNT % 8 == 0, "eight codes are loaded at a time");
@@ -114,8 +115,8 @@ INLINE std::int64_t decode_blocks(std::int64_t count, const Word* words, Word* x
 
 }  // namespace
 
-// Functions of a format's library. Their form is the one that hop in formats.cpp calls: `table` is a codebook or
-// null, and the result is the number of words of the packet.
+// Functions that a format's library exports, with the signatures that hop in formats.cpp calls. The first argument is
+// the codebook or null, and the result is the number of words in the packet.
 #define ENTRIES(Format)                                                                                       \
     extern "C" {                                                                                              \
     VERSIONS std::int64_t encode(const void*, std::int64_t count, const Word* x, Word* words) {               \

@@ -1,5 +1,6 @@
-// Shared by all kernels: versions of a function for wider vectors, bits of binary32 numbers, and refusals of
-// compilers that do not follow the rules of arithmetic. library.py gives the compiler -ffp-contract=off.
+// Definitions shared by all kernels: function versions for wider vectors, conversion between binary32 numbers and
+// their bits, and checks that reject compilers with inexact arithmetic. library.py passes -ffp-contract=off to the
+// compiler.
 
 #include <cfloat>
 #include <cstddef>
@@ -11,8 +12,8 @@
 #endif
 static_assert(FLT_EVAL_METHOD == 0, "floats must not be computed with more bits than they have");
 
-// On x86, the loader selects the version with the widest vectors that the processor supports. With ONE_VERSION, the
-// library has only one, for the instructions that the compiler may use everywhere.
+// On x86, the loader selects the function version with the widest vectors that the processor supports. With
+// ONE_VERSION, the library has only one version, for the compiler's default instruction set.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX512F__) && !defined(ONE_VERSION)
 #define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

@@ -36,7 +36,7 @@ class FormatSource:
     fixed: bool = True
 
     def files(self) -> dict[str, str]:
-        """Texts of all files that the C++ file needs, keyed by name."""
+        """Contents of all files that the C++ file includes, keyed by name."""
         common = Path(__file__).parent
         paths = (self.path, *(common / name for name in ("common.h", "blocks.h", "planes.h")))
         return {"constants.h": header(self.constants), **{path.name: without_comments(path) for path in paths}}

@@ -1,4 +1,4 @@
-// Arithmetic of a ring on arrays of binary32 bit patterns: sim/golden/ring.py and floating.py. See formats.py.
+// Arithmetic of a ring on arrays of binary32 bit patterns, as in sim/golden/ring.py and floating.py. See formats.py.
 
 #include "blocks.h"
 #include "constants.h"
@@ -10,7 +10,7 @@ typedef std::int64_t Decode(const void* table, std::int64_t count, const Word* w
 
 INLINE Word sum(Word a, Word b) { return static_cast<Word>(pattern(canonical(number(a) + number(b)))); }
 
-// A gradient as a node reads it: -0 becomes +0, and a NaN the canonical one.
+// Gradient as a node reads it: -0 becomes +0, and every NaN becomes the canonical NaN.
 INLINE Word gradient_of(Word bits) {
     const Word magnitude = bits & MAGNITUDE;
     return magnitude > INFINITE ? NAN_BITS : magnitude == 0 ? 0 : bits;
@@ -24,7 +24,7 @@ VERSIONS void add(std::int64_t count, const Word* a, const Word* b, Word* sums) 
     for (std::int64_t i = 0; i < count; ++i) sums[i] = sum(a[i], b[i]);
 }
 
-// x[i] = gradient[i] as it is read, plus residual[i] unless that is null.
+// x[i] = gradient_of(gradient[i]), plus residual[i] unless residual is null.
 VERSIONS void addends(std::int64_t count, const Word* gradient, const Word* residual, Word* x) {
     if (residual) {
         for (std::int64_t i = 0; i < count; ++i) x[i] = sum(gradient_of(gradient[i]), residual[i]);
@@ -33,7 +33,7 @@ VERSIONS void addends(std::int64_t count, const Word* gradient, const Word* resi
     }
 }
 
-// residual[i] = x[i] - decoded[i], or +0 if that is not finite.
+// residual[i] = x[i] - decoded[i], or +0 if the difference is not finite.
 VERSIONS void errors(std::int64_t count, const Word* x, const Word* decoded, Word* residual) {
     for (std::int64_t i = 0; i < count; ++i) {
         const Word lost = sum(x[i], decoded[i] ^ 0x80000000);
@@ -41,7 +41,7 @@ VERSIONS void errors(std::int64_t count, const Word* x, const Word* decoded, Wor
     }
 }
 
-// Number of elements of each segment that are not zero; the last segment may be short.
+// Count the nonzero elements in each segment; the last segment may be shorter.
 VERSIONS void nonzeros(std::int64_t count, const Word* x, std::int64_t segment, std::int64_t* counts) {
     for (std::int64_t first = 0; first < count; first += segment) {
         const std::int64_t size = count - first < segment ? count - first : segment;
@@ -51,8 +51,8 @@ VERSIONS void nonzeros(std::int64_t count, const Word* x, std::int64_t segment, 
     }
 }
 
-// Number of elements of each segment with a set bit: in x, which may be -0, or in gradient as it is read, unless that
-// is null. The last segment may be short.
+// Count the elements in each segment that have any bit set in x, where -0 counts, or in the gradient, where -0 does
+// not count. The gradient may be null. The last segment may be shorter.
 VERSIONS void patterns(std::int64_t count, const Word* x, const Word* gradient, std::int64_t segment,
                        std::int64_t* counts) {
     for (std::int64_t first = 0; first < count; first += segment) {
@@ -75,7 +75,7 @@ void load(std::int64_t count, std::int64_t stride, const Word* memory, Word* x) 
     if (count > 0) std::memcpy(x, memory, count * sizeof(Word));
 }
 
-// The inverse of load.
+// The inverse of load: copy x to groups that are `stride` groups apart in memory.
 void store(std::int64_t count, std::int64_t stride, const Word* x, Word* memory) {
     for (; count >= GROUP; count -= GROUP, memory += stride * GROUP, x += GROUP) {
         std::memcpy(memory, x, GROUP * sizeof(Word));
@@ -83,11 +83,11 @@ void store(std::int64_t count, std::int64_t stride, const Word* x, Word* memory)
     if (count > 0) std::memcpy(memory, x, count * sizeof(Word));
 }
 
-// What one rank does to a part of a vector whose groups are `stride` groups apart in gradient and residual: result is
-// the decoded sum of `partial`, which is null for the first rank, and of the gradient with its residual.
+// Compute one rank's step for a part of a vector. The part's groups are `stride` groups apart in gradient and
+// residual. The result is the decoded sum of `partial` (null for the first rank), the gradient and the residual.
 //
-// If encode is null, the sum is not encoded. Unless residual is null, it gets the coding errors. Result may be
-// partial.
+// If encode is null, the sum is not encoded. Unless residual is null, the coding errors are stored in it. `result`
+// and `partial` may be the same array.
 void step(Encode* encode, Decode* decode, std::int64_t count, std::int64_t stride, const Word* partial,
           const Word* gradient, Word* residual, Word* result) {
     for (std::int64_t first = 0; first < count; first += PIECE) {
@@ -110,12 +110,12 @@ void step(Encode* encode, Decode* decode, std::int64_t count, std::int64_t strid
     }
 }
 
-// What one rank does to one block: add its gradient to the sum in `received`, and encode the new sum in `words`.
+// Compute one rank's hop for one block: add its gradient to the sum in `received`, and encode the new sum in `words`.
 //
-// It works on PIECE elements at a time, which stay in the processor's first cache; `piece_words` is the number of
-// their words. For the first rank of a block, received is null. If words is null, the sum is not encoded, and
-// residual is left unchanged. Unless they are null, residual gets the coding errors, and `result` the decoded words,
-// or the sum if it is not encoded. Words may be received, and result may be gradient.
+// The function processes PIECE elements at a time, so that they stay in the L1 cache; they take `piece_words` words.
+// For the first rank of a block, received is null. If words is null, the sum is not encoded, and residual is left
+// unchanged. Unless null, residual receives the coding errors, and `result` the decoded words, or the sum if it is
+// not encoded. `words` may be the same array as `received`, and `result` the same as `gradient`.
 void hop(Encode* encode, Decode* decode, std::int64_t piece_words, std::int64_t count, const Word* received,
          const Word* gradient, Word* residual, Word* words, Word* result) {
     for (std::int64_t first = 0, word = 0; first < count; first += PIECE, word += piece_words) {

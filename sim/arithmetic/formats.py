@@ -1,10 +1,10 @@
-"""Codecs of the ring, and what a rank does at a hop, at compiled speed.
+"""Compiled codecs of the ring, and compiled arithmetic of a rank at each hop.
 
 Results are bit-identical to the golden models: the codecs of :data:`sim.golden.codecs.CODECS`,
-:func:`sim.golden.floating.add`, and the steps of :mod:`sim.golden.ring`. All arrays are contiguous arrays of
-``uint32`` in one dimension. Elements are binary32 bit patterns.
+:func:`sim.golden.floating.add`, and the steps of :mod:`sim.golden.ring`. All arrays are one-dimensional,
+contiguous arrays of ``uint32``. Elements are binary32 bit patterns.
 
-The kernels of each format are a library of their own, which is compiled when it is first used.
+The kernels of each format form a separate library, which is compiled when it is first used.
 """
 
 import ctypes
@@ -38,10 +38,10 @@ _FOLDER = Path(__file__).parent
 #: C++ source of additions and hops.
 TEXT = without_comments(_FOLDER / "formats.cpp")
 
-#: Number of elements that a hop works on at a time; they fill whole words in every format.
+#: Number of elements that a hop processes at a time. In every format, they fill a whole number of words.
 PIECE = 1024
 
-#: Arguments of the functions; see :func:`sim.arithmetic.library.prototype`.
+#: Argument types of the compiled functions; see :func:`sim.arithmetic.library.prototype`.
 _ARITHMETIC = {"add": "NAAA", "nonzeros": "NANA", "patterns": "NAANA", "load": "NNAA", "store": "NNAA",
                "step": "AANNAAAA", "hop": "AANNAAAAA"}
 _CODEC = {"encode": "ANAA", "decode": "ANANA"}
@@ -62,7 +62,7 @@ FEATURES: LazyTable[_Source] = LazyTable({
 
 
 def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
-    """Load the library of additions and hops, which is compiled unless that has been done already."""
+    """Load the library of additions and hops, compiling it if necessary."""
     files = {"formats.cpp": text, "common.h": COMMON, "blocks.h": without_comments(_FOLDER / "blocks.h"),
              "constants.h": header({"PIECE": PIECE, "GROUP": GROUP})}
     return load_functions(built("formats", files, flags=flags), _ARITHMETIC)
@@ -85,7 +85,7 @@ def arithmetic() -> ctypes.CDLL:
 
 
 def _adds(library: ctypes.CDLL) -> bool:
-    """Whether sums of ties, subnormal numbers, infinities and NaNs have the bits of the golden model."""
+    """Whether sums with ties, subnormal numbers, infinities and NaNs are bit-identical to the golden model."""
     numbers = np.array([0, 1, 2, 0x7F_FFFF, 0x80_0000, 0x3380_0000, 0x3F80_0000, 0x3F80_0001, 0x7F7F_FFFF,
                         0x7F80_0000, 0x7F80_0001, 0x7FC0_0000], np.uint32)
     numbers = np.concatenate([numbers, numbers | np.uint32(1 << 31)])
@@ -105,7 +105,7 @@ class Kernels:
     source : FormatSource
         Source of the kernels.
     flags : sequence of str
-        Options of the compiler.
+        Compiler options.
     """
 
     def __init__(self, codec: Codec, source: FormatSource, *, flags: Sequence[str] = FLAGS) -> None:
@@ -125,9 +125,9 @@ class Kernels:
         Parameters
         ----------
         x : array of shape (count,)
-            Elements.
+            Elements, as bit patterns.
         words : array of shape (codec.max_words(count),)
-            Array for the words, which must not overlap ``x``.
+            Array that receives the words; it must not overlap ``x``.
 
         Returns
         -------
@@ -140,12 +140,12 @@ class Kernels:
         return result
 
     def decode(self, words: Bits, out: Bits) -> None:
-        """Decode a packet into ``out``, an array of as many elements as the packet has; the arrays must not overlap.
+        """Decode a packet into ``out``, an array with one entry per element; the arrays must not overlap.
 
         Raises
         ------
         ValueError
-            The words are not a packet of that many elements.
+            The words are not a packet of ``len(out)`` elements.
         """
         source, target = checked("Words", words), checked("Elements", out, written=True)
         most = self.codec.max_words(len(out))
@@ -156,10 +156,10 @@ class Kernels:
 
     def hop(self, gradient: Bits, *, received: Bits | None = None, residual: Bits | None = None,
             words: Bits | None = None, result: Bits | None = None) -> None:
-        """Do what one rank does to one block: add its gradient to the received sum, and encode the new sum.
+        """Perform one rank's hop for one block: add its gradient to the received sum, and encode the new sum.
 
-        The block is one packet. Packets of multiples of 128 elements fill whole words, so that a block of several
-        such packets, of which the last one may be short, has the same words.
+        The block is one packet. A packet with a multiple of 128 elements fills whole words. Therefore a block of
+        several such packets, the last of which may be shorter, has the same words as a single packet.
 
         Parameters
         ----------
@@ -226,15 +226,13 @@ def names() -> tuple[str, ...]:
 
 
 def add(a: Bits, b: Bits, out: Bits) -> None:
-    """Sums of binary32 bit patterns, as :func:`sim.golden.floating.add`; the arrays are of equal length, and ``out``
-    may be ``a`` or ``b``."""
+    """Add arrays of equal length like :func:`sim.golden.floating.add`; ``out`` may be ``a`` or ``b``."""
     arithmetic().add(len(a), checked("Addends", a), checked("Addends", b, len(a)),
                      checked("Sums", out, len(a), written=True))
 
 
 def nonzeros(x: Bits, segment: int) -> npt.NDArray[np.int64]:
-    """Number of elements other than zeros, of either sign, in each segment of ``segment`` elements; the last segment
-    may be short."""
+    """Number of elements other than +0 and -0 in each segment of ``segment`` elements; the last may be shorter."""
     if segment < 1:
         raise ValueError(f"Segment must be at least 1, not {segment!r}")
     counts = np.empty(-(-len(x) // segment), np.int64)

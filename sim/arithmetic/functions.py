@@ -133,7 +133,7 @@ def log(x: Array) -> Array:
 
 
 def _powers(scores: Array) -> tuple[Array, Array, Array]:
-    """Differences from the maximum along the last axis, their exponentials, and the sums of these."""
+    """Differences from the maximum along the last axis, their exponentials, and the sums of the exponentials."""
     scores = np.ascontiguousarray(scores)
     shifted, powers = np.empty_like(scores), np.empty_like(scores)
     totals = np.empty((*scores.shape[:-1], 1), np.float32)
@@ -152,7 +152,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Sum ``-log(softmax(scores)[label])`` from row 0 on; return the sum, and its gradient by division."""
+    """Sum ``-log(softmax(scores)[label])`` over all rows in order; return the sum and its gradient."""
     if not _compiled(scores):
         return summation.cross_entropy(scores, labels)
     shifted, powers, totals = _powers(scores)

@@ -1,8 +1,8 @@
 // Sums in the specified order, and the network functions based on them. See functions.py.
 //
 // Every sum is ((c + t0) + t1) + ..., in ascending order, with each product and each sum rounded. The elements of a
-// vector register belong to different sums; a sum is never split. The compiler must not fuse a product and a sum, so
-// it is given -ffp-contract=off, and library.py checks the compiled library before it is used.
+// vector register belong to different sums; a sum is never split. The compiler must not fuse a multiplication and an
+// addition, so it is given -ffp-contract=off, and library.py checks the compiled library before it is used.
 
 #include "coefficients.h"
 #include "common.h"
@@ -21,7 +21,7 @@ struct Matrix {
     std::ptrdiff_t row, column;
 };
 
-// Add a tile's sums to the output: R rows, and the first `columns` columns of a panel.
+// Add the products of R rows of `a` and the first `columns` columns of a panel to a tile of the output.
 template <int R>
 INLINE void tile(Matrix a, const float* panel, std::ptrdiff_t depth, float* output, std::ptrdiff_t stride,
                  std::ptrdiff_t columns) {
@@ -81,7 +81,7 @@ INLINE float logarithm(float given) {
     return given == given ? result : number(0x7fc00000);
 }
 
-// Sums of rows, each starting at its first element. Rows are independent, so several are summed at a time.
+// Sum R rows, each from its first element. Rows are independent, so several are summed at a time.
 template <int R>
 INLINE void sums(const float* x, std::ptrdiff_t columns, float* output) {
     float total[R] = {};
@@ -95,8 +95,8 @@ INLINE void sums(const float* x, std::ptrdiff_t columns, float* output) {
 
 extern "C" {
 
-// output[i] += a[i] * b[i], matrices of (rows, depth) and (depth, columns), for each i of a batch. The output is
-// contiguous; `panel` has room for depth * 16 floats. Strides of a batch, a row and a column are in elements.
+// output[i] += a[i] * b[i] for each i of a batch, with matrices of shape (rows, depth) and (depth, columns). The
+// output is contiguous; `panel` has room for depth * 16 floats. Batch, row and column strides are in elements.
 VERSIONS void product(std::int64_t batch, std::int64_t rows, std::int64_t depth, std::int64_t columns,
                       const float* a, std::int64_t a_batch, std::int64_t a_row, std::int64_t a_column,
                       const float* b, std::int64_t b_batch, std::int64_t b_row, std::int64_t b_column,
@@ -154,7 +154,7 @@ VERSIONS void logarithms(std::int64_t count, const float* x, float* output) {
     for (std::int64_t i = 0; i < count; ++i) output[i] = logarithm(x[i]);
 }
 
-// For each row: differences from its maximum, their exponentials, and the sum of these. Arrays may coincide.
+// For each row: differences from its maximum, the exponentials, and the exponentials' sum. Arrays may coincide.
 VERSIONS void softmax_parts(std::int64_t rows, std::int64_t columns, const float* x, float* shifted, float* powers,
                             float* totals) {
     for (std::int64_t i = 0; i < rows; ++i) {

@@ -31,7 +31,7 @@ __all__ = ["COMMON", "FLAGS", "KERNELS", "address", "build", "built", "check", "
 
 _FOLDER = Path(__file__).parent
 
-#: C++ source of the kernels, and the part that they share with kernels of formats.
+#: C++ source of the kernels, and the header that they share with the kernels of formats.
 KERNELS = without_comments(_FOLDER / "kernels.cpp")
 COMMON = without_comments(_FOLDER / "common.h")
 
@@ -52,7 +52,7 @@ def _coefficients() -> str:
 
 
 def built(name: str, files: Mapping[str, str], *, flags: Sequence[str] = FLAGS) -> Path:
-    """Compile ``name``.cpp, one of the given files, unless that has been done already; return the library's path."""
+    """Compile ``name``.cpp, one of the given files, if necessary; return the library's path."""
     key = digest(repr(sorted(files.items())), repr(tuple(flags)), target(), source(built))
 
     def make(folder: Path) -> None:
@@ -64,7 +64,7 @@ def built(name: str, files: Mapping[str, str], *, flags: Sequence[str] = FLAGS) 
 
 
 def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
-    """Compile the kernels unless that has been done already; return the library's path."""
+    """Compile the kernels if necessary; return the library's path."""
     return built("kernels", {"kernels.cpp": text, "common.h": COMMON, "coefficients.h": _coefficients()}, flags=flags)
 
 
@@ -74,14 +74,14 @@ _ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "N
 
 
 def prototype(library: ctypes.CDLL, name: str, arguments: str, result: type[ctypes.c_int64] | None = None) -> None:
-    """Set the types of a function's arguments, N for a 64-bit number or A for an address, and of its result."""
+    """Set a function's argument types (N for a 64-bit number, A for an address) and its result type."""
     function = getattr(library, name)
     function.restype = result
     function.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in arguments]
 
 
 def load(path: Path, arguments: Mapping[str, str] = _ARGUMENTS) -> ctypes.CDLL:
-    """Load a library of functions that return no values, with the arguments of each; see :func:`prototype`."""
+    """Load a library of functions without return values, and set their argument types; see :func:`prototype`."""
     loaded = ctypes.CDLL(str(path))
     for name, kinds in arguments.items():
         prototype(loaded, name, kinds)
@@ -95,12 +95,12 @@ def address(x: npt.NDArray[Any]) -> int:
 
 
 def checked(name: str, x: npt.NDArray[np.uint32], count: int | None = None, *, written: bool = False) -> int:
-    """Address of the first element of a contiguous array of ``uint32`` in one dimension.
+    """Address of the first element of a one-dimensional, contiguous array of ``uint32``.
 
     Raises
     ------
     ValueError
-        The array is another, has not ``count`` elements, or is ``written`` but read only.
+        The array has another type or layout, does not have ``count`` elements, or is read-only although ``written``.
     """
     if x.dtype != np.uint32 or x.ndim != 1 or not x.flags.c_contiguous or not x.flags.aligned:
         raise ValueError(f"{name} must be a contiguous array of uint32 in one dimension, not {x.dtype} of shape "

@@ -1,6 +1,6 @@
-// The nodes' optimizer on arrays of binary32 bit patterns: sim/golden/optimizer.py. See optimizer.py.
+// The nodes' optimizer on arrays of binary32 bit patterns, as in sim/golden/optimizer.py. See optimizer.py.
 //
-// A NaN stays a NaN in every operation, so that only results need the canonical one.
+// Every operation propagates NaNs, so only stored results need to be converted to the canonical NaN.
 
 #include "blocks.h"
 #include "constants.h"
@@ -11,7 +11,7 @@ typedef std::uint16_t Half;
 
 constexpr Word SIGN = 0x80000000;
 
-// State in binary32.
+// Optimizer state in binary32.
 struct Whole {
     Word* x;
 
@@ -24,7 +24,7 @@ struct Whole {
     INLINE void finish(const Whole&, std::int64_t) {}
 };
 
-// State in bfloat16, two elements in a word, rounded to nearest even: sim/golden/moments.py.
+// Optimizer state in bfloat16, two elements per word, rounded to nearest even, as in sim/golden/moments.py.
 struct Packed {
     Half* x;
 
@@ -36,13 +36,13 @@ struct Packed {
         const Word half = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
         plane.x[i] = static_cast<Half>((bits & MAGNITUDE) > INFINITE ? NAN_BITS >> 16 : half);
     }
-    // The upper half of the last word of an odd number of elements is zero.
+    // If the number of elements is odd, the upper half of the last word is zero.
     INLINE void finish(const Packed& plane, std::int64_t count) {
         if (count % 2) plane.x[count] = 0;
     }
 };
 
-// A number whose magnitude is at most that with the bits `most`; NaN stays NaN.
+// Limit the magnitude of a number to the value with bit pattern `most`; a NaN stays a NaN.
 INLINE float limited(float x, Word most) {
     const Word bits = static_cast<Word>(pattern(x)), magnitude = bits & MAGNITUDE;
     return number(magnitude > most && magnitude <= INFINITE ? (bits & SIGN) | most : bits);
@@ -114,7 +114,7 @@ INLINE void rules(std::int64_t rule, bool nesterov, const Word* scalars, const A
 
 extern "C" {
 
-// Replace weights and state. Planes that the rule does not use may be null.
+// Update weights and state in place. State planes that the rule does not use may be null.
 VERSIONS void update(std::int64_t rule, std::int64_t nesterov, std::int64_t packed, const Word* scalars,
                      std::int64_t count, const Word* gradient, Word* weights, void* first, void* second) {
     const Arrays arrays = {count, gradient, weights, first, second};

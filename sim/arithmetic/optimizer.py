@@ -1,7 +1,7 @@
-"""The nodes' optimizer at compiled speed: the bits of :func:`sim.golden.optimizer.update`.
+"""Compiled version of the nodes' optimizer, bit-identical to :func:`sim.golden.optimizer.update`.
 
-Weights and state are replaced in place, so that an update reads and writes each number once. State is binary32, or
-packed as by :mod:`sim.golden.moments`. The kernel is compiled when it is first used, and checked.
+Weights and state are updated in place, so that an update reads and writes each number once. State is in binary32, or
+packed as in :mod:`sim.golden.moments`. The kernel is compiled when it is first used, and checked.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ _FOLDER = Path(__file__).parent
 #: C++ source of the kernel.
 TEXT = without_comments(_FOLDER / "optimizer.cpp")
 
-#: Compiler options. Without ``errno``, a square root is an instruction; its result is the same.
+#: Compiler options. Without ``errno``, a square root is a single instruction with the same result.
 FLAGS = (*library.FLAGS, "-fno-math-errno")
 
 #: Scalars of :class:`Settings`, in the kernel's order.
@@ -39,7 +39,7 @@ _SCALARS = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_d
 
 
 def load(*, flags: Sequence[str] = FLAGS, text: str = TEXT) -> ctypes.CDLL:
-    """Load the kernel's library, which is compiled unless that has been done already."""
+    """Load the kernel's library, compiling it if necessary."""
     constants = {rule.name: rule.value for rule in Rule}
     constants |= {name.upper(): index for index, name in enumerate(_SCALARS)}
     files = {"optimizer.cpp": text, "common.h": library.COMMON, "constants.h": header(constants),
@@ -64,7 +64,7 @@ def kernel() -> ctypes.CDLL:
 
 
 def _agrees(loaded: ctypes.CDLL) -> bool:
-    """Whether updates of special numbers, and of numbers with many digits, have the bits of the golden model."""
+    """Whether updates of special values, and of numbers with many digits, are bit-identical to the golden model."""
     special = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3380_0000, 0x3F7F_8000, 0x3F80_0001, 0x4000_8000, 0x7F7F_FFFF,
                         0x7F80_0000, 0x7F80_0001], np.uint32)
     grids = np.meshgrid(*2 * [np.concatenate([special, special | np.uint32(1 << 31)])])
@@ -74,7 +74,7 @@ def _agrees(loaded: ctypes.CDLL) -> bool:
         [*grids, *reversed(grids)], numbers, strict=True))
     second &= np.uint32(0x7FFF_FFFF)
     for rule, nesterov, factor, packed in itertools.product(Rule, (False, True), (0, 0x3DCC_CCCD), (False, True)):
-        # A gain of 1 and moments of zero leave ties between bfloat16 numbers as they are.
+        # With a gain of 1 and moments of zero, inputs halfway between bfloat16 numbers reach the rounding unchanged.
         settings = Settings(rule, gradient_scale=0x3F00_0000, learning_rate=0x3E99_999A, clip=0x7E80_0001,
                             weight_factor=factor, first_decay=0x3F66_6666,
                             first_gain=0x3F80_0000 if packed else 0x3DCC_CCCD, second_decay=0x3F7D_70A4,
@@ -101,9 +101,9 @@ def _run(loaded: ctypes.CDLL, settings: Settings, count: int, addresses: Sequenc
 
 
 def update(gradient: Bits, weights: Bits, state: Sequence[Bits], settings: Settings, *, packed: bool = False) -> None:
-    """Replace weights and state by new ones, in place.
+    """Update weights and state in place.
 
-    The arrays are contiguous, in one dimension, and must not overlap. New weights are computed from the new state
+    The arrays are contiguous, one-dimensional, and must not overlap. New weights are computed from the new state
     before it is rounded to bfloat16. Threads can update different slices at the same time; slices of packed state
     start at even elements.
 
@@ -114,8 +114,8 @@ def update(gradient: Bits, weights: Bits, state: Sequence[Bits], settings: Setti
     weights : array of uint32 of shape (count,)
         Weights, which are replaced.
     state : sequence of arrays of uint32
-        Planes of shape (count,), or with ``packed`` (ceil(count / 2),). The first ``settings.planes`` are replaced,
-        and all others are unused.
+        Planes of shape (count,), or (ceil(count / 2),) with ``packed``. The first ``settings.planes`` planes are
+        updated, and all others are unused.
     settings : Settings
         Rule and scalars; not arrays, which only the golden model accepts.
     packed : bool

@@ -1,4 +1,4 @@
-// Codes as bit planes, in groups of 32: sim/golden/planes.py. Byte p of a plane has bit p of eight codes.
+// Codes stored as bit planes, in groups of 32, as in sim/golden/planes.py. Byte p of eight codes holds bit p of each.
 
 #include "blocks.h"
 
@@ -30,7 +30,7 @@ INLINE void store_planes(const Byte* low, const Byte* high, int width, Byte* byt
     }
 }
 
-// The inverse of store_planes.
+// Load the codes of a group that store_planes has stored.
 INLINE void load_planes(const Byte* bytes, int width, Byte* low, Byte* high) {
     for (int i = 0; i < GROUP; i += 8, bytes += width) {
         std::uint64_t x = 0;

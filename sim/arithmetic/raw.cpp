@@ -1,4 +1,4 @@
-// Unchanged elements, one per word.
+// Codec that sends elements unchanged, one per word.
 
 #include "blocks.h"
 

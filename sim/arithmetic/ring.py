@@ -1,8 +1,8 @@
-"""Collectives of all ranks of a ring in one process, at compiled speed.
+"""Compiled collectives of all ranks of a ring in one process.
 
 The functions have the arguments and schedules of :mod:`sim.golden.ring`; results, residuals and traffic are equal.
-Only the operations on elements are compiled, and not the optimizer of fused updates. Codecs without kernels for
-gradients, such as sums of integers, are computed by the golden model.
+Only the operations on elements are compiled; the optimizer of fused updates is not. Gradient codecs without kernels,
+such as sums of integers, use the golden model.
 
 All arrays must be arrays of ``uint32``; each vector, or row of several vectors, must be contiguous.
 """
@@ -26,7 +26,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 def kernels_of(codec: Codec) -> formats.Kernels | None:
-    """Kernels of a golden codec and its codebook, or None if it has none."""
+    """Compiled kernels of a golden codec with its codebook, or None if the codec has no kernels."""
     for name in formats.names():
         if CODECS[name].code == codec.code:
             kernels = formats.kernels(name, getattr(codec, "codebook", None) or None)
@@ -35,13 +35,13 @@ def kernels_of(codec: Codec) -> formats.Kernels | None:
 
 
 class CompiledArithmetic(Arithmetic):
-    """Operations of the golden ring on elements, as kernels."""
+    """Compiled kernels for the golden ring's operations on elements."""
 
     def __init__(self) -> None:
         self._latest: tuple[Codec | None, formats.Kernels | None] = None, None
 
     def _kernels(self, codec: Codec) -> formats.Kernels | None:
-        """Kernels of a codec; all hops of a collective have the same one."""
+        """Kernels of a codec, cached because all hops of a collective use the same codec."""
         latest, kernels = self._latest
         if latest is not codec:
             kernels = kernels_of(codec)
@@ -49,13 +49,13 @@ class CompiledArithmetic(Arithmetic):
         return kernels
 
     def read(self, memory: Bits, part: Part) -> Bits:
-        """Read the elements of a part."""
+        """Read the elements of a part of a vector from memory."""
         values = np.empty(part.count, np.uint32)
         formats.arithmetic().load(part.count, part.stride, _base("Memory", memory, part), address(values))
         return values
 
     def write(self, memory: Bits, part: Part, values: Bits) -> None:
-        """Replace the elements of a part."""
+        """Write the elements of a part of a vector to memory."""
         formats.arithmetic().store(part.count, part.stride, checked("Values", values, part.count),
                                    _base("Memory", memory, part, written=True))
 
@@ -74,7 +74,7 @@ class CompiledArithmetic(Arithmetic):
         return result
 
     def nonzeros(self, values: Bits, part: Part, gradients: Bits | None = None) -> npt.NDArray[np.int64]:
-        """Number of elements of each segment that are nonzero in ``values`` or in the gradients."""
+        """Number of elements in each segment that are nonzero in ``values`` or in the gradients."""
         counts = np.zeros(len(part.sizes), np.int64)
         own = None if gradients is None else self.read(gradients, part)
         formats.arithmetic().patterns(part.count, checked("Values", values, part.count),
@@ -89,7 +89,7 @@ class CompiledArithmetic(Arithmetic):
             return super().through(codec, values, part)
         result, words = np.empty_like(values), np.empty(codec.max_words(part.count), np.uint32)
         if kernels.source.fixed:
-            # Segments begin at block boundaries, so that all of them have the elements of one packet.
+            # Segments begin at block boundaries, so all segments together decode to the same elements as one packet.
             kernels.decode(words[:kernels.encode(values, words)], result)
             return result, np.array([codec.max_words(size) for size in part.sizes.tolist()], np.int64)
         lengths = []
@@ -108,7 +108,7 @@ def _segments(part: Part) -> Iterator[slice]:
 
 
 def _base(name: str, memory: Bits, part: Part, *, written: bool = False) -> int:
-    """Address of the first element of a part; raises ValueError unless the vector contains the whole part."""
+    """Address of the first element of a part; raises ValueError unless the whole part is within the vector."""
     base = checked(name, memory, written=written)
     if part.count:
         last = part.first + (part.count - 1) // GROUP * GROUP * part.stride + (part.count - 1) % GROUP

@@ -18,9 +18,9 @@ from sim.verilated.vectors import Feed, Unit
 
 __all__ = ["ROWS", "measure", "rows"]
 
-#: Rows and columns of the array.
+#: Number of rows and columns of the array.
 ROWS = 4
-#: Rounds per sum, sums per run, and number of runs (the median run counts).
+#: Number of rounds per sum, of sums per run, and of runs, the median of which is reported.
 ROUNDS, SUMS, RUNS = 64, 100, 5
 
 #: Minimum speedup of native arithmetic over gateware arithmetic.

@@ -1,7 +1,7 @@
 """Time of an all-reduce on four ranks in one process: compiled, and in the golden model.
 
-``python -m sim.bench.collectives`` prints nanoseconds per element and rank for several codecs. Both compute the same
-sums, residuals and traffic, which includes counts of nonzeros of all sums.
+``python -m sim.bench.collectives`` prints nanoseconds per element and rank for several codecs. Both implementations
+compute the same sums, residuals and traffic, including the number of nonzeros in all sums.
 """
 
 import time
@@ -17,13 +17,13 @@ from sim.golden.codecs import CODECS
 
 __all__ = ["CODEC_NAMES", "GOLDEN_LENGTH", "LENGTH", "NODES", "gradients", "measure"]
 
-#: Elements per rank of the compiled all-reduce and of the golden one, and number of ranks.
+#: Number of elements per rank in the compiled and in the golden all-reduce, and number of ranks.
 LENGTH, GOLDEN_LENGTH, NODES = 10_000_000, 1_000_000, 4
 
 #: Codecs in the order of the table.
 CODEC_NAMES = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp4_e2m1", "nvfp4")
 
-#: Number of compiled runs, of which the fastest counts; the golden model runs once.
+#: Number of compiled runs, the fastest of which is reported; the golden model runs once.
 RUNS = 3
 
 

@@ -25,7 +25,8 @@ _PART = 1 << 20
 
 Numbers = npt.NDArray[np.float32]
 
-#: For each function: golden model, kernel, reference, first and last argument as bits, and whether it increases.
+#: For each function: golden model, kernel, reference, first and last argument as bits, and whether the result
+#: increases with the bits.
 _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Callable[[Any], Any], int, int, bool]] = {
     "exp": (exponential.exp, functions.exp, np.exp, 0x8000_0000, 0xC2D0_0000, False),
     "log": (exponential.log, functions.log, np.log, 0x3F80_0000, 0x7F80_0000, True),
@@ -38,7 +39,7 @@ def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
     bits = np.arange(first, end, (end - first) // most).astype(np.uint32)
     worst, rounded, wrong, differing = 0.0, 0, 0, 0
     for start in range(0, len(bits), _PART):
-        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # starts at the last argument of the previous part
+        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # overlaps the previous chunk by one
         results, exact = golden(x), reference(x.astype(np.float64))
         steps = np.diff(results)
         wrong += int(np.count_nonzero(steps < 0 if rises else steps > 0))

@@ -1,4 +1,4 @@
-"""Time of the compiled kernels of every codec, beside numpy's copy of the same array.
+"""Time of the compiled kernels of every codec, compared with numpy's copy of the same array.
 
 ``python -m sim.bench.formats`` prints nanoseconds per element of an array of gradients. A hop decodes a received sum,
 adds a gradient with its residual, encodes and decodes the new sum, and stores it and the new residual.
@@ -15,14 +15,14 @@ from sim.arithmetic import formats
 
 __all__ = ["LENGTH", "fastest", "measure", "rows"]
 
-#: Elements of the array, and number of runs, of which the fastest counts.
+#: Number of elements in the array, and number of runs, the fastest of which is reported.
 LENGTH, RUNS = 1 << 20, 7
 
 Bits = npt.NDArray[np.uint32]
 
 
 def _codebook(name: str) -> Bits | None:
-    """Codebook for a codec, or None if it has none: ascending fractions, or numbers as the gradients."""
+    """Codebook that a codec needs, or None: ascending fractions, or numbers distributed like the gradients."""
     if formats.kernels(name).source.codebook is None:
         return None
     size = formats.kernels(name).codec.codebook_words // 2
@@ -61,7 +61,7 @@ def measure(name: str, *, length: int = LENGTH) -> dict[str, float]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Rows for build/bench/bench.json: time per element of each kernel, compared with that of a copy."""
+    """Rows for build/bench/bench.json: time per element of each kernel, compared with the time of a copy."""
     result = []
     for name in formats.names():
         times = measure(name)

@@ -1,4 +1,4 @@
-"""Verilated streamed optimizer, compared with its cycle formulas, in lockstep with the model.
+"""Cycles of the Verilated streamed optimizer, compared with formulas and, in lockstep, with the model.
 
 A burst of T beats takes T + r + q cycles, where r and q are the latencies of reducer and update. Further bursts
 follow every T cycles; each parameter is transferred once. ``python -m sim.bench.optimizer`` prints the figures.
@@ -41,7 +41,7 @@ def _row(name: str, config: str, measured: float, bound: int, unit: str = "cycle
 
 
 def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
-    """A single burst, and many consecutive ones."""
+    """Measure a single burst and many consecutive bursts."""
     model, settings = pair.model, _settings(rule)
     beats = model.depth // model.update_lanes
     law = beats + model.reducer_latency + model.update_latency

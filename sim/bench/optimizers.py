@@ -1,8 +1,8 @@
-"""Time of the compiled optimizer under every rule, beside numpy's copy of the weights.
+"""Time of the compiled optimizer for every rule, compared with numpy's copy of the weights.
 
 ``python -m sim.bench.optimizers`` prints nanoseconds per element, on one core, of an update of ten million
-parameters, which no cache holds. An update in place reads the gradient, and reads and writes the weight and each
-plane of state: 12 bytes for SGD, 28 for Adam, or 20 with state as bfloat16.
+parameters, which do not fit in any cache. An in-place update reads the gradient, and reads and writes the weight and
+each plane of state: 12 bytes for SGD, 28 for Adam, or 20 with state as bfloat16.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = ["LENGTH", "RULES", "measure", "rows"]
 #: Number of parameters.
 LENGTH = 10_000_000
 
-#: Rules, and whether momentum looks ahead, keyed by name.
+#: Optimizer rules, and whether Nesterov momentum is used, keyed by name.
 RULES = {"sgd": (Rule.SGD, False), "momentum": (Rule.MOMENTUM, False), "nesterov": (Rule.MOMENTUM, True),
          "adam": (Rule.ADAM, False), "adamw": (Rule.ADAMW, False)}
 
@@ -47,7 +47,7 @@ def measure(name: str, *, length: int = LENGTH) -> dict[str, float]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Rows for build/bench/bench.json: time per element, compared with that of a copy."""
+    """Rows for build/bench/bench.json: time per element, compared with the time of a copy."""
     result = []
     for name in RULES:
         times = measure(name)

@@ -4,9 +4,9 @@
 ``python -m sim.bench.partition_speed`` uses shared memory between the processes, and ``mpirun -n 2 python -m
 sim.bench.partition_speed`` uses MPI. Words and cycles must be identical.
 
-If other programs use the cores, wall time is not meaningful. So each process also reports its processor time without
-the exchanges, in which it waits. The longest of these times and the separately measured time of an exchange give a
-bound on the speed on idle cores.
+If other programs use the cores, wall time is not meaningful. Each process therefore also reports its processor time,
+excluding the exchanges, in which it waits. The longest of these processor times and the separately measured time of
+an exchange give a bound on the speed on idle cores.
 """
 
 import argparse
@@ -99,10 +99,10 @@ def rows(figures: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Speed of a ring in several processes.")
+    parser = argparse.ArgumentParser(description="Simulation speed of a ring divided among several processes.")
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--latency", type=int, default=LATENCY)
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="without mpirun")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="run without mpirun")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     if mpi_rank():

@@ -26,7 +26,7 @@ __all__ = ["JOBS", "rows"]
 ROWS = COLUMNS = 4
 BLOCKS = 128
 
-#: A job that keeps its sums in the array between panels.
+#: Measured job, which keeps its sums in the array between panels.
 JOBS = (Job(m=256, n=256, k=256, tile=2, rounds=7),)
 
 

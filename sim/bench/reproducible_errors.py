@@ -1,7 +1,8 @@
 """Errors of sums: ``python -m sim.bench.reproducible_errors`` prints the table of docs/reproducible.md.
 
-For each number of addends, the relative squared error of sums of random numbers: the squared distance from the exact
-sums over their squared length. Beside reproducible sums, it prints sums of a ring with its codecs.
+For each number of addends, the table contains the relative squared error of sums of random numbers: the squared
+distance from the exact sums, divided by the squared length of the exact sums. Apart from reproducible sums, the table
+covers sums on a ring with its codecs.
 """
 
 import functools
@@ -30,7 +31,7 @@ def _log_normal(generator: np.random.Generator, shape: tuple[int, int]) -> Adden
     return _gaussian(generator, shape) * np.exp(1.5 * generator.standard_normal(shape)).astype(np.float32)
 
 
-#: Addends by the name of their distribution; log-normal ones have sigma = 1.5 and random signs.
+#: Generators of addends, keyed by distribution; log-normal numbers have sigma = 1.5 and random signs.
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Addends]] = {
     "Gaussian": _gaussian, "log-normal": _log_normal}
 
@@ -55,7 +56,7 @@ def _reproducible(width: int, addends: Addends) -> npt.NDArray[np.uint32]:
 
 
 def table() -> Iterator[str]:
-    """Lines of the table, in Markdown."""
+    """Lines of the table of errors, in Markdown."""
     names = [*ON_RING, *(f"width {width}" for width in WIDTHS)]
     yield f"| numbers | addends | {' | '.join(names)} |"
     yield f"|---|---:|{'---:|' * len(names)}"

@@ -45,14 +45,14 @@ NODES = 4
 LENGTH = 1024
 LATENCY = 16
 
-#: Memories are no longer than needed, because cocotb's Verilator model has a line of C++ per initial word.
+#: Memories are as short as possible, because cocotb's Verilator model has a line of C++ per initial word.
 CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENGTH))
 
 #: Minimum cycles per second of the Verilated ring, and its minimum speedup over cocotb.
 BAR = 100_000
 RATIO_BAR = 10
 
-#: Minimum speedup of jointly evaluated nodes over one thread, and over nodes evaluated one after another with the
+#: Minimum speedup of joint evaluation of nodes over one thread, and over evaluating nodes one after another with the
 #: same number of threads, both keyed by number of threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
@@ -62,7 +62,7 @@ NATIVE_BAR = 1.0
 _TOGETHER, _APART, _NATIVE = "together", "apart", "native"
 _OPTIONS: dict[str, dict[str, Any]] = {
     _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
-#: Minimum speedup of two threads next to a busy process; number of rounds; seconds per round.
+#: Minimum speedup of two threads over one while another process is busy; number of rounds; seconds per round.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
 #: Cycles within which the traffic must end.
@@ -122,9 +122,9 @@ class Speed:
     verilated : dict
         Median speed of the Verilated ring over several runs, keyed by number of threads.
     apart : dict
-        The same with nodes evaluated one after another; empty unless requested.
+        Median speed with nodes evaluated one after another, keyed by number of threads; empty unless requested.
     native : dict
-        The same with native arithmetic; empty unless requested.
+        Median speed with native arithmetic, keyed by number of threads; empty unless requested.
     cocotb : float
         Speed of the ring under cocotb.
     cycles : int
@@ -287,7 +287,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
 
 
 def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
-    """Measure one and two threads on two cores that are shared with a busy process."""
+    """Measure the speed with one and two threads on two cores while another process keeps one of them busy."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return {}

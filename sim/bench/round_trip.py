@@ -1,8 +1,8 @@
 """Round trip of gradient codecs: latency in cycles from the first input beat to the first decoded beat.
 
 Encoder and decoder are configured as on a link, with 4 elements per beat, and connected directly without stalls.
-Where packets are decoded and encoded again, each hop of the ring adds the latency of this round trip, the adder and
-the wires. ``python -m sim.bench.round_trip`` prints the figures.
+If nodes decode packets and encode them again, each hop of the ring adds the latency of this round trip, of the adder
+and of the wires. ``python -m sim.bench.round_trip`` prints the figures.
 """
 
 import json
@@ -27,7 +27,7 @@ LIMIT = 60
 
 
 class _Loop(Elaboratable):
-    """An encoder connected to a decoder."""
+    """Measured design: an encoder connected to a decoder."""
 
     def __init__(self, name: str) -> None:
         codec = GRADIENT_CODECS[name]
@@ -74,7 +74,7 @@ def rows() -> list[dict[str, Any]]:
     """Rows for ``make bench``: the measured cycles and the limit."""
     result = []
     for name, codec in GRADIENT_CODECS.items():
-        if codec.agreed:  # integers have no encoder and decoder of their own
+        if codec.agreed:  # integer codecs have no separate encoder and decoder
             continue
         first, last = measure(name)
         result.append({"name": "codec.round_trip", "config": f"{name}, 4 lanes; {last} to the packet's last beat",

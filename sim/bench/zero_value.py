@@ -1,8 +1,8 @@
-"""Cycles of zero-value compression on Verilated gateware without stalls, compared with bounds.
+"""Cycles that zero-value compression takes on Verilated gateware without stalls, compared with bounds.
 
 The time is measured from the first cycle to the cycle that accepts the last output word or beat, so the ratio
 includes the latencies. The bound of the encoder and the decoder is a sum over groups. If some groups are limited by
-words and some by elements, the buffers allow overlap and the ratio falls below 1.
+words and others by elements, the buffers let them overlap, and the ratio falls below 1.
 ``python -m sim.bench.zero_value`` prints the figures.
 """
 
@@ -42,7 +42,7 @@ def _words(words: Bits) -> npt.NDArray[Any]:
 
 
 def _cycles(unit: Unit, bound: int, outputs: int, **sources: npt.NDArray[Any]) -> int:
-    """Cycles until the last output is accepted."""
+    """Number of cycles until the last output is accepted."""
     unit.reset()
     trace = unit.lockstep(sources={name: Feed(beats) for name, beats in sources.items()}, sinks={"o": True},
                           cycles=bound + 4 * GROUP)

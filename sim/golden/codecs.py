@@ -36,7 +36,7 @@ class Codec(Protocol):
 
     @property
     def code(self) -> int:
-        """Code in the header of a packet."""
+        """Code of the codec in the header of a packet."""
 
     @property
     def weights(self) -> bool:
@@ -52,11 +52,11 @@ class Codec(Protocol):
 
     @property
     def sums_coded(self) -> bool:
-        """Whether gradients are added in coded form."""
+        """Whether gradients are added in coded form, without decoding them."""
 
     @property
     def agreed(self) -> bool:
-        """Whether sums are sums of integers below an exponent that all nodes agree on; see :class:`AgreedCodec`."""
+        """Whether sums are sums of integers with a common exponent; see :class:`AgreedCodec`."""
 
     @property
     def block(self) -> int:
@@ -83,10 +83,10 @@ class Codec(Protocol):
 
 
 class AgreedCodec(Codec, Protocol):
-    """Codec of sums of integers below an exponent that all nodes agree on, one for each group.
+    """Codec for sums of integers that are scaled by an exponent per group, which all nodes agree on.
 
-    The exponents of a segment precede its integers. There are no residuals. The elements of ``encode``, ``decode``
-    and ``span`` are integers as they are on the ring.
+    The exponents of a segment precede its integers. There are no residuals. ``encode``, ``decode`` and ``span`` work
+    on the integers as they are sent on the ring.
     """
 
     @property
@@ -99,13 +99,13 @@ class AgreedCodec(Codec, Protocol):
 
     @property
     def checksum_words(self) -> int:
-        """Number of words after the integers of an unfinished sum."""
+        """Number of checksum words that follow the integers of a partial sum."""
 
     def exponent_words(self, count: int) -> int:
         """Number of words of the exponents of ``count`` elements."""
 
     def sums(self, addends: Bits) -> tuple[npt.NDArray[np.bool_], Bits]:
-        """Whether each sum of the first rows of ``addends`` is not zero, and the sum of all rows as binary32."""
+        """Sum the rows of ``addends``; return whether each partial sum is nonzero, and the total as binary32."""
 
 
 def is_agreed(codec: Codec) -> TypeGuard[AgreedCodec]:
@@ -131,7 +131,7 @@ class Format(Protocol):
 
 
 class RawWords:
-    """Unchanged elements, one per word."""
+    """Format of unchanged elements, one per word."""
 
     block = 1
 
@@ -193,7 +193,7 @@ class FixedCodec(_Plain):
 
 
 def whole_words(due: int, count: int) -> Span:
-    """Span of a packet that needs ``due`` words when ``count`` words are available; a unit is a word."""
+    """Span of a packet that needs ``due`` words if ``count`` words are available; a unit is a word."""
     used = min(due, count)
     return used, due - used, False
 
@@ -251,11 +251,11 @@ def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
 
 
 def _fixed(code: int, target: str) -> OnDemand[Codec]:
-    """Codec of a feature's format."""
+    """Codec for a feature's format, imported from ``target`` on demand."""
     return OnDemand(target, lambda form: FixedCodec(code=code, format=form))
 
 
-#: All codecs by their names.
+#: All codecs, keyed by name.
 CODECS: LazyTable[Codec] = LazyTable({
     ZERO_VALUE: ZeroValueCodec(code=1),
     RAW: FixedCodec(code=0, format=RawWords(), exact=True),

@@ -24,21 +24,21 @@ _NAN_BFLOAT16 = np.uint16(0x7FC0)
 
 
 def to_half(bits: npt.ArrayLike) -> Halves:
-    """Binary32 encodings rounded to binary16."""
+    """Round binary32 encodings to binary16."""
     values = np.asarray(bits, np.uint32).view(np.float32)
     with np.errstate(all="ignore"):
         return np.where(np.isnan(values), _NAN_HALF, values.astype(np.float16).view(np.uint16))
 
 
 def from_half(bits: npt.ArrayLike) -> Bits:
-    """Binary16 encodings as binary32."""
+    """Convert binary16 encodings to binary32, exactly."""
     values = np.asarray(bits, np.uint16).view(np.float16)
     with np.errstate(all="ignore"):
         return np.where(np.isnan(values), floating.CANONICAL_NAN, values.astype(np.float32).view(np.uint32))
 
 
 def to_bfloat16(bits: npt.ArrayLike) -> Halves:
-    """Binary32 encodings rounded to bfloat16."""
+    """Round binary32 encodings to bfloat16."""
     encodings = np.asarray(bits, np.uint32)
     # Add just under half the weight of the last bit kept, plus one if that bit is odd.
     rounded = (encodings.astype(np.uint64) + 0x7FFF + (encodings >> 16 & 1)) >> 16
@@ -46,7 +46,7 @@ def to_bfloat16(bits: npt.ArrayLike) -> Halves:
 
 
 def from_bfloat16(bits: npt.ArrayLike) -> Bits:
-    """bfloat16 encodings as binary32."""
+    """Convert bfloat16 encodings to binary32, exactly."""
     encodings = np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)
     return np.where(np.isnan(encodings.view(np.float32)), floating.CANONICAL_NAN, encodings)
 

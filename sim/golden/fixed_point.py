@@ -1,6 +1,6 @@
 """Golden model of the fixed-point optimizer: results and latencies.
 
-Elements are signed integers of 8 to 18 bits; scalars are signed, with 18 bits, of them 16 fraction bits. Here s is
+Elements are signed integers of 8 to 18 bits; scalars are signed with 18 bits, including 16 fraction bits. Here s is
 the exact sum of the gradients, round(x) = floor(x + 1/2), and sat() gives the nearest value of an element:
 
 - SGD: d = sat(round(gradient_scale * s));
@@ -31,7 +31,7 @@ FRACTION_BITS = 16
 
 @dataclasses.dataclass(frozen=True)
 class FixedSettings:
-    """Scalars of an update, as integers or bit patterns. :func:`update` also accepts arrays of them.
+    """Scalars of an update, as integers or bit patterns. :func:`update` also accepts arrays of scalars.
 
     One is represented by ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
     """
@@ -83,7 +83,7 @@ def from_bits(bits: npt.ArrayLike, width: int) -> Numbers:
 
 
 def reduce(gradients: npt.ArrayLike) -> Numbers:
-    """The sum over the first axis."""
+    """Exact sum over the first axis."""
     total: Numbers = np.asarray(gradients, dtype=np.int64).sum(axis=0)
     return total
 
@@ -136,7 +136,7 @@ class Fixed:
 
     @property
     def total_width(self) -> int:
-        """Width of a gradient sum in bits."""
+        """Width in bits of the sum of all workers' gradients."""
         return self.width + (self.workers - 1).bit_length()
 
     @property

@@ -20,7 +20,7 @@ class FloatFormat:
 
     @property
     def width(self) -> int:
-        """Number of bits of an element."""
+        """Number of bits of an encoding."""
         return self.exponent_bits + self.fraction_bits + 1
 
     @property

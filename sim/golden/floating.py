@@ -2,8 +2,8 @@
 
 Binary32 is computed with numpy. All other formats are computed exactly with Python integers: operands become a
 significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
-A sticky bit represents the discarded bits of a result with infinitely many bits. Every NaN result is the canonical
-one: positive, quiet and without payload.
+A sticky bit represents the discarded bits if the exact result has infinitely many bits. Every NaN result is the
+canonical one: positive, quiet and without payload.
 """
 
 import math
@@ -28,17 +28,17 @@ def _binary32(operation: np.ufunc, *operands: npt.ArrayLike) -> Bits:
 
 
 def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Sums of binary32 bit patterns."""
+    """Add binary32 bit patterns."""
     return _binary32(np.add, a, b)
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Products of binary32 bit patterns."""
+    """Multiply binary32 bit patterns."""
     return _binary32(np.multiply, a, b)
 
 
 def divide(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Quotients of binary32 bit patterns: a / b."""
+    """Divide binary32 bit patterns: a / b."""
     return _binary32(np.divide, a, b)
 
 
@@ -56,7 +56,7 @@ class _Format:
         self.sign_shift = exponent_bits + fraction_bits
         self.infinity = self.exponent_ones << fraction_bits
         self.nan = self.infinity | 1 << (fraction_bits - 1)
-        # 1.0 is the smallest subnormal number times two to this power.
+        # Exponent of 1.0 relative to the smallest subnormal number: 1.0 is that number times two to this power.
         self.scale = (1 << (exponent_bits - 1)) - 2 + fraction_bits
 
     def magnitude(self, bits: int) -> int:
@@ -66,11 +66,11 @@ class _Format:
         return fraction if field == 0 else (fraction | 1 << self.fraction_bits) << (field - 1)
 
     def sign(self, bits: int) -> int:
-        """Sign bit: 1 for a negative number."""
+        """Sign bit of an encoding: 1 for a negative number."""
         return bits >> self.sign_shift
 
     def absolute(self, bits: int) -> int:
-        """Encoding without its sign: at most ``infinity`` for a number, greater for a NaN."""
+        """Encoding without its sign bit: at most ``infinity`` for a number, greater than ``infinity`` for a NaN."""
         return bits & ((1 << self.sign_shift) - 1)
 
     def add(self, a: int, b: int) -> int:

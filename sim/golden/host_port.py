@@ -4,12 +4,12 @@ A node serves one request after another. Cycles are counted from the first word 
 to the last word of its response.
 
 - A full node requests memory 7 cycles after the first word, since requests pass through a register. A write then
-  takes a cycle per word, 3 for the words of its response, and 1 for the response register: ``count + 11``. The first
-  word of a read follows after 5 cycles, plus one for each element of its row below ``address``:
-  ``count + address % lanes + 12``.
+  takes one cycle per word, 3 cycles for the words of its response, and 1 cycle for the response register:
+  ``count + 11``. The first word of a read follows after 5 cycles, plus one for each element of its row below
+  ``address``: ``count + address % lanes + 12``.
 - An int16 node has no such registers, and reads a word in 3 cycles: ``count + 9`` (write), ``3 * count + 6`` (read).
-- The register file begins to visit a row every 4 cycles, counted from reset, and while the host has a request, every
-  second visit is for the host. The first of these begins at least 9 cycles after the first word of the request, or 8
+- The register file visits a row every 4 cycles, counted from reset. While the host has a request, every second visit
+  serves the host. The first of these visits begins at least 9 cycles after the first word of the request, or 8 cycles
   in an int16 node. A visit returns its value in its last cycle: see :meth:`PortModel.read_registers`.
 """
 

@@ -4,9 +4,10 @@ With SR(t) and AG(t) as the halves of segment t, each of N - 1 packets, the gath
 
     SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), …, SR(T-1), AG(T-3), AG(T-2), AG(T-1)
 
-These halves are sent in pairs: first packet of one, first packet of the other, second packet of the first one, and so
-on. A forwarded packet was thus received two packets earlier instead of one. In a collective with one phase, segments
-form the pairs. AG(0) of a single-segment vector depends on all of SR(0) and comes after it.
+These halves are sent in pairs with alternating packets: first packet of one half, first packet of the other half,
+second packet of the first half, and so on. A forwarded packet has thus been received two packets earlier rather than
+one. In a collective with only one phase, a pair consists of two segments. AG(0) of a single-segment vector depends on
+all of SR(0) and comes after it.
 
 The order of summation does not change, so results are bit-identical to :mod:`sim.golden.ring`.
 """
@@ -18,7 +19,7 @@ from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["LAG", "blockwise", "order", "waits"]
 
-#: Number of segments by which the gather lags.
+#: Number of segments by which the all-gather lags the scatter-reduce.
 LAG = 2
 
 #: Packet of a collective: phase, segment and step.
@@ -71,13 +72,13 @@ def waits(nodes: int, segments: int, *, credits: int, room: int,
                 receiving.append(("receive", rank, index - 1))
             if index >= credits:
                 sending.append(("receive", following, index - credits))
-            if step:  # forwarded on arrival, once earlier packets have left ingress
+            if step:  # forwarded on arrival, once earlier packets have left the ingress
                 source = number[phase, segment, step - 1]
                 sending.append(("send", previous, source))
                 sending += [("receive", rank, source - 1)] if source else []
             elif phase == GATHER and SCATTER in phases:
                 sending.append(("receive", rank, number[SCATTER, segment, steps - 1]))
-            if step < steps - 1:  # a forwarded packet leaves ingress when it is sent
+            if step < steps - 1:  # a forwarded packet leaves the ingress when it is sent
                 receiving.append(("send", rank, number[phase, segment, step + 1]))
             elif phase == SCATTER and GATHER in phases and segment >= room:
                 receiving.append(("send", rank, number[GATHER, segment - room, 0]))

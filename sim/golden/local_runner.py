@@ -11,7 +11,7 @@ __all__ = ["LocalRunner"]
 
 
 class LocalRunner:
-    """Golden model of a runner: its outputs in a cycle, and its next state for the cycle's inputs.
+    """Golden model of a runner: its outputs in a cycle, and its next state given the inputs of that cycle.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class LocalRunner:
 
     @property
     def ready(self) -> bool:
-        """Whether a command is accepted in this cycle."""
+        """Whether the runner accepts a command in this cycle."""
         return self._state == "idle"
 
     @property
@@ -39,7 +39,7 @@ class LocalRunner:
 
     @property
     def reset(self) -> bool:
-        """Whether the datapath is held in reset."""
+        """Whether the runner holds the datapath in reset."""
         return not (self._state == "run" and self._age >= 1)
 
     @property
@@ -53,7 +53,7 @@ class LocalRunner:
 
     @property
     def detail(self) -> int:
-        """Progress so far, reported by the event."""
+        """Progress of the command so far, which its event reports."""
         return self._event.get("detail", 0)
 
     def step(self, *, command: dict[str, int] | None, taken: bool, progress: int = 0, done: bool = False,

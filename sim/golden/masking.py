@@ -80,7 +80,7 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A batch of matrices of the same shape with the same mask."""
+    """Masking job: a batch of matrices of the same shape, with the same mask."""
 
     rows: int
     columns: int
@@ -136,10 +136,11 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
-    """Return sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
+    """Apply a magnitude mask; return the values to send and the remaining errors as binary32 bit patterns.
 
-    The sum of gradient and error is kept if its bits without the sign, as an integer, are at least the bits of the
-    threshold; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
+    The sum of gradient and error is kept if its bits without the sign bit, as an integer, are at least the bits of
+    the threshold; otherwise the sum becomes the new error. A dropped gradient and the error of a kept gradient are
+    +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
@@ -147,7 +148,7 @@ def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) ->
 
 
 class Element(enum.Enum):
-    """Element formats: width in bits, and the number that replaces masked elements."""
+    """Element formats of scores: width in bits, and the number that replaces masked elements."""
 
     FP32 = 32, 0xC61C4000  # -10000
     BF16 = 16, 0xC61C  # -9984, the number nearest to -10000
@@ -230,7 +231,7 @@ class Beats:
 
 
 def exists(job: Job, lanes: int) -> Flags:
-    """For each beat of a job, return flags for the lanes with an element, with shape (beats, lanes)."""
+    """Return flags for the lanes that hold an element in each beat of a job, with shape (beats, lanes)."""
     row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
     return np.tile(row, (job.count * job.rows, 1))
 

@@ -1,4 +1,4 @@
-"""Golden model of optimizer moments in memory: words are packed and unpacked.
+"""Golden model of packed optimizer moments in memory.
 
 A packed word holds two bfloat16 moments, with the even element in the low half. Elements are binary32 bit patterns.
 """
@@ -37,7 +37,7 @@ def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Payloads of a stream: ``elements`` and ``keep`` of shape (beats, lanes), and ``last``."""
+    """Payloads of a stream's beats: ``elements`` and ``keep`` of shape (beats, lanes), and ``last``."""
 
     elements: Bits
     keep: Flags

@@ -22,7 +22,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command to execute on golden nodes."""
+    """Command to execute on golden nodes."""
 
     operation: str
     #: Descriptor fields of each node; missing fields are zero, except the stride, which is 1.
@@ -34,19 +34,19 @@ class Placed:
 
 
 class ListEngine(Protocol):
-    """Engine that executes lists of layers."""
+    """Compute engine that executes lists of layers."""
 
     def carry_out(self, nodes: "Nodes", rank: int, fields: Mapping[str, int]) -> None:
-        """Execute LAYERS on a node."""
+        """Execute a LAYERS command on a node."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """Outcome of a collective."""
+    """Outcome of a collective: participants, traffic and sum."""
 
     ranks: tuple[int, ...]  # participants, ordered by rank in the ring
     words: npt.NDArray[np.int64]  # words that each participant sends
-    traffic: ring.Traffic | None = None  # costs; None for a broadcast
+    traffic: ring.Traffic | None = None  # costs of the collective; None for a broadcast
     total: Bits | None = None  # sum of the gradients, assembled from the owners
     own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each participant owns
 
@@ -85,7 +85,7 @@ class Nodes:
         self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
         self._segment, self._lanes = segment, lanes
-        #: Number of gradients of each node in a sum of integers, and their distance in elements.
+        #: Number of gradients that each node adds to a sum of integers, and their distance in elements.
         self.addends, self.addend_stride = [1] * nodes, 0
         self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
         decoded = ring.distribute(weights, nodes, weight_codec=weight_codec, segment=segment)
@@ -129,7 +129,7 @@ class Nodes:
                                                                                         "residuals"))
         self.state = [arrays[f"state {number}"].copy() for number in range(len(self.state))]
 
-    # Commands.
+    # Execution of commands.
 
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
         """Execute a command on some nodes, in an even or odd pass; for a collective, these are its ring's nodes, in
@@ -210,12 +210,12 @@ class Nodes:
         return Collected(tuple(ranks), traffic.words, traffic, total, own)
 
     def _counts(self, ranks: Sequence[int]) -> list[int] | None:
-        """Number of gradients of each node, or None if it is one."""
+        """Number of gradients that each node adds, or None if every node adds one."""
         counts = [self.addends[rank] for rank in ranks]
         return counts if max(counts) > 1 else None
 
     def _addends(self, ranks: Sequence[int], elements: npt.NDArray[np.int64]) -> Bits:
-        """Gradients of all nodes, in order of rank: one row for each."""
+        """Gradients of all nodes, one row per gradient, in order of rank."""
         return np.stack([self.gradients[rank, elements + number * self.addend_stride]
                          for rank in ranks for number in range(self.addends[rank])])
 

@@ -38,7 +38,7 @@ class Operands:
     multiply : callable
         Multiplies encodings after rounding them to the format.
     block : BlockFormat or None
-        Format of blocks along k that are multiplied as a whole, so elements are not rounded one by one.
+        Format of blocks along k that are multiplied as a whole, so that elements are not rounded individually.
     product : callable or None
         Computes matrix products in the block format, starting from the initial values of the sums.
     delay : int
@@ -54,16 +54,16 @@ class Operands:
 
     @property
     def terms(self) -> int:
-        """Number of terms of a sum that are combined into one."""
+        """Number of products that are combined into one term of a sum."""
         return 1 if self.block is None else int(self.block.block)
 
 
 def _of(target: str) -> OnDemand[Operands]:
-    """Operand format of a feature."""
+    """Operand format of a feature, imported on demand."""
     return OnDemand(target, lambda form: form)
 
 
-#: Formats by their names.
+#: Operand formats, keyed by name.
 OPERANDS: LazyTable[Operands] = LazyTable({
     FP32: Operands(0),
     "bf16": _of("sim.golden.features.bf16.operands:BF16"),
@@ -84,7 +84,7 @@ def operands_of(name: str) -> Operands:
 
 
 def rounded(x: Array, operands: str) -> Array:
-    """Binary32 numbers rounded to a format."""
+    """Round binary32 numbers to an operand format."""
     result: Array = operands_of(operands).round(np.ascontiguousarray(x, np.float32).view(np.uint32)).view(np.float32)
     return result
 

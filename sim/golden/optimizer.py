@@ -1,7 +1,8 @@
 """Golden model of the streamed optimizer: the values of every update and the cycle of every transfer.
 
 Values are ``uint32`` bit patterns of binary32 numbers; every operation rounds once, to nearest even, and every NaN is
-the canonical one. From the sum s of the gradients and the weight w, with the names of :class:`Settings`:
+the canonical one. An update computes, from the sum s of the gradients and the weight w, with the names of
+:class:`Settings`:
 
 - g = limit(gradient_scale * s), to -clip … clip; then, except for ADAMW, and if weight_factor is not zero,
   g + weight_factor * w;
@@ -85,7 +86,7 @@ class Settings:
 
 
 def limit(values: Bits, magnitude: int | Bits) -> Bits:
-    """Limit the magnitude of values but keep their signs; NaN stays NaN.
+    """Limit the magnitude of values but keep their signs; a NaN stays a NaN.
 
     The sign of ``magnitude`` is ignored.
     """
@@ -125,7 +126,7 @@ def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings
 
 
 class Scalars(Protocol):
-    """Settings for one kind of arithmetic."""
+    """Settings of an optimizer, for one kind of arithmetic."""
 
     @property
     def planes(self) -> int:
@@ -164,13 +165,13 @@ class Arithmetic(Protocol):
         """Latency in cycles from the gradients of ``workers`` workers to their sum."""
 
     def reduce(self, gradients: Bits) -> Bits:
-        """Sum over the first axis at full width."""
+        """Sum over the first axis, at full width."""
 
     def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
-        """Flags of sums that are finite."""
+        """Whether each sum is finite."""
 
     def update(self, total: Bits, weights: Bits, state: Sequence[Bits], settings: Any) -> tuple[Bits, list[Bits]]:
-        """New weights and new state."""
+        """Compute new weights and new state."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +211,7 @@ class Floats:
 
     @property
     def latency(self) -> int:
-        # One multiplication and one addition each for weight decay, for both moments or for momentum and its
+        # One multiplication and one addition each for weight decay, for each moment or for momentum and its
         # look-ahead, and for the weight.
         passes = 4 if self.planes else 2
         adaptive = self.root + self.adder + self.divider if self.planes == 2 else 0

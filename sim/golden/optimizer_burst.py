@@ -17,7 +17,7 @@ NEVER = 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Burst:
-    """A command: number of elements, and mask of the workers that send gradients (bit n for worker n)."""
+    """Burst command: number of elements, and mask of the workers that send gradients (bit n for worker n)."""
 
     count: int
     active: int
@@ -66,14 +66,14 @@ class _Pattern:
             self._next = np.minimum.accumulate(positions[::-1])[::-1].tolist()
 
     def first(self, cycle: int) -> int:
-        """The first willing cycle from ``cycle`` on."""
+        """First cycle from ``cycle`` on in which the side is willing to transfer."""
         if self._next is None or cycle >= NEVER:
             return cycle
         return self._next[cycle] if cycle < len(self._next) else NEVER
 
 
 class _Source:
-    """Source that offers beats one after another."""
+    """Source of a stream, which offers one beat after another."""
 
     def __init__(self, pattern: _Pattern) -> None:
         self._pattern = pattern
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Model of operand banks that computes when each fill is complete from when banks are discarded."""
+    """Operand buffer with banks; computes when each fill is complete from the cycles when banks are discarded."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -132,7 +132,7 @@ class _Buffer:
             self.discards.append(_later(cycle, self.delay))
 
     def finish(self) -> None:
-        """Accept all remaining fills that have a bank."""
+        """Accept all remaining fills for which a bank is free."""
         while len(self.completes) < len(self.fills):
             self.fill()
 
@@ -151,7 +151,7 @@ class _Queue:
 
     @property
     def room(self) -> int:
-        """First cycle when a row can be reserved."""
+        """First cycle when a row of the result queue can be reserved."""
         index = len(self.departs) - self._depth
         return _later(self.departs[index], 1) if index >= 0 else 0
 
@@ -219,11 +219,12 @@ class Model:
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
 
     def banks(self, delay: int) -> int:
-        """Number of banks that let fills keep up, for a stream read ``delay`` cycles after a burst begins.
+        """Number of banks that a stream needs to keep up if it is read ``delay`` cycles after a burst begins.
 
         With an interval of 1, a burst is no longer than its fill: one bank is needed for each burst spanned by the
-        delay, plus two. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst, filled from
-        the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
+        delay, plus two. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst and is
+        filled from the next cycle on. It must be full two cycles before its next burst, ``banks`` bursts later,
+        begins.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
@@ -272,7 +273,7 @@ class Model:
         queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
                   for name in self.outputs()}
         commands = _Source(patterns["command"])
-        # Latency in cycles from when a beat enters until its sum, its new state and its new weights.
+        # Latency in cycles from the entry of a beat to its sum, its new state and its new weights.
         summed = self.READ + self.reducer_latency
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
@@ -310,7 +311,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 ready = max(earliest, *(queues[name].room for name in results))
-                # With an interval above 1, it is decided one cycle earlier whether a beat enters.
+                # With an interval above 1, the decision whether a beat enters is made one cycle earlier.
                 entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:

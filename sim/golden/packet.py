@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The header of a packet; docs/ring/packet.md describes the fields."""
+    """Header of a packet; docs/ring/packet.md describes the fields."""
 
     type: int = DATA
     codec: int = 0
@@ -46,7 +46,7 @@ class Header:
     length: int = 0
 
     def words(self) -> list[int]:
-        """The header's three words."""
+        """Encode the header as three words."""
         return [
             self.type | self.codec << 4 | self.tenant << 12 | self.source << 16 | self.epoch << 24,
             self.sequence | self.segment << 12 | self.length << 22,
@@ -66,7 +66,7 @@ class Header:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict on one packet.
+    """Verdict of a receiver on one packet.
 
     Parameters
     ----------
@@ -149,12 +149,12 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int, extra:
     words : sequence of int
         All words of the packet, including its CRC.
     expected : Header or None
-        The expected header on offer; its type, tenant and destination are ignored.
+        Header that the packet is expected to have, if any; its type, tenant and destination are ignored.
     epoch : int
         The epoch of the command.
     extra : int
-        Number of payload words that the expected packet has in addition to its elements: exponents and the
-        checksum of sums of integers. All packets of such a command have codecs with a fixed number of words.
+        Number of payload words that the expected packet has in addition to its elements: the exponents and the
+        checksum of sums of integers. All packets of a command with such sums use codecs with a fixed number of words.
     """
     *body, trailer = words
     header = Header.parse(words)

@@ -1,4 +1,4 @@
-"""Golden model of packed codes, as bit planes of bytes and as words."""
+"""Golden model of codes packed as bit planes of bytes, and as words."""
 
 from collections.abc import Sequence
 
@@ -56,7 +56,7 @@ def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> 
 
 
 def fields(data: npt.ArrayLike, width: int, count: int) -> Bits:
-    """The inverse of :func:`field_bytes`."""
+    """Unpack numbers of ``width`` bits from bytes: the inverse of :func:`field_bytes`."""
     bits = np.unpackbits(np.asarray(data, np.uint8), bitorder="little")[:count * width].reshape(count, width)
     values: Bits = (bits.astype(np.uint32) << np.arange(width, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     return values

@@ -75,7 +75,7 @@ class Queues:
 
     def _start(self, ready: Callable[[int, int], int | None], cycles: Of,
                together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
-        """Start all items that may start now; return the earliest start cycles of the remaining ones."""
+        """Start all items that may start now; return the earliest start cycles of the remaining items."""
         later = []
         for queue, (starts, ends, items) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
             index = len(starts)

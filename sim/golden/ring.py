@@ -7,7 +7,7 @@ N. Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then
 ``((g_b + g_{b+1}) + …)``, with each addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and any
 NaN into the canonical NaN.
 
-A command may cover a share of a vector that begins at any group. If its ``block_offset`` is the number of that group
+A command may cover a slice of a vector that begins at any group. If its ``block_offset`` is the number of that group
 modulo N, each element has the same first rank as in a command for the whole vector: sums do not depend on how a
 vector is split into commands, as long as it is split between groups.
 
@@ -21,10 +21,10 @@ residual: the sum minus its decoded value, or +0.0 if the difference is not fini
 residual is first added to the rank's gradient.
 
 With an agreed gradient codec (:class:`~sim.golden.codecs.AgreedCodec`), sums do not depend on the order of their
-addends, and there are no residuals. A packet also contains the exponents of a later segment: of the next one in the
-scatter-reduce, and of the one after that in the all-gather. So the scatter-reduce has one packet more than a block
-has segments, the all-gather has two more, and a reduce-scatter also has an all-gather, of exponents only. A ring of
-one node sends nothing, but rounds its gradients like any sum.
+addends, and there are no residuals. A packet also contains the exponents of a later segment: one segment later in the
+scatter-reduce, and two segments later in the all-gather. Per block, the scatter-reduce therefore has one packet more
+than there are segments, the all-gather has two packets more, and a reduce-scatter includes an all-gather that sends
+only exponents. A ring of one node sends nothing, but rounds its gradients as it would round any sum.
 """
 
 import dataclasses
@@ -50,17 +50,17 @@ GROUP = 32
 #: Number of words of a packet other than its payload: three header words and one CRC word.
 PACKET_OVERHEAD = 4
 
-#: Number of elements that a rank works on at a time, so that they stay in the processor's cache.
+#: Number of elements that a rank processes at a time, so that they stay in the processor's cache.
 PART = 1 << 15
 
 
 def bits(values: npt.ArrayLike) -> Bits:
-    """Bit patterns of binary32 numbers."""
+    """Convert numbers to binary32 bit patterns."""
     return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
 
 
 def floats(patterns: Bits) -> npt.NDArray[np.float32]:
-    """Binary32 numbers from bit patterns."""
+    """View bit patterns as binary32 numbers."""
     return np.ascontiguousarray(patterns, dtype=np.uint32).view(np.float32)
 
 
@@ -102,7 +102,7 @@ def _check_blocks(length: int, nodes: int, block_offset: int) -> None:
 def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int = 0) -> list[list[Indices]]:
     """Elements of each segment of each block.
 
-    All blocks get the segment count of the longest one; segments beyond the end of a block are empty.
+    All blocks have the segment count of the longest block; segments beyond the end of a block are empty.
     """
     _check_segment(segment)
     blocks = block_indices(length, nodes, block_offset=block_offset)
@@ -140,8 +140,8 @@ def places(length: int, *, stride: int = 1) -> Indices:
 class Traffic:
     """Cost of one collective on the links of the ring.
 
-    A *segment step* is one packet on one link, including everything it passes through on its way. Its minimum number
-    of cycles is the largest of
+    A *segment step* is one packet on one link, including everything it passes through on its way. The minimum number
+    of cycles of a segment step is the largest of
 
     - the number of payload words (the link moves one word per cycle),
     - the number of elements divided by the number of lanes, rounded up (a memory moves one row per cycle), and
@@ -151,7 +151,8 @@ class Traffic:
     The bound of a rank is the sum of these numbers over its segments; the bound of the collective is the largest
     bound of any rank. A bound does not include headers, CRCs, latency, pipeline fill, or the sums that a
     reduce-scatter leaves at their owners. For dense data this gives the closed forms (33/32)·(N-1)/N·K for
-    scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K for a raw one, or the words of the codec.
+    scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K for a raw all-gather, or the codec's number of
+    words.
 
     Members
     -------
@@ -230,7 +231,7 @@ class _Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Consecutive segments of a block, which a rank works on at a time.
+    """Part of a block: consecutive segments that a rank processes at a time.
 
     Members
     -------
@@ -239,11 +240,11 @@ class Part:
     segments : slice
         Numbers of the segments in the block.
     sizes : array of shape (segments,)
-        Elements of each segment. All have equally many, except the last one that is not empty.
+        Number of elements of each segment. All sizes are equal, except for the last segment that is not empty.
     first : int
         First element of the part in the vector.
     stride : int
-        Groups of the part are this many groups apart.
+        Distance in the vector between consecutive groups of the part, in groups.
     """
     block: int
     segments: slice
@@ -253,28 +254,28 @@ class Part:
 
     @functools.cached_property
     def count(self) -> int:
-        """Number of elements."""
+        """Number of elements in the part."""
         return int(self.sizes.sum())
 
     @functools.cached_property
     def indices(self) -> Indices:
-        """Elements of the part in the vector."""
+        """Indices of the part's elements in the vector."""
         return self.first + places(self.count, stride=self.stride)
 
 
 class Arithmetic:
-    """What ranks do to the elements of a part. This class is the definition; :mod:`sim.arithmetic.ring` has one with
-    equal results that is compiled.
+    """Operations of ranks on the elements of a part. This class defines the results; :mod:`sim.arithmetic.ring` has a
+    compiled class with equal results.
 
     Gradients, residuals, and other arrays named ``memory`` cover the whole vector.
     """
 
     def read(self, memory: Bits, part: Part) -> Bits:
-        """Read the elements of a part."""
+        """Read the elements of a part of a vector from memory."""
         return memory[part.indices]
 
     def write(self, memory: Bits, part: Part, values: Bits) -> None:
-        """Replace the elements of a part."""
+        """Write the elements of a part of a vector to memory."""
         memory[part.indices] = values
 
     def hop(self, gradients: Bits, part: Part, partial: Bits | None, codec: Codec | None = None,
@@ -322,7 +323,7 @@ def _counts(flags: npt.NDArray[np.bool_], part: Part) -> npt.NDArray[np.int64]:
     return np.asarray(sums[stops] - sums[stops - part.sizes], dtype=np.int64)
 
 
-#: Arithmetic of the golden model.
+#: Arithmetic of the golden model, which uses numpy.
 _NUMPY = Arithmetic()
 
 
@@ -344,7 +345,7 @@ class _Schedule:
                                    for block in range(nodes)], np.int64)
         counts[(length // GROUP + block_offset) % nodes] -= -length % GROUP  # the last group may be partial
         starts = np.arange(0, counts.max(), segment)
-        #: Elements of each segment of each block.
+        #: Number of elements in each segment of each block.
         self.sizes = np.clip(counts[:, np.newaxis] - starts, 0, segment)
 
     def parts(self) -> Iterator[Part]:
@@ -363,7 +364,7 @@ class _Schedule:
     def fill(self, steps: _Steps, hop: int, rank: int, part: Part, nonzeros: npt.NDArray[np.int64] | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
         """Record the steps of one packet per segment of ``part``: encoded with ``coded`` words per segment of each
-        block, compressed with ``nonzeros`` elements that are not zero, or raw if neither is given."""
+        block, zero-value compressed with ``nonzeros`` nonzero elements, or raw if neither is given."""
         elements = part.sizes
         if coded is not None:
             payload = coded[part.block, part.segments]
@@ -425,8 +426,8 @@ class _Schedule:
 
     def agreed(self, scatter: _Steps, gather: _Steps, codec: AgreedCodec, *,
                data: bool = True) -> tuple[_Steps, _Steps]:
-        """Steps with packets that also contain the exponents of a later segment; without ``data``, packets of the
-        all-gather contain only these."""
+        """Segment steps of packets that also contain the exponents of a later segment; without ``data``, packets of
+        the all-gather contain only exponents."""
         return (self._with_exponents(scatter, codec, codec.scatter_ahead),
                 self._with_exponents(gather, codec, codec.gather_ahead, data=data))
 
@@ -505,11 +506,11 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4, block_offset: int = 0, counts: Sequence[int] | None = None,
                    arithmetic: Arithmetic = _NUMPY) -> tuple[Bits, Traffic]:
-    """Gradient memory of every rank afterwards: its own block contains the sum; the rest is unchanged.
+    """Gradient memory of every rank after a reduce-scatter: its own block contains the sum; the rest is unchanged.
 
     The sum equals the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus the
-    owner's gradient, and is not itself encoded. It differs from an all-reduce unless the codec is exact or agreed.
-    For ``counts`` see :func:`all_reduce`; the sum replaces the first gradient of a rank.
+    owner's gradient, and is not itself encoded. It differs from the result of an all-reduce unless the codec is exact
+    or agreed. For ``counts``, see :func:`all_reduce`; the sum replaces the first gradient of a rank.
     """
     nodes = len(gradients if counts is None else counts)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset, arithmetic)
@@ -562,7 +563,7 @@ def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], 
 
 def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
                block_offset: int = 0, arithmetic: Arithmetic = _NUMPY) -> tuple[Bits, Traffic]:
-    """Weights at every rank, including the owner: block (r+1) mod N from rank r, raw or through a codec.
+    """Weights at every rank after an all-gather in which rank r sends block (r+1) mod N, raw or encoded.
 
     Weights from a fused update have already passed through the codec, which therefore leaves them unchanged.
     """

@@ -20,20 +20,20 @@ from sim.golden.root_reduce import GATHER, SCATTER
 __all__ = ["best_owner", "update_cycles"]
 
 _UPDATES = "updates of Verilated nodes: docs/ring/root_reduce.md"
-HOP = constant("one owner", 15, "a word from one egress to the next, or to its end in a node, without the wire",
-               _UPDATES)
-ADDER = constant("one owner", 45, "the delay of a word by the gradients that are added to it", _UPDATES)
-BEGIN = constant("one owner", 60, "the start of a command to its first word", _UPDATES)
-END = constant("one owner", 10, "the last word of a segment to the end of the command", _UPDATES)
-BURST = constant("one owner", 30, "the last word of a sum at its owner, or the start of a burst, to the first word "
-                 "of new weights", _UPDATES)
-CREDIT = constant("one owner", 8, "the last word of a packet at a node to the credit at its predecessor, without "
-                  "the wire", _UPDATES)
+HOP = constant("one owner", 15, "latency of a word from one egress to the next, or to its end in a node, without "
+               "the wires", _UPDATES)
+ADDER = constant("one owner", 45, "delay of a word by the addition of gradients", _UPDATES)
+BEGIN = constant("one owner", 60, "from the start of a command to its first word", _UPDATES)
+END = constant("one owner", 10, "from the last word of a segment to the end of the command", _UPDATES)
+BURST = constant("one owner", 30, "from the last word of a sum at its owner, or the start of a burst, to the first "
+                 "word of new weights", _UPDATES)
+CREDIT = constant("one owner", 8, "from the last word of a packet at a node to the credit at its predecessor, "
+                  "without the wires", _UPDATES)
 
 
 @dataclasses.dataclass
 class _Link:
-    """A link and its packets, in order."""
+    """State of a link, which sends its packets in order."""
 
     rate: float
     free: float = 0.0
@@ -81,8 +81,8 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     back = latency + CREDIT
 
     def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
-        """Send a packet over a link; return when its first and last words reach the next node's egress, or the node
-        itself if the packet ends there."""
+        """Send a packet over a link; return the times when its first and last words reach the next node's egress, or
+        the node itself if the packet ends there."""
         way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
         first, final = links[rank].send(begin, end, words, credits, back)

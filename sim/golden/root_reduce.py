@@ -2,7 +2,7 @@
 
 The whole vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the result
 continues to the owner's predecessor. The link from the owner therefore carries only gathered segments, the link to
-the owner only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
+the owner only sums, and any other link both: K elements in each phase, for any number of nodes.
 
 With SR(t) and AG(t) for segment t, all nodes follow the same order, each with its own packets. The gather lags by L
 segments::
@@ -25,12 +25,12 @@ SCATTER, GATHER = "SR", "AG"
 #: Number of segments by which the gather lags the scatter-reduce.
 LAG = 3
 
-#: Phase and segment.
+#: Packet of a collective: phase and segment.
 Packet = tuple[str, int]
 
 
 def order(segments: int, *, lag: int = LAG) -> list[Packet]:
-    """Order of the packets of all segments."""
+    """Order of the packets of all segments in both phases."""
     if segments < 0:
         raise ValueError(f"Segments must be zero or more, not {segments!r}")
     if lag < 0:
@@ -67,8 +67,8 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
                  packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
     """Sum gradients, run the optimizer on the owner, and gather the new weights as raw words.
 
-    ``weights`` and each plane of ``state`` are the owner's. With ``packed_state``, new state is rounded to bfloat16
-    when it is stored, but new weights are computed from the unrounded state.
+    ``weights`` and each plane of ``state`` belong to the owner. With ``packed_state``, new state is rounded to
+    bfloat16 when it is stored, but new weights are computed from the unrounded state.
     """
     hops = _hops(gradients, owner)
     new, planes = optimizer.update(hops[-1], weights, state, settings)

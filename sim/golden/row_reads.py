@@ -7,7 +7,7 @@ import collections
 
 __all__ = ["RowReads"]
 
-#: Latency in cycles from the grant of a read to its row, and number of rows read ahead.
+#: Latency in cycles from the grant of a read to the arrival of its row, and number of rows read ahead.
 _READ, _DEPTH = 2, 9
 
 
@@ -25,18 +25,18 @@ class RowReads:
 
     @property
     def asked(self) -> int | None:
-        """Row requested in this cycle, or None."""
+        """Number of the row requested in this cycle, or None."""
         if self._left and len(self._waiting) + len(self._coming) < _DEPTH:
             return self._end - self._left
         return None
 
     @property
     def waits(self) -> bool:
-        """Whether a row has arrived."""
+        """Whether a row has arrived and can be taken."""
         return bool(self._waiting)
 
     def take(self) -> int:
-        """Take the oldest row."""
+        """Take the oldest row that has arrived."""
         return self._waiting.popleft()
 
     def step(self, asked: int | None, ready: bool) -> None:

@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first cycle at or after it with the pattern set, or the pattern's length."""
+    """For each cycle, the first cycle from it on in which the pattern is set, else the pattern's length."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -92,7 +92,7 @@ class Feed:
         return accepted
 
     def take(self, cycle: int) -> None:
-        """Accept the offered beat in a cycle."""
+        """Accept the offered beat in the given cycle."""
         if cycle < self.end:
             self.valid[cycle + 1:] = False
             self._left -= 1
@@ -152,18 +152,18 @@ class Stages:
         self._beats = 0
 
     def move(self, cycle: int) -> int:
-        """Return the first cycle, not before ``cycle``, when the stages advance."""
+        """Return the first cycle from ``cycle`` on in which the stages advance."""
         for offered, departed in self._stalls:
             if offered <= cycle:
                 cycle = max(cycle, departed)
         return cycle
 
     def earliest(self, cycle: int) -> int:
-        """Return the first cycle, not before ``cycle``, when a beat can enter the first stage."""
+        """Return the first cycle from ``cycle`` on in which a beat can enter the first stage."""
         return self.move(max(cycle, self._entered + 1))
 
     def enter(self, cycle: int) -> list[int]:
-        """Enter a beat, not before ``cycle``, and return the cycles when it enters each stage."""
+        """Pass a beat into the pipeline, in ``cycle`` or later, and return the cycles when it enters each stage."""
         cycles = [self.earliest(cycle)]
         self._entered = cycles[0]
         for _ in range(self._count - 1):
@@ -181,9 +181,10 @@ class Stages:
 def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: np.ndarray) -> QueueCycles:
     """Simulate a queue that is initially empty.
 
-    The source offers beat k in the first willing cycle after beat k-1 was accepted. The queue accepts it in the first
-    cycle from then on that is after the departure of beat k - depth (or, with a depth of 1, not before it). It is
-    offered ``latency`` cycles later, or after beat k-1 has departed, and departs in the first ready cycle.
+    The source offers beat k in the first willing cycle after beat k-1 was accepted. The queue accepts beat k in the
+    first cycle from then on that is after the departure of beat k - depth (or, with a depth of 1, not before that
+    departure). The queue offers beat k ``latency`` cycles later, but only after beat k-1 has departed, and the beat
+    departs in the first ready cycle.
 
     Parameters
     ----------

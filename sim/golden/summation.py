@@ -60,7 +60,7 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
 
 
 def maxima(x: Array) -> Array:
-    """Largest element along the last axis (kept with length 1); the first one if several are equal."""
+    """Largest element along the last axis (kept with length 1); the first of several equal elements."""
     largest = x[..., :1]
     for column in range(1, x.shape[-1]):
         largest = np.where(x[..., column, None] > largest, x[..., column, None], largest)
@@ -85,7 +85,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])``, summed from row 0 on, and its gradient (with divisions)."""
+    """Loss ``-log(softmax(scores)[label])``, summed over rows in order, and its gradient (with divisions)."""
     rows = np.arange(len(labels))
     shifted = scores - maxima(scores)
     powers = exp(shifted)

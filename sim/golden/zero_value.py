@@ -74,7 +74,7 @@ def group_sizes(words: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def code_cycles(words: npt.ArrayLike, lanes: int) -> int:
-    """Minimum number of cycles to convert between ``lanes`` elements and one stream word per cycle."""
+    """Minimum number of cycles to convert a stream of one word per cycle to or from ``lanes`` elements per cycle."""
     return int(np.maximum(group_sizes(words), GROUP // lanes).sum())
 
 

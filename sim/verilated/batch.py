@@ -20,7 +20,7 @@ _LIST = re.compile(
 
 _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
-#: A function that may stop the simulation, which it accesses through the thread's context.
+#: Pattern of a function that may stop the simulation, which it accesses through the thread's context.
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
@@ -46,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Function that wraps the statements between two calls, so that it can be called for each node.
+#: Template of a function that wraps the statements between two calls, so that they can be run for each node.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -56,8 +56,9 @@ _STATEMENTS = """static void {name}({root}* vlSelf) {{
 
 
 def batch(folder: Path, model: str) -> bool:
-    """Patch the Verilated class V``model`` in ``folder``: a clock edge only records the node, and ``void
-    ring_batch()`` evaluates all nodes that the thread has recorded.
+    """Patch class V``model`` in ``folder``, so that all nodes of a thread are evaluated together.
+
+    A clock edge then only records the node; ``void ring_batch()`` evaluates all nodes that the thread has recorded.
 
     Returns
     -------

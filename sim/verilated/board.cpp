@@ -1,4 +1,4 @@
-// A Verilated board and the far end of its serial port: bytes in and out, with bit-accurate timing on the wires.
+// A Verilated board and the other end of its serial port: bytes in and out, with bit-accurate timing on the wires.
 
 #include "board.h"
 
@@ -24,14 +24,14 @@ struct Byte {
     uint8_t value;
 };
 
-// The bit rate; converts a distance between edges from half bits to cycles.
+// Bit rate of the serial port; converts a distance between edges from half bits to cycles.
 struct Bits {
     uint64_t numerator;    // bits
     uint64_t denominator;  // in this number of cycles
     uint64_t after(uint64_t half_bits) const { return half_bits * denominator / (2 * numerator); }
 };
 
-// Drives a wire.
+// Drives the serial wire to the board with queued bytes.
 class Sender {
 public:
     explicit Sender(const Bits& bits) : m_bits(bits) {}
@@ -40,7 +40,7 @@ public:
     bool step(uint64_t cycle) {
         if (m_active && cycle >= m_start + m_bits.after(20)) m_active = false;
         if (!m_active && !queue.empty() && queue.front().due <= cycle) {
-            // Keep the exact bit rate over consecutive bytes, although edges fall on whole cycles.
+            // Consecutive bytes keep the exact bit rate, although edges fall on whole cycles.
             m_frame = 0x200u | queue.front().value << 1;
             m_start = cycle;
             m_active = true;
@@ -62,7 +62,7 @@ private:
     uint32_t m_bit = 0;
 };
 
-// Samples a wire in the middle of each bit.
+// Samples the serial wire from the board in the middle of each bit.
 class Receiver {
 public:
     explicit Receiver(const Bits& bits) : m_bits(bits) {}

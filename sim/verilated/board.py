@@ -195,7 +195,7 @@ class SimulatedBoard:
 
     @property
     def cycle(self) -> int:
-        """Number of cycles so far."""
+        """Number of simulated cycles so far."""
         if not self._board:
             return self._cycles
         result: int = self._library.board_cycle(self._board)
@@ -224,7 +224,7 @@ class SimulatedBoard:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
     def plug(self) -> None:
-        """Plug the cable in. The board has kept its state."""
+        """Plug the serial cable in; the board has kept its state."""
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)

@@ -1,4 +1,4 @@
-"""Build a ring's Verilated nodes as a shared library, again whenever its sources change.
+"""Build a ring's Verilated nodes as a shared library, and rebuild it whenever its sources change.
 
 A library works for rings of any size, and a ring may combine nodes of several libraries. It is cached as
 ``verilated/ring-<digest>``; the digest covers all dependencies: Verilog, harness, flags and versions.
@@ -34,9 +34,9 @@ _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden",
             "-DVM_COVERAGE=0")
 #: Higher levels compile more slowly without making the simulation faster.
 _FAST = ("-O1",)
-#: Levels for code that runs once, in constructors or the first evaluation, and for Verilator's own C++.
+#: Optimization levels for code that runs once, in constructors or the first evaluation, and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
-#: Compiler options.
+#: Compiler options for all sources.
 FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
 
 

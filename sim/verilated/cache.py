@@ -1,8 +1,8 @@
 """Cache of build products: a folder is reused as long as it is unchanged, and rebuilt otherwise.
 
-Each folder also contains ``manifest.json`` with the size and SHA-256 digest of every file. Files that were truncated
-or modified by a full disk, a crash or a person are never used, because a truncated library would crash this process.
-Subfolders are not kept, so everything in an entry has a digest.
+Each folder also contains ``manifest.json`` with the size and SHA-256 digest of every file. Files that have been
+truncated or modified, by a full disk, a crash or a person, are never used: loading a truncated library would crash
+this process. Subfolders are not kept, so everything in an entry has a digest.
 
 Any number of processes may need the same folder at the same time (:mod:`sim.verilated.locks`). The paths come from
 :mod:`sim.verilated.cache_folder`, and :mod:`sim.verilated.cache_bound` keeps the cache from filling the disk.
@@ -86,7 +86,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
                 return directory
             remove_stale(parent, held=name)
             size = _build(directory, build)
-    except OSError as error:  # for example a full disk, an error that names no file
+    except OSError as error:  # an error that names no file, for example on a full disk
         raise _refusal(directory, error) from error
     built(size, limit)
     return directory
@@ -118,7 +118,8 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
 def complete(directory: Path) -> bool:
     """Whether a folder contains all files as written, with unchanged sizes and digests.
 
-    A folder is not complete if other users may write to it or its files, or if a link has replaced one of these.
+    A folder is not complete if other users may write to it or to its files, or if the folder or a file has been
+    replaced by a link.
     """
     try:
         status = directory.lstat()
@@ -150,7 +151,7 @@ def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
-#: Errors that only a write can raise; the second tuple lists the ones caused by a lack of space.
+#: Errors that only a write can raise; the second tuple lists the errors caused by a lack of space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -14,7 +14,7 @@ __all__ = ["Entry", "Removed", "entries", "prune"]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A folder of the cache.
+    """Entry of the cache, which is a folder.
 
     Members
     -------
@@ -35,14 +35,14 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """Entries that were removed, and entries that were kept because they were in use."""
+    """Cache entries that were removed, and entries that were kept because they were in use."""
 
     gone: tuple[Entry, ...]
     kept: tuple[Entry, ...]
 
     @property
     def size(self) -> int:
-        """Number of bytes that were freed."""
+        """Number of bytes freed by the removal."""
         return sum(entry.size for entry in self.gone)
 
 
@@ -72,7 +72,7 @@ def _entries() -> Iterator[Entry]:
     for kind in cache_folder.KINDS:
         folder = cache_folder.present(kind)
         for path in () if folder is None else folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another process may remove it
+            with contextlib.suppress(FileNotFoundError):  # another process may remove the folder
                 if cache_folder.is_entry(path.name) and path.is_dir() and not path.is_symlink():
                     yield Entry(kind, path, _size(path), path.stat().st_mtime)
 

@@ -13,7 +13,7 @@ __all__ = ["MANIFEST", "beside", "remove", "remove_stale"]
 
 MANIFEST = "manifest.json"
 
-#: Pattern for the names of items next to entries: folders that are being built or removed, and locks.
+#: Pattern for names of files and folders next to entries: folders that are being built or removed, and locks.
 _BESIDE = re.compile(r"\.(.+)(-[0-9a-f]{8}|\.lock)")
 
 
@@ -70,5 +70,5 @@ def remove_stale(parent: Path, *, held: str | None = None) -> None:
 
 
 def beside(directory: Path) -> Path:
-    """Name for a folder next to another one, in the form that :func:`remove_stale` recognizes."""
+    """Name for a temporary folder next to an entry, in the form that :func:`remove_stale` recognizes."""
     return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")

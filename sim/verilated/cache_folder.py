@@ -4,8 +4,9 @@ All clones share the folder, since they produce the same Verilog, Verilated libr
 placements. It is ``GRADRING_CACHE`` if set, otherwise the user's cache folder. Results of commands are stored
 elsewhere (:data:`sim.verilated.toolchain.BUILD`).
 
-``CACHEDIR.TAG`` marks the folder. A folder without it is never written to unless it is empty, so that a mistyped
-variable cannot destroy files. A folder that other users may write to is never used, since its libraries are executed.
+``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless the folder is empty, so that a
+mistyped variable cannot destroy files. A folder that other users may write to is never used, since its libraries are
+executed.
 
 Users without a home folder, as in some containers, get a private folder in the temporary folder instead.
 """
@@ -41,7 +42,7 @@ KINDS = {
 
 _DEFAULT = 10 * 10**9
 
-#: Name of the file that marks the cache: its first line marks any cache, its second line this one.
+#: Name of the file that marks the cache: the first line is the same in any cache, the second specific to this one.
 TAG = "CACHEDIR.TAG"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
@@ -203,7 +204,7 @@ def checked() -> Path | None:
 
 
 def _other(name: str) -> bool:
-    """Whether a name in the cache folder is not that of an unfinished tag."""
+    """Whether a name in the cache folder is anything other than the name of an unfinished tag."""
     return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
 
 
@@ -233,7 +234,7 @@ def make(path: Path) -> None:
 
 
 def _mark(top: Path) -> None:
-    """Write the tag atomically."""
+    """Write the cache folder's tag file atomically."""
     part = top / f".{TAG}-{secrets.token_hex(4)}"
     try:
         part.write_text(_TAG)

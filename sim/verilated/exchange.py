@@ -21,7 +21,7 @@ _FLAGS = ("-std=gnu++20", "-O2", "-fPIC", "-fvisibility=hidden", "-shared")
 
 
 class Exchange:
-    """Exchange between processes.
+    """Exchange of messages between processes.
 
     Members
     -------
@@ -71,7 +71,7 @@ class Exchange:
         return None
 
     def close(self) -> None:
-        """Leave the exchange."""
+        """Leave the exchange and free its resources."""
         if self.context:
             self.library.exchange_close(self.context)
             self.context.value = None
@@ -93,7 +93,7 @@ class SharedExchange(Exchange):
 
     @staticmethod
     def create(processes: int) -> int:
-        """Create anonymous memory that is freed with its last user; return its descriptor."""
+        """Create anonymous memory that is freed when its last user closes it; return its descriptor."""
         descriptor: int = _shared().exchange_create(processes)
         if descriptor < 0:
             raise toolchain.ToolError(f"Processes cannot exchange words: {_why(_shared())}")
@@ -126,7 +126,7 @@ class _RingPart(ctypes.Structure):
 
 
 class Part:
-    """The nodes of a ring that this process simulates, and the exchange with the other processes.
+    """Part of a ring: the nodes that this process simulates, and the exchange with the other processes.
 
     Parameters
     ----------

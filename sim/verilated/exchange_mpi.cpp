@@ -20,7 +20,7 @@ constexpr uint32_t SPINS = 1000;
 
 struct Exchange {
     MPI_Comm communicator;
-    std::vector<std::vector<uint64_t>> out, in;  // for each process
+    std::vector<std::vector<uint64_t>> out, in;  // messages for and from each process
     std::vector<MPI_Request> requests;
     uint64_t used = 0;  // nanoseconds
     std::string error;

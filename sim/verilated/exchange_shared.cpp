@@ -1,7 +1,7 @@
 // Exchange between a ring's processes on one host through shared memory, which they poll for changes.
 //
-// Each pair of processes has a queue of bytes in each direction; a waiting process yields its core. A process holds a lock
-// on its byte of the memory, which the system releases when the process ends for any reason.
+// Each pair of processes has a queue of bytes in each direction; a waiting process yields its core. Each process
+// holds a lock on one byte of the memory; the system releases the lock when the process ends for any reason.
 
 #include "exchange_times.h"
 #include "ring_exchange.h"
@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr uint64_t CAPACITY = 1 << 15;  // per queue; longer messages are passed in parts
+constexpr uint64_t CAPACITY = 1 << 15;  // bytes per queue; longer messages are passed in parts
 constexpr uint32_t SPINS = 1000, LOOKS = 16;
 constexpr auto PATIENCE = std::chrono::milliseconds{2};   // waiting time after which a process sleeps between polls
 constexpr auto INTERVAL = std::chrono::milliseconds{20};  // between checks for ended processes
@@ -87,7 +87,7 @@ struct Exchange {
         return static_cast<int32_t>(ended().load()) - 1;
     }
 
-    // Calls a function until it returns true; progress is reported by `moved`. False if a process has ended.
+    // Calls a function, which reports progress in `moved`, until it returns true. False if a process has ended.
     template <typename Call> bool repeat(const Call& call) {
         uint32_t idle = 0;
         const auto begun = std::chrono::steady_clock::now();
@@ -130,7 +130,7 @@ struct Exchange {
         std::memcpy(static_cast<uint8_t*>(to) + first, from.data, count - first);
     }
 
-    // Moves the bytes that fit into the queue.
+    // Moves as many bytes of a message as fit into the queue.
     bool push(const RingMail& mail, Transfer& out) {
         if (out.complete()) return false;
         Bytes& to = bytes(process, mail.process);

@@ -4,7 +4,7 @@ In many tests, elaboration takes as long as simulation. Its result depends on th
 set by its constructor, the code of the modules that define them, with all their imports, and the values of the
 modules' globals, which tests may have changed. Docstrings and comments are ignored. Configurations add the code of
 their features, and format names add the code of the format's feature, since units are imported on creation. If any of
-these is unknown, for example for a function without a name, the component has no identity and is elaborated.
+this cannot be determined, for example for a function without a name, the component has no identity and is elaborated.
 """
 
 import ast
@@ -29,17 +29,17 @@ from sim.verilated import toolchain
 
 __all__ = ["identity_of"]
 
-#: Packages with modules that may define components: all packages next to this one.
+#: Packages with modules that may define components: all packages next to the package of this module.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Plain types only; an instance of a subclass has content that is not in its attributes.
+#: Plain types, not including subclasses: an instance of a subclass has content that is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
 #: Maximum nesting depth at which module constants are described.
 _DEPTH = 4
 
 
 class _UnknownError(Exception):
-    """Raised for an object that has no description another process would recognize."""
+    """Raised for an object that cannot be described in the same way in every process."""
 
 
 def identity_of(component: Component) -> str | None:

@@ -13,13 +13,14 @@ from sim.link_faults import RandomFaults, wire_number, wires
 
 __all__ = ["CONTROL", "LAST", "NEVER", "End", "InjectedFaults", "LinkStatus", "RingLink", "Struct", "check_wiring"]
 
-#: A cycle that no simulation reaches.
+#: Cycle number that no simulation reaches.
 NEVER = (1 << 64) - 1
 
-#: Node and port.
+#: End of a link: node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` in a tapped word: LAST ends a message or belongs to the link itself, CONTROL is a control word.
+#: Bits of ``place`` in a tapped word: LAST at the end of a message or for a link's own word, CONTROL for a control
+#: word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
@@ -57,7 +58,8 @@ class LinkStatus:
     words_carried, words_dropped, words_corrupted : int
         Number of words that entered and were kept, were lost, or were kept but changed.
     credits_carried, credits_dropped : int
-        The same for credits; 0 on a link with replay, which has a line that is always driven.
+        Number of credits that entered and were kept, or were lost; 0 on a link with replay, which has a line that is
+        always driven.
     words_in_flight, credits_in_flight : int
         Number of words and credits that have entered but not yet arrived.
     last_word, last_credit : int
@@ -90,9 +92,9 @@ class InjectedFaults:
     Members
     -------
     data, last, valid, kind, check : int
-        Flips of these wires in cycles with a word, or together with a flip of ``valid`` that creates a word.
+        Number of flips of each wire in cycles with a word, or together with a flip of ``valid`` that creates a word.
     back : int
-        Flips of the backward wire, which remove or add credits, or change levels of the line.
+        Number of flips of the backward wire, which remove or add credits, or change levels of the line.
     words_dropped, words_doubled, words_swapped : int
     packets_dropped, packets_doubled, packets_swapped : int
     """
@@ -112,7 +114,7 @@ class InjectedFaults:
 
     @property
     def total(self) -> int:
-        """Total number of faults."""
+        """Total number of faults of all kinds."""
         return sum(dataclasses.astuple(self))
 
 
@@ -182,13 +184,13 @@ class RingLink:
         self._library.ring_link_latency(self._ring, self.index, data, credit)
 
     def set_rate(self, numerator: int, denominator: int) -> None:
-        """Set the rate in words per cycle, a fraction up to 1. Faster words are delayed, in order."""
+        """Set the rate in words per cycle, a fraction up to 1. Words that arrive faster are delayed, in order."""
         if not 1 <= numerator <= denominator < 1 << 16:
             raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose words that enter from cycle ``start`` (default: now) to ``stop`` - 1; a line is low then.
+        """Cut the link from cycle ``start`` (default: now) to ``stop`` - 1: entering words are lost; a line is low.
 
         Words that entered earlier still arrive. A link can have only one cut at a time.
         """
@@ -198,7 +200,7 @@ class RingLink:
         self._library.ring_link_cut(self._ring, self.index, start, stop)
 
     def mend(self) -> None:
-        """End a cut."""
+        """End the cut of the link."""
         self._library.ring_link_cut(self._ring, self.index, NEVER, NEVER)
 
     def corrupt(self, *, word: int, bit: int) -> None:
@@ -213,15 +215,15 @@ class RingLink:
     def flip(self, wire: str | SupportsIndex, *, word: int | None = None, cycle: int | None = None) -> None:
         """Flip a wire during a future word, given by its index since reset, or in a future cycle.
 
-        Flipping ``valid`` during a word loses it; in any other cycle, the state of the wires becomes a word. The
-        backward wire accepts only a cycle.
+        Flipping ``valid`` during a word loses the word; in any other cycle, the state of the wires becomes a word.
+        The backward wire accepts only a cycle.
 
         Parameters
         ----------
         wire : str or int
             Name in :attr:`wires`, or its index there.
         word, cycle : int, optional
-            Exactly one of the two must be given.
+            Index of the word, or cycle; exactly one of the two must be given.
         """
         number = wire_number(wire, replay=self._replay)
         if (word is None) == (cycle is None):
@@ -252,7 +254,7 @@ class RingLink:
         self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
 
     def faults(self) -> InjectedFaults:
-        """Faults injected since reset."""
+        """Numbers of faults injected into the link since reset."""
         result = _Faults()
         self._library.ring_link_faults(self._ring, self.index, ctypes.byref(result))
         return InjectedFaults(**result.values())
@@ -264,8 +266,9 @@ class RingLink:
         return LinkStatus(**result.values())
 
     def tap(self, *, on: bool = True) -> NDArray[np.void]:
-        """Return the words sent since the last call; ``on`` continues recording. Only control words and the first and
-        last words of messages between slots are recorded; ``place`` has the bits :data:`LAST` and :data:`CONTROL`.
+        """Return the words sent since the last call; with ``on``, continue recording. Only control words and the
+        first and last words of messages between slots are recorded; ``place`` has the bits :data:`LAST` and
+        :data:`CONTROL`.
         """
         parts: list[NDArray[np.void]] = []
         while not parts or parts[-1].size == _TAPPED_AT_ONCE:

@@ -57,13 +57,13 @@ def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before unlocking, so that no unowned file remains
+        path.unlink(missing_ok=True)  # delete before unlocking, so that no file without an owner remains
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
-    """Lock the folder: shared, so no entry is removed, or exclusively, so no new use of an entry begins."""
+    """Lock the folder: shared, to prevent removal of entries, or exclusively, to prevent new uses of entries."""
     descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         yield
@@ -86,7 +86,7 @@ class _Note:
 
     @property
     def linked(self) -> bool:
-        """Return whether the file still has its name, which a user may have removed."""
+        """Return whether the file still exists under its name, since a user may have deleted it."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def add(self, name: str) -> None:
@@ -114,7 +114,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def use(parent: Path, name: str) -> None:
-    """Record that this process uses an entry, so that no other process removes it until this one ends.
+    """Record that this process uses an entry, so that no other process removes the entry until this process ends.
 
     Raises
     ------

@@ -27,10 +27,11 @@ _REGISTER = re.compile(r"^\s*[CSI]Data/\*(\d+):0\*/ (\w+);$", re.MULTILINE)
 def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -> None:
     """Write ``members.h`` for the memories and counters of a node.
 
-    ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for each
-    counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that run
-    ahead of the row. Each macro is empty unless the class has all members required for it. ``RING_OWNERS(f)`` is
-    ``f(name)`` for the memory of row owners (:class:`~hdl.features.compute.row_owners.RowOwners`), if there is one.
+    ``RING_MEMORIES(f)`` expands to ``f(name)`` for each memory. ``RING_COUNTERS(f)`` expands to
+    ``f(address, low, mask)`` for each counter of :class:`~hdl.control.register_file.RegisterFile`, with the address
+    of its row, and the low bits that run ahead of the row. Both macros are empty unless the class has all required
+    members. ``RING_OWNERS(f)`` expands to ``f(name)`` for the memory of row owners
+    (:class:`~hdl.features.compute.row_owners.RowOwners`), if there is one.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Environment variables for process numbers that ``mpirun`` sets."""
+"""Environment variables with process numbers, which ``mpirun`` sets."""
 
 import os
 
 __all__ = ["mpi_rank", "mpi_size"]
 
-#: Variables with the number of processes and own rank, for Open MPI, then for MPICH and other implementations.
+#: Variables with the number of processes and the process's rank: first for Open MPI, then for MPICH and others.
 _SIZES, _RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 

@@ -23,7 +23,7 @@ def _world() -> Any:
 
 
 class _MpiChannel:
-    """Calls and answers over MPI; the receiver sleeps for increasingly long times between polls."""
+    """Channel for calls and answers over MPI; the receiver sleeps for increasingly long times between polls."""
 
     def __init__(self, other: int) -> None:
         self._world, self._other = _world(), other
@@ -40,9 +40,9 @@ class _MpiChannel:
 
 
 class MpiProcesses(Processes):
-    """Processes started by ``mpirun``, seen from the first one.
+    """Processes started by ``mpirun``, as seen by the first process.
 
-    The other processes must call :func:`serve_mpi`; they are released when this one exits.
+    The other processes must call :func:`serve_mpi`; they are released when the first process exits.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class MpiProcesses(Processes):
 
 
 def serve_mpi() -> None:
-    """Serve one ring after another in an MPI process other than the first, until the first one exits."""
+    """Serve one ring after another in an MPI process other than the first, until the first process exits."""
     channel = _MpiChannel(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while (setup := channel.recv()) is not None:

@@ -45,7 +45,7 @@ class Encoding:
     path : tuple of str
         Module path to the signal, without the top module.
     signal : str
-        Name in that module; the name of a structure member contains a dot.
+        Name of the signal in its module; the name of a structure member contains a dot.
     width : int
         Number of bits.
     values : dict
@@ -62,7 +62,7 @@ class Encoding:
 
 
 def encodings(component: Component, design: Design, *, identity: str | None = None) -> tuple[Encoding, ...]:
-    """All signals of a component that have named values, in module order.
+    """Find all signals of a component that have named values, in module order.
 
     Parameters
     ----------

@@ -42,8 +42,8 @@ NATIVE_FUNCTION std::uint32_t square_root(std::uint32_t a) { return pattern(__bu
 
 #undef NATIVE_FUNCTION
 
-// The modes of IEEE 754, for the current thread during this object's life: rounding to nearest, subnormal numbers, no
-// traps. Afterwards, the modes are again as the caller, or a library in the same process, has set them.
+// Sets the modes of IEEE 754 for the current thread during this object's lifetime: rounding to nearest, subnormal
+// numbers, no traps. Afterwards, the modes that the caller, or a library in the same process, had set are restored.
 class Environment {
 public:
     Environment() {
@@ -58,7 +58,7 @@ private:
     std::fenv_t m_saved;
 };
 
-// A rule that the compiled functions break, found by comparing with known results; null if there is none.
+// Returns a rule that the compiled functions violate, determined by comparison with known results; null if none.
 inline const char* broken() {
     struct Case {
         const char* rule;

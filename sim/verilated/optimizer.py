@@ -34,7 +34,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class MismatchError(AssertionError):
-    """Raised when gateware and model differ."""
+    """Raised when the gateware and the golden model differ."""
 
 
 def floats(lane: UpdateLane) -> Floats:
@@ -71,7 +71,7 @@ def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
 
 
 def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
-    """Rows of an operand stream: the beats of all fills, with ``last`` on the final beat of each fill."""
+    """Port rows of an operand stream: the beats of all fills, with ``last`` on the final beat of each fill."""
     lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
@@ -89,7 +89,7 @@ def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
 
 def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-    """Operands of the bursts; ``draw(stream, count)`` draws them for every stream and burst."""
+    """Generate the operands of bursts; ``draw(stream, count)`` draws the elements for each stream and burst."""
     needed = {"weights": [burst.count for burst in bursts]}
     for worker in range(model.workers):
         needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
@@ -117,7 +117,7 @@ class Lockstep:
 
     @property
     def row(self) -> StructLayout:
-        """Layout of a beat."""
+        """Layout of a beat of weights."""
         return self.component.weights.payload.shape()
 
     def drive(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,

@@ -15,7 +15,7 @@ from sim.verilated.toolchain import ROOT
 
 __all__ = ["LocalProcesses", "serve_here"]
 
-#: Time in seconds that a process has to end before it is killed.
+#: Time in seconds that a process is given to end before it is killed.
 _GRACE = 2.0
 
 
@@ -74,7 +74,7 @@ class LocalProcesses(Processes):
 
 
 def serve_here(descriptor: int, process: int) -> None:
-    """Serve as a process of :class:`LocalProcesses` until process 0 has finished."""
+    """Run one of the processes of :class:`LocalProcesses` until process 0 has finished."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only process 0 handles interrupts
     channel = Connection(descriptor)
     try:

@@ -20,10 +20,10 @@ class Channel(Protocol):
     """Channel for calls and answers between process 0 and one other process."""
 
     def send(self, item: Any, /) -> None:
-        """Send an object."""
+        """Send an object to the other process."""
 
     def recv(self) -> Any:
-        """Wait for an object; raise ``EOFError`` if the other side has ended."""
+        """Wait for an object from the other process; raise ``EOFError`` if that process has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def start(self, setup: Setup) -> Exchange:
-        """Send each process its setup; return this process's exchange, usable once all have answered."""
+        """Send each process its setup; return this process's exchange, usable once all processes have answered."""
 
     @abc.abstractmethod
     def channel(self, process: int) -> Channel:
-        """The channel to another process."""
+        """Channel to another process."""
 
     @abc.abstractmethod
     def name(self, process: int) -> str:
@@ -90,13 +90,13 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Exception that is sent instead of an answer."""
+    """Failure of a call: an exception that is sent instead of an answer."""
 
     error: Exception
 
 
 class _Served(VerilatedRing):
-    """Part of a ring, with methods for data that process 0 cannot access directly."""
+    """Part of a ring, with methods through which process 0 accesses data that it cannot reach directly."""
 
     exchange: Exchange | None = None
 
@@ -129,7 +129,7 @@ class _Served(VerilatedRing):
         return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return each node's number of memory spaces and far memory width; 0 for nodes of other processes."""
+        """Return each node's number of memory spaces and far memory width; both 0 for nodes of other processes."""
         return self.spaces, self.far_widths
 
 

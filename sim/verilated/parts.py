@@ -1,7 +1,8 @@
 """Ring with nodes in several processes that behaves like a ring in a single process.
 
-Process 0 holds the ring object that the host uses. The other processes serve it: they repeat changes to links, run
-when process 0 runs, and pass words to and from their own nodes. All cycles, words and counters are as in one process.
+Process 0 holds the ring object that the host uses. The other processes serve process 0: they repeat changes to links,
+run when process 0 runs, and pass words to and from their own nodes. All cycles, words and counters are the same as in
+a single process.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ __all__ = ["Contents", "PartedRing", "ProcessEndedError", "bounds"]
 
 
 def bounds(nodes: int, processes: int) -> tuple[int, ...]:
-    """First node of each process, followed by the total number of nodes; shares are as equal as possible."""
+    """First node of each process, followed by the total number of nodes; nodes are divided as equally as possible."""
     if not 1 <= processes <= nodes:
         raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {processes!r}")
     return tuple(nodes * process // processes for process in range(processes + 1))
@@ -133,10 +134,10 @@ class PartedRing(VerilatedRing):
         self.links = tuple(_PartedLink(self, self._library, self._ring, link.index, link.source, link.target)
                            for link in self.links)
 
-    # Calls to other processes.
+    # Methods that call other processes.
 
     def process_of(self, node: int) -> int:
-        """Process that simulates a node."""
+        """Index of the process that simulates a node."""
         return next(process for process in range(self._processes.number) if node < self._bounds[process + 1])
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
@@ -144,7 +145,7 @@ class PartedRing(VerilatedRing):
         self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Call a method in all other processes."""
+        """Call a method of the ring in all other processes, without waiting."""
         for process in self._others:
             self.tell(process, method, *arguments, link=link, **keywords)
 
@@ -202,7 +203,7 @@ class PartedRing(VerilatedRing):
             self._send(process, Call("time_exchange", (size,)))
         return max([self._exchange.time(size), *(float(self._answer(process)) for process in self._others)])
 
-    # Methods of the ring.
+    # Methods of VerilatedRing.
 
     def close(self) -> None:
         super().close()
@@ -303,7 +304,7 @@ class PartedRing(VerilatedRing):
         return self._beginning + np.array([len(part) for part in parts], np.uint64).tobytes() + b"".join(parts)
 
     def restore(self, state: bytes) -> None:
-        """Continue from a state saved by this ring, or by one with the same library, size and processes."""
+        """Continue from a state saved by this ring, or by another ring with the same library, size and processes."""
         if not state.startswith(self._beginning):
             raise ValueError("State must be one saved from a ring of the same library, size and processes")
         lengths = np.frombuffer(state, np.uint64, self._processes.number, len(self._beginning))

@@ -8,7 +8,7 @@ __all__ = ["HEADER", "describe_ports"]
 #: Name of the header included by the harness.
 HEADER = "ports.h"
 
-#: A wire of a port that sends words.
+#: Name of a wire of a port that sends words.
 _WIRE = re.compile(r"(?P<port>ring(?:_[1-9]\d*)?)_o__(?P<wire>\w+)")
 
 
@@ -24,7 +24,8 @@ def describe_ports(names: Mapping[str, int]) -> str:
     ----------
     names : mapping of str to int
         Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first ring port, ``ring_1_i``
-        and ``ring_1_o`` the second one, and ``far`` is the port of :func:`~hdl.features.far.port.far_signature`.
+        and ``ring_1_o`` the second ring port, and ``far`` is the port of
+        :func:`~hdl.features.far.port.far_signature`.
     """
     wires: dict[str, set[str]] = {}
     for name in names:

@@ -27,9 +27,9 @@ Result = TypeVar("Result")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Number of seconds after a signal during which further signals do not interrupt cleanup.
 PATIENCE = 3.0
-#: How many of the last lines of a failed program's output an error shows.
+#: Number of lines at the end of a failed program's output that an error message shows.
 _TAIL = 40
-#: Number of seconds that a program has to end before it is killed.
+#: Number of seconds that a program is given to end before it is killed.
 _GRACE = 2.0
 #: Number of seconds after which a signal is resent if Python has discarded its exception.
 _AGAIN = 0.05
@@ -49,7 +49,7 @@ class _Group:
         self.lock = threading.Lock()
 
     def end(self) -> None:
-        """Stop starting programs, and end the running ones."""
+        """Start no more programs, and end the running programs."""
         with self.lock:
             self.ended = True
             running = list(self.running)
@@ -87,7 +87,7 @@ def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) 
     before, active = sys.unraisablehook, True
 
     def send(number: int) -> None:
-        time.sleep(_AGAIN)  # The finalizer has returned by then; if not, the hook runs again.
+        time.sleep(_AGAIN)  # By then, the finalizer has returned; if not, the hook runs again.
         main = threading.main_thread().ident
         if active and main is not None:
             signal.pthread_kill(main, number)
@@ -158,7 +158,7 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
         Log file written by the program. Its last lines are included in error messages, since the standard output of a
         program compiled to WebAssembly may be lost.
     env : mapping or None
-        Environment variables, instead of the ones of this process.
+        Environment variables, instead of the variables of this process.
 
     Raises
     ------

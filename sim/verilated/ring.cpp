@@ -1,9 +1,10 @@
 // Verilated nodes and the links between them, run without Python.
 //
 // A link leads from a port of a node to a port of another or the same node, and carries words forward and credits, or the
-// level of a line, backward. A quantum is at most the smallest latency of any link, so nothing enters and leaves a link in
-// the same quantum: within a quantum, nodes share nothing, and each may be stepped by its own thread. The nodes' outputs
-// are staged, and moved to the links between quanta. Nodes may thus also be in different processes: see ring_part.h.
+// level of a line, backward. A quantum is at most as long as the smallest latency of any link, so nothing enters and
+// leaves a link in the same quantum: within a quantum, nodes share nothing, and each node may be stepped by its own
+// thread. The nodes' outputs are staged, and moved to the links between quanta. Nodes may therefore also be in
+// different processes: see ring_part.h.
 
 #include "ring.h"
 
@@ -55,7 +56,7 @@ struct Ring {
     std::vector<std::unique_ptr<AnyNode>> nodes;  // null for nodes in another process
     Part part;
     std::vector<const Kind*> kinds;  // kind of each node
-    bool mixed = false;              // some nodes are not of this library
+    bool mixed = false;              // whether some nodes belong to other libraries
     std::unique_ptr<Crew> crew;
     Pace pace;
     std::map<const Kind*, std::vector<uint8_t>> initial;  // for each kind, the state of a node after reset

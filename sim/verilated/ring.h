@@ -19,9 +19,9 @@ typedef struct Ring Ring;
 
 typedef struct {
     uint64_t input_words;      // words queued by the host but not yet taken by the node
-    uint64_t input_packets;    // packets among them, including a partial one
+    uint64_t input_packets;    // packets in these words, including a partial packet
     uint64_t output_words;     // words sent by the node but not yet fetched by the host
-    uint64_t output_packets;   // whole packets among them
+    uint64_t output_packets;   // complete packets in these words
     uint64_t words_taken;      // words taken by the node since reset
     uint64_t words_given;      // words given by the node since reset
     uint64_t waits;            // cycles since reset in which the node refused a host word
@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     uint64_t cycle;            // cycle in which the word was on the sender's wires
     uint32_t data;
-    uint32_t place;            // 1: ends a message, or belongs to the link itself; 2: is a control word
+    uint32_t place;            // 1: last word of a message, or word of the link itself; 2: control word
 } RingTapped;
 
 typedef struct {
@@ -70,14 +70,14 @@ typedef struct {
     uint64_t back;             // lost and created credits; with replay, flipped levels of the line
     uint64_t words_dropped;
     uint64_t words_doubled;
-    uint64_t words_swapped;    // with the next word
+    uint64_t words_swapped;    // words swapped with the next word
     uint64_t packets_dropped;
     uint64_t packets_doubled;
     uint64_t packets_swapped;
 } RingLinkFaults;
 
-enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // the fault
-enum { RING_WORD, RING_PACKET, RING_CYCLE };            // its target
+enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // kind of fault
+enum { RING_WORD, RING_PACKET, RING_CYCLE };            // target of the fault
 
 const char* ring_error(void);
 int32_t ring_batched(void);  // whether this library evaluates all nodes of a thread together

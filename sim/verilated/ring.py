@@ -56,9 +56,9 @@ class NodeStatus:
     Members
     -------
     input_words, input_packets : int
-        Queued by the host but not yet accepted by the node, including a partial packet.
+        Number queued by the host but not yet accepted by the node, including a partial packet.
     output_words, output_packets : int
-        Sent by the node but not yet received by the host, excluding a partial packet.
+        Number sent by the node but not yet received by the host, excluding a partial packet.
     words_taken, words_given : int
         Number of words that the node has accepted from and sent to the port.
     waits : int
@@ -108,8 +108,8 @@ class VerilatedRing:
         Number of threads that step the nodes, limited to one per node.
     wiring : sequence, optional
         Links, as the (node, port) that sends words and the (node, port) that receives them. A port without an
-        incoming link receives no words, and one without an outgoing link loses its words. By default, port 0 is
-        connected to port 0 of the next node.
+        incoming link receives no words, and words sent to a port without an outgoing link are lost. By default, port
+        0 is connected to port 0 of the next node.
     part : Part, optional
         Nodes of this process, if the rest are in other processes: see :mod:`sim.verilated.parts`.
 
@@ -331,7 +331,7 @@ class VerilatedRing:
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
     def owners(self, node: int) -> np.ndarray:
-        """View of the buffer tags of a node's activation rows, as uint8. Empty if the library has none."""
+        """View of the buffer tags of a node's activation rows, as uint8. Empty if the library has no tags."""
         self._check_node(node)
         memory = _Memory()
         self._library.ring_owners(self._ring, node, ctypes.byref(memory))
@@ -407,7 +407,7 @@ class VerilatedRing:
         return self.header + state.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Restore a state saved from this ring, or from another one with the same library and size."""
+        """Restore a state saved from this ring, or from another ring with the same library and size."""
         header = self.header
         if not state.startswith(header):
             raise ValueError("State must be one saved from a ring of the same library and size")
@@ -427,7 +427,7 @@ class VerilatedRing:
         self._checked(self._library.ring_wave_open(self._ring, str(path).encode()))
 
     def stop_wave(self) -> None:
-        """Finish the waveform."""
+        """Finish the waveform file."""
         self._checked(self._library.ring_wave_close(self._ring))
 
 

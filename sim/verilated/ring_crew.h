@@ -1,6 +1,6 @@
 // Threads that step the nodes, and the choice of how many to use.
 //
-// Included by ring.cpp: one translation unit lets the compiler see all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -16,7 +16,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Runs a job on a fixed number of threads, including the caller's. A waiting thread spins for about as long as a job
-// takes, and then sleeps, so that on a busy machine it does not take the core from the thread for which it waits.
+// takes, and then sleeps, so that on a busy machine it does not occupy the core that another thread needs to finish
+// the job.
 class Crew {
 public:
     explicit Crew(uint32_t threads) {

@@ -1,14 +1,14 @@
 // Interface between a ring that runs in several processes and the exchange between these processes.
 //
-// The exchanges are separate libraries (exchange_shared.cpp, exchange_mpi.cpp); a ring has pointers to their
-// functions, and can therefore be built without them.
+// The exchanges are separate libraries (exchange_shared.cpp, exchange_mpi.cpp); a ring calls their functions through
+// pointers, and can therefore be built without them.
 
 #ifndef GRADRING_RING_EXCHANGE_H
 #define GRADRING_RING_EXCHANGE_H
 
 #include <stdint.h>
 
-// Messages to another process (out) and from it (in); the latter stays valid until the next exchange.
+// Messages to another process (out) and from it (in); the incoming message is valid until the next exchange.
 typedef struct {
     uint32_t process;
     const void* out;

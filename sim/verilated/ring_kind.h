@@ -3,7 +3,7 @@
 //
 // All libraries are compiled from one harness by one compiler, so declarations here and in ring_link.h agree.
 //
-// Part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -28,9 +28,9 @@ public:
     virtual void clear() = 0;
     // Makes this node's context the calling thread's context, as required if gateware stops the simulation.
     virtual void enter() = 0;
-    // Everything in a cycle before the clock edge: evaluation, and transfers to and from links and host.
+    // Performs everything in a cycle before the clock edge: evaluation, and transfers to and from links and host.
     virtual void settle(uint64_t cycle) = 0;
-    // The clock edge. Nodes of a kind may be evaluated as one batch; then the node is only added to the batch here.
+    // Performs the clock edge, or only adds the node to a batch if nodes of a kind are evaluated together.
     virtual void clock() = 0;
 
     // Host port: packets to the node, and complete packets from it; the length is negative if there are none.

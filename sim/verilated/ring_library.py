@@ -1,4 +1,4 @@
-"""Functions of a built ring's library (``ring.h``) that Python calls."""
+"""Functions of a ring library (declared in ``ring.h``) that Python calls."""
 
 import ctypes
 from pathlib import Path

@@ -1,6 +1,6 @@
-// A link: words forward and credits or a level backward, each with a latency, plus rate, cuts and faults.
+// A link that carries words forward and credits or a level backward, each with a latency, plus rate, cuts and faults.
 //
-// Included by ring.cpp: one translation unit lets the compiler see all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t NEVER = UINT64_MAX;
 
-// One node sends words, and its thread uses the first part. The other node returns credits or levels, and its thread
-// uses the second part.
+// The thread of the node that sends words uses the first part of the structure. The thread of the other node, which
+// returns credits or levels, uses the second part.
 struct Link {
     struct Settings {
         uint32_t data_latency = 16;
@@ -33,7 +33,7 @@ struct Link {
 
     struct Forward {
         uint64_t sent = 0;     // words that the node has sent
-        uint64_t packets = 0;  // whole packets among them
+        uint64_t packets = 0;  // complete packets in these words
         uint64_t carried = 0;
         uint64_t dropped = 0;
         uint64_t corrupted = 0;
@@ -41,7 +41,7 @@ struct Link {
         uint64_t arrival = 0;
         uint64_t slot = 0;  // arrival of the last word in units of 1/numerator cycles, before rounding up
         RingLinkFaults faults{};
-        Word swapped;  // waits for the next word to pass
+        Word swapped;  // word that waits until the next word has passed
         uint32_t swapping = 0;
         uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while that fault applies to a packet
         uint32_t packet_passes = 0;  // a packet overtakes the kept packet
@@ -144,7 +144,7 @@ struct Link {
         backward.watched = random || !faulty_backs.empty();
     }
 
-    // A lower latency drops the latest levels of the backward wire; a higher one inserts low levels after them.
+    // A lower latency drops the latest levels of the backward wire; a higher latency inserts low levels after them.
     void set_latency(uint32_t data, uint32_t back) {
         settings.data_latency = data;
         settings.back_latency = back;

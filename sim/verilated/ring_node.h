@@ -1,6 +1,6 @@
 // A Verilated node between its links, with the queues of its host port.
 //
-// Part of ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -30,7 +30,7 @@
 
 namespace {
 
-// One direction of the host port: its words and, for each packet end, the total number of words queued so far.
+// One direction of the host port: queued words and, for each packet end, the number of words queued so far.
 struct HostQueue {
     Queue<uint32_t> words;
     Queue<uint64_t> ends;

@@ -1,7 +1,7 @@
 // The nodes of a ring in this process, and the data exchange with the processes of the other nodes.
 //
-// Every process knows all links. The process of a link's source uses the sending half, the process of its target uses
-// the receiving half; staged items are passed between the two halves at quantum boundaries.
+// Every process has all links. The process of a link's source uses the sending half of the link, and the process of
+// its target uses the receiving half; staged items are passed between the two halves at quantum boundaries.
 //
 // Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
@@ -56,7 +56,7 @@ private:
 
 class Part {
 public:
-    // If `given` is null, all nodes are in this process.
+    // Creates the part described by `given`; if `given` is null, all nodes are in this process.
     Part(const RingPart* given, uint32_t nodes) : m_last(nodes) {
         if (!given) return;
         m_given = *given;
@@ -80,7 +80,7 @@ public:
         }
     }
 
-    // Moves staged items on, between quanta.
+    // Moves staged items to the links, and exchanges them with other processes, between quanta.
     void move_on() {
         for (Link* const link : m_inner) link->move_on();
         if (m_neighbours.empty()) return;
@@ -112,7 +112,7 @@ public:
         }
     }
 
-    // The largest value of all processes.
+    // Returns the largest value that any process passes.
     uint64_t agree(uint64_t value) {
         if (m_given.agree) check(m_given.agree(m_given.context, &value));
         return value;

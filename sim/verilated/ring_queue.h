@@ -1,6 +1,6 @@
 // A first-in, first-out queue in contiguous memory.
 //
-// Part of ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 

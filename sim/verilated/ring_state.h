@@ -1,6 +1,6 @@
 // Serialization of state to and from a vector of bytes.
 //
-// Part of ring.cpp, a single translation unit that lets the compiler see all code executed in a cycle.
+// Included by ring.cpp, which is a single translation unit so that the compiler sees all code of a cycle.
 
 #pragma once
 

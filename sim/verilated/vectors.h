@@ -1,4 +1,4 @@
-// Ports of a Verilated unit as memory; the generated ports.h fills in the two tables.
+// Ports of a Verilated unit as variables in memory; the generated ports.h defines the two tables.
 #pragma once
 
 #include <cstddef>

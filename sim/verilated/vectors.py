@@ -41,7 +41,7 @@ _HERE = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """Beats to offer on one input stream.
+    """Beats that the harness offers on one input stream.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class Unit:
                 raise ValueError(f"Cycle count must be given where no stall pattern is an array, not {cycles!r}")
         rows = self._rows(inputs or {}, cycles, 0)
         streams = (_Stream * len(patterns))()
-        alive = []  # memory that the library uses
+        alive = []  # keeps the memory alive that the library uses
         for stream, (name, feed) in zip(streams, sources.items(), strict=False):
             stream.source = 1
             stream.valid = self._index(self.inputs, f"{name}__valid")
@@ -220,7 +220,7 @@ def _zeros(port: Port, count: int) -> np.ndarray:
 
 
 def _constant(port: Port, value: int) -> np.ndarray:
-    """Row of a port that holds the given value."""
+    """Encode a value as a row of a port."""
     if not 0 <= value < 1 << port.width:
         raise ValueError(f"Value of {port.name} must be of {port.width} bits, not {value!r}")
     dtype, words = row_type(port.width)

@@ -125,7 +125,7 @@ def sources() -> str | None:
 
 
 def _known(component: Component, name: str, native: bool) -> Path:
-    """Folder from :func:`_design`, looked up by identity if the component was elaborated before."""
+    """Folder as returned by :func:`_design`, looked up by identity if the component has been elaborated before."""
     identity = identity_of(component)
     if identity is None:
         return _design(component, name, native)
@@ -140,7 +140,7 @@ def _known(component: Component, name: str, native: bool) -> Path:
         raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
 
     design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
-    # The note may still exist although its design has been removed to make room.
+    # The note may still exist although the cache has removed its design to make room.
     return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 

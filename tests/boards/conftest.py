@@ -1,4 +1,4 @@
-"""Fixtures for the board tests: a folder for exported files."""
+"""Fixtures for the tests of boards: a folder for exported files."""
 
 import pytest
 

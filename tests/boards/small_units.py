@@ -35,7 +35,7 @@ def small(name):
     if name.startswith("compute."):
         return {option: number for option, number in {"rows": 1, "lanes": 2}.items()
                 if isinstance(arguments.get(option), int)}
-    halves = factory is integer_sum and arguments["width"] == 16  # two sums in a word
+    halves = factory is integer_sum and arguments["width"] == 16  # a memory word holds two 16-bit sums
     options = {"lanes": 2 if halves else 1} if "lanes" in parameters else {}
     if name == "floating.divide":
         options["format"] = BF16

@@ -193,7 +193,7 @@ async def passes_every_field(dut):
             assert received.tkeep[start:start + 7] == [*[lanes[0]] * 3, *[lanes[1]] * 3, 1]
 
 
-# Code that runs outside the simulator.
+# The following code runs outside the simulator.
 
 
 class Mixed(wiring.Component):

@@ -93,10 +93,10 @@ def test_first_seed_that_meets_the_clock(canned, results):
     assert (result["seed"], result["seeds"], result["clock_mhz"]) == (3, 3, 62.5)
     assert (result["lut4"], result["ccu2c"], result["lut_ram"], result["lut4_occupied"]) == (4, 1, 1, 4 + 2 + 6)
     assert result["utilisation"] == {"TRELLIS_COMB": {"used": 12, "available": 24288}}
-    # The second build runs no tool, even though one seed was too slow.
+    # The second build runs no tool, even though one seed of the first build was too slow.
     again, _ = build()
     assert (tools.seeds, again) == ([1, 2, 3], result)
-    # The row is in the table of boards, not in the table of units.
+    # The resource use of a bitstream is listed in the table of boards, not in the table of units.
     assert bitstream.table().splitlines()[2] == (
         "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 4 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | "
         "3 |")
@@ -171,7 +171,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "clock 62.5 MHz" in out
     assert out.splitlines()[-1].endswith("ulx3s-25f.bit")
-    # The result is in the cache, so no tool runs.
+    # The second build takes its result from the cache and runs no tool.
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("a tool ran again"))
     assert bitstream.main(["--board", "ulx3s-25f"]) == 0
 
@@ -188,7 +188,7 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
     clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
                for clock in (start, gated)}
-    # The reset counter has its own clock net; the echo and its lights share another.
+    # The reset counter has its own clock net; the echo logic and its lights share another.
     assert [len(cells) for cells in clocked.values()] == [19, 5]
     assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
     # The clock is gated off until the counter has reached zero.
@@ -210,11 +210,11 @@ class Remembering(Echo):
 
 
 def test_block_memory_needs_nothing_beside_it(results):
-    """A memory that is never read and written in the same cycle needs no registers for an old row."""
+    """A memory that is never read and written in the same cycle needs no registers to keep the old row."""
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1
-    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # registers for the word, the output and the address
+    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # flip-flops that hold the word, the output and the address
 
 
 def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
@@ -229,7 +229,7 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
                r"\d+\.\d\d MHz; there is no bitstream$")
     with pytest.raises(SynthesisError, match=message):
         bitstream.build("icebreaker", design=Slow())
-    # No older bitstream remains either.
+    # Bitstreams from earlier builds have been removed as well.
     assert not list(results.glob("icebreaker.*"))
 
 

@@ -64,7 +64,7 @@ def test_constraints(name):
         pins = {line.split('"')[1]: line.split('"')[3] for line in lines if line.startswith("LOCATE ")}
         reference = next(wire for wire in pins if wire.startswith("clk"))
         clock = f'FREQUENCY PORT "{reference}" {REFERENCES[name]};'
-        # Every wire has a voltage.
+        # Every wire has an IOBUF line, which sets its I/O voltage.
         assert {line.split('"')[1] for line in lines if line.startswith("IOBUF ")} == set(pins)
     assert pins == PINS[name]
     assert clock in lines

@@ -1,4 +1,4 @@
-"""How the programs in boards/ exit."""
+"""Tests of how the programs in boards/ exit."""
 
 import importlib
 import os

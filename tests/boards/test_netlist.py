@@ -40,7 +40,7 @@ def node(monkeypatch):
     for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
         assert f"  {cell} " in cells
     convert = vectors.convert
-    # The models come first, because the Verilog after them uses their time unit.
+    # The cell models come first, because the Verilog that follows uses their time unit.
     monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
         name, models + cells, convert(component, name=name).ports))
     return vectors.Unit(component)

@@ -1,4 +1,4 @@
-"""Cell counts of each part, from a handmade netlist."""
+"""Test the cell counts of each part of a design, on a handmade netlist."""
 
 import json
 
@@ -12,7 +12,7 @@ SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
 #: Cells: name, type, input nets and output nets.
 CELLS = [
     ("$1", "LUT4", [10, 11], [20]),
-    ("$2", "LUT4", [20, 21], [22]),  # its output net has no name, but feeds a cell that drives a named net
+    ("$2", "LUT4", [20, 21], [22]),  # output net without a name, feeding a cell that drives a named net
     ("$3", "LUT4", [22], [23]),
     ("$4", "CCU2C", [20], [24]),
     ("$5", "LUT4", [24], [25]),

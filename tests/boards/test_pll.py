@@ -14,7 +14,7 @@ from tests.refusals import refuses
 @pytest.mark.parametrize(("reference", "clock", "dividers"), [
     (25_000_000, 62_500_000, Ecp5Dividers(2, 5, 10, 625_000_000)),
     (25_000_000, 75_000_000, Ecp5Dividers(1, 3, 8, 600_000_000)),
-    (48_000_000, 60_000_000, Ecp5Dividers(4, 5, 10, 600_000_000)),  # result of the program ecppll
+    (48_000_000, 60_000_000, Ecp5Dividers(4, 5, 10, 600_000_000)),  # printed by the program ecppll
     (12_000_000, 12_000_000, Ecp5Dividers(1, 1, 50, 600_000_000)),
     (400_000_000, 400_000_000, Ecp5Dividers(1, 1, 1, 400_000_000)),
     (100_000_000, 3_125_000, None),
@@ -30,7 +30,7 @@ def test_ecp5(reference, clock, dividers):
 
 
 @pytest.mark.parametrize(("reference", "clock", "dividers"), [
-    (12_000_000, 24_000_000, Ice40Dividers(0, 63, 5, 1, 768_000_000)),  # results of the program icepll
+    (12_000_000, 24_000_000, Ice40Dividers(0, 63, 5, 1, 768_000_000)),  # printed by the program icepll
     (12_000_000, 30_000_000, Ice40Dividers(0, 79, 5, 1, 960_000_000)),
     (100_000_000, 37_500_000, Ice40Dividers(0, 5, 4, 5, 600_000_000)),
     (133_000_000, 133_000_000, Ice40Dividers(0, 7, 3, 6, 1_064_000_000)),

@@ -57,7 +57,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert 100 < fmax["min"] <= fmax["median"] <= fmax["max"]
     assert (result["seeds"], result["seeds_below_target"]) == (2, 0)
     assert f"LUT4 {result['lut4']} " in capsys.readouterr().out
-    # The second run starts no tool.
+    # The second synthesis run starts no tool.
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("a tool ran again"))
     assert synth.measure("stream.skid_buffer", seeds=2, part=SMALL) == result
     row = f"| {name} | {SMALL} | {result['lut4']} | 0 | 0 | 68 | 0 | 0 |"
@@ -80,7 +80,7 @@ def test_missed_target_is_said(results, capsys):
 
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
-    # The Verilog file is written by the same tool and already exists; only the netlist is missing.
+    # Yosys also writes the Verilog file, which already exists; only the netlist is missing.
     convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):
@@ -106,7 +106,7 @@ def test_mapper_survives_names_of_bits(results, monkeypatch):
     synth._synthesise(results, design, Tools(), "abc9")
     assert json.loads((results / "stat.json").read_text())["design"]["num_cells_by_type"]["TRELLIS_FF"] == 32
     (results / "wrapper.json").unlink()
-    # If this no longer fails, Yosys has been fixed and the mapper's extra step can be removed.
+    # If this synthesis no longer fails, Yosys has been fixed and the mapper's extra step can be removed.
     monkeypatch.setitem(synth.MAPPERS, "plain", ["synth_ecp5 -top {top}"])
     with pytest.raises(SynthesisError, match=r"ERROR: Assert"):
         synth._synthesise(results, design, Tools(), "plain")

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Verilog export: every unit, names, options, invalid arguments, and the documentation page."""
+"""Test Verilog export: every unit, names, options, invalid arguments, and the documentation page."""
 
 import os
 import re
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "verilog.md"
 
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_every_unit_is_clean(name, verilog_folder):
-    """Verilator gives no warnings for any unit, and the header has one line per stream and other port."""
+    """Verilator gives no warnings for any unit, and the header comment has one line per stream or other port."""
     options = small(name)
     path = verilog.write(name, options=options)
     text = path.read_text()
@@ -36,14 +36,14 @@ def test_every_unit_is_clean(name, verilog_folder):
 def test_files_are_the_same_each_time(verilog_folder, monkeypatch):
     first = verilog.write("rows.serializer")
     text, control = first.read_text(), first.with_suffix(".vlt").read_text()
-    monkeypatch.setenv("GRADRING_CACHE", str(verilog_folder / "cache"))  # so that no earlier build is reused
+    monkeypatch.setenv("GRADRING_CACHE", str(verilog_folder / "cache"))  # an empty cache: no earlier build is reused
     assert verilog.write("rows.serializer").read_text() == text
     assert first.with_suffix(".vlt").read_text() == control
     assert sorted(path.name for path in verilog_folder.glob("rows*")) == ["rows.serializer.v", "rows.serializer.vlt"]
 
 
 def test_two_units_in_one_project(verilog_folder):
-    """No module name appears in both files."""
+    """Verilog files of different units, or of one unit with other options, share no module names."""
     names = [set(re.findall(r"^module (\S+?) ?\(", verilog.design(unit, options=options).text, flags=re.MULTILINE))
              for unit, options in (("compression.zero_value.encoder", {}), ("compression.zero_value.decoder", {}),
                                    ("compression.zero_value.encoder", {"lanes": 8}))]
@@ -136,7 +136,7 @@ def test_page_shows_the_header():
 
 
 def test_module_of_the_page_has_all_ports(tmp_path):
-    """Verilator gives no warnings for the module on the page, so its ports and widths are correct."""
+    """Verilator gives no warnings for the module on the documentation page, so its ports and widths are correct."""
     module = re.search(r"```verilog\n(module (\w+) .*?)```", PAGE.read_text(), flags=re.DOTALL)
     design = verilog.design("compression.zero_value.encoder")
     assert set(re.findall(r"\.(\w+)\(", module[1])) == {port.name for port in design.ports}

@@ -11,8 +11,8 @@ from tests.couplings.draw import circuit, listed, neighbours, refused, small
 
 def main(
     circuits: Annotated[int, typer.Option(
-        min=0, help="Nodes that are drawn, each of which is compared with two that differ in a section.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of these.")] = 0,
+        min=0, help="Number of random nodes; each is compared with two nodes that differ in a section.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random nodes.")] = 0,
 ) -> None:
     """Print all pairs of section values that no node may have, and check that equal hashes mean equal circuits."""
     counts: dict[frozenset[str], int] = {}

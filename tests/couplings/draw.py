@@ -30,11 +30,11 @@ from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
-# Features that the values below only name; the other features are imported above.
+# These features are needed by section values below; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "reproducible", "table")
 
-#: Section types for a configuration's ``features``, keyed by name. Microbatches is not drawn: since it needs other
-#: gradients than the plain ones, it would clash with each section that clashes with these.
+#: Section types for a configuration's ``features``, keyed by name. Microbatches is not drawn: it needs gradients of
+#: a kind other than the default, so it would conflict with every section that conflicts with such gradients.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -77,8 +77,8 @@ INT16: dict[str, tuple[Any, ...]] = {
 }
 _KINDS = ((NodeConfig, NODE), (ServerConfig, SERVER), (Int16Config, INT16))
 
-#: Values of the sections that other sections require, in the order in which they are tried; each further section is
-#: as small and plain as possible.
+#: Values for sections that another section may require, in the order in which they are tried. All other sections
+#: are kept as small and simple as possible.
 _CONTEXTS: dict[str, tuple[Any, ...]] = {
     "link": (Replay(), Credits(), Slots()), "programs": (Programs(), None, Programs(move_queue=True)),
     "lanes": (4, 8, 2, 1), "topology": (SingleRing(), SingleRing(max_nodes=1), SingleRing(max_nodes=255)),
@@ -88,7 +88,7 @@ _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify
 
 
 def listed() -> set[frozenset[str]]:
-    """Pairs of drawn sections that have a coupling."""
+    """Pairs of drawn sections for which the table of couplings has an entry."""
     return {frozenset(coupling.sections) for coupling in all_couplings()
             if len(coupling.sections) == 2 and NODE.keys() >= set(coupling.sections)}
 
@@ -101,7 +101,7 @@ def made(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any]) -> bool:
-    """Whether any configuration with these fixed values is valid."""
+    """Whether any configuration with these section values is valid."""
     names = [name for name in _CONTEXTS if name in table and name not in fixed]
     plain = {name: value for name, value in _PLAIN.items() if name in table}
     for chosen in itertools.product(*(_CONTEXTS[name] for name in names)):
@@ -144,7 +144,7 @@ def small(generator: random.Random) -> Configuration:
 
 
 def neighbours(config: Configuration, generator: random.Random, count: int) -> Iterator[Configuration]:
-    """Yield valid nodes that differ from ``config`` in one section, or only in a section's notation."""
+    """Yield ``count`` valid nodes that differ from ``config`` in one section, or only in how a section is written."""
     while count:
         name = generator.choice(sorted(NODE))
         value = generator.choice(NODE[name])

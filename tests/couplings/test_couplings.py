@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test the couplings between a node's sections (hdl/config/couplings.py) and this folder's random nodes."""
+"""Test the table of couplings between sections of a node (hdl/config/couplings.py), and random valid nodes."""
 
 import re
 
@@ -83,9 +83,9 @@ def test_message(coupling, example):
 
 
 def test_texts():
-    """Full text of two messages."""
-    with pytest.raises(ValueError, match=r"^links Slots and JobSlots need topology SingleRing, since their TIME is "
-                                         r"of one ring: leave topology out, or take link Credits or Replay$"):
+    """Two rejection messages read exactly as expected."""
+    with pytest.raises(ValueError, match=r"^links Slots and JobSlots need topology SingleRing, since nodes of "
+                                         r"one ring share TIME: leave topology out, or take link Credits or Replay$"):
         NodeConfig(link=Slots(), programs=Programs(), topology=Grid())
     with pytest.raises(ValueError, match=r"^optimizer\.lanes must be at most lanes, since a step of the optimizer "
                                          r"takes elements of one memory row: lower optimizer\.lanes or raise lanes$"):
@@ -102,7 +102,7 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """Only the section pairs in the table have values that cannot be combined."""
+    """Only the pairs of sections in the table of couplings have values that cannot be combined."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == listed()
     assert len(refused_pairs) <= 19

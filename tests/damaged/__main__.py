@@ -16,7 +16,7 @@ from tests.damaged.play import play
 
 
 def main(
-    files: Annotated[int, typer.Option(min=1, help="Files of each kind.")] = 600,
+    files: Annotated[int, typer.Option(min=1, help="Number of files of each kind.")] = 600,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Read damaged files of each kind, and count those that are not rejected with a one-line message."""

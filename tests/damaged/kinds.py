@@ -48,11 +48,11 @@ KEY = bytes(range(32))
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    name: str  # name of the file
-    write: Callable[[Path], object]  # writes an undamaged file
-    read: Callable[[Path], Any]  # reads it as the command does
+    name: str  # name of the file to write and read
+    write: Callable[[Path], object]  # function that writes an undamaged file
+    read: Callable[[Path], Any]  # function that reads a file in the same way as the command
     mutations: list[Callable[..., bytes]]
-    unchanged: bool = False  # the value read must be empty or equal to the original
+    unchanged: bool = False  # whether a value read from a damaged file must be empty or equal to the original
     needs: str = ""  # optional package that this kind of file needs
 
 

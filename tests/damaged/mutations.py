@@ -11,7 +11,7 @@ import numpy as np
 
 
 def flip(data, rng):
-    """Flip up to eight bits."""
+    """Flip up to eight bits of a file."""
     damaged = bytearray(data)
     for bit in rng.integers(len(damaged) * 8, size=rng.integers(1, 9)) if damaged else ():
         damaged[bit // 8] ^= 1 << bit % 8
@@ -23,7 +23,7 @@ def truncate(data, rng):
 
 
 def zero(data, rng):
-    """Overwrite a range with zeros."""
+    """Overwrite a range of bytes with zeros."""
     start, end = sorted(rng.integers(len(data) + 1, size=2))
     return data[:start] + bytes(int(end - start)) + data[end:]
 
@@ -35,13 +35,13 @@ def double(data, rng):
 
 
 def swap(data, rng):
-    """Swap two ranges."""
+    """Swap two ranges of bytes."""
     a, b, c = sorted(rng.integers(len(data) + 1, size=3))
     return data[:a] + data[b:c] + data[a:b] + data[c:]
 
 
 def replace(data, rng):
-    """Replace a range with random bytes, some of them invalid UTF-8."""
+    """Replace a range of bytes with random bytes, some of them invalid UTF-8."""
     start = rng.integers(len(data) + 1)
     return data[:start] + rng.bytes(int(rng.integers(1, 64))) + data[start + rng.integers(64):]
 
@@ -60,7 +60,7 @@ def extend(data, rng):
 
 ANY = [flip, flip, truncate, zero, double, swap, replace, inflate, extend]
 
-#: JSON texts that can replace a value.
+#: JSON texts that can replace a value in a file.
 VALUES = [b"null", b"true", b"-1", b"0", b"1.5", b'""', b"[]", b"{}", b"NaN", b"Infinity", b"1e400", b"-1e308",
           b"18446744073709551616", b"9" * 30, b"9" * 4300, b"9" * 100_000, b'"\\ud800"', b'"\xff"',
           b'"\\u0000\\u001b[31m"', b"[" * 50 + b"]" * 50, b"[" * 100_000, b'{"a":' * 100_000,
@@ -82,7 +82,7 @@ def _at(value, path):
 
 
 def json_value(data, rng):
-    """Replace a value."""
+    """Replace a value in a JSON file."""
     value = json.loads(data)
     paths = list(_paths(value))
     path = paths[rng.integers(len(paths))]
@@ -93,7 +93,7 @@ def json_value(data, rng):
 
 
 def json_key(data, rng):
-    """Remove, duplicate, add or rename a key, or remove or duplicate an item."""
+    """Remove, duplicate, add or rename a key of a JSON object, or remove or duplicate an item of a list."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path]
     path = paths[rng.integers(len(paths))]
@@ -113,7 +113,7 @@ def json_key(data, rng):
 
 
 def json_number(data, rng):
-    """Change the value, sign or magnitude of a number."""
+    """Change the value, sign or magnitude of a number in a JSON file."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path and type(_at(value, path)) in (int, float)]
     if not paths:
@@ -148,7 +148,7 @@ def npy(array):
 
 
 def archive_swap(data, rng):
-    """Swap the names of two members."""
+    """Swap the names of two archive members."""
     members = _members(data)
     contents = list(members.values())
     rng.shuffle(contents)
@@ -156,7 +156,7 @@ def archive_swap(data, rng):
 
 
 def archive_names(data, rng):
-    """Remove, add, duplicate or rename members."""
+    """Remove, add, duplicate or rename archive members."""
     members = list(_members(data).items())
     chosen = int(rng.integers(len(members)))
     name, content = members[chosen]
@@ -182,7 +182,7 @@ ARRAYS = [np.array([{}], object), np.zeros(3, np.float16), np.array(np.nan, np.f
 
 
 def archive_array(data, rng):
-    """Change the type, shape or values of an array."""
+    """Change the type, shape or values of an array in an archive."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     array = ARRAYS[rng.integers(len(ARRAYS))]
@@ -211,7 +211,7 @@ def archive_header(data, rng):
 
 @functools.cache
 def _zeros(size):
-    """Deflate zeros, 1 MB at a time."""
+    """Return a deflated run of ``size`` zeros, compressed 1 MB at a time."""
     packer = zlib.compressobj(1, zlib.DEFLATED, -15)
     return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
 
@@ -255,7 +255,7 @@ def archive_sizes(data, rng):
 
 
 def archive_flags(data, rng):
-    """Mark members as encrypted or as compressed with another method."""
+    """Mark archive members as encrypted or as compressed with another method."""
     damaged = bytearray(data)
     for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         position = data.find(mark) + field

@@ -25,10 +25,10 @@ LARGE = 4 << 30
 @dataclasses.dataclass
 class Outcome:
     files: int = 0
-    refused: int = 0  # files rejected with a one-line message
-    taken: int = 0  # files read, or treated as absent
-    wrong: list[str] = dataclasses.field(default_factory=list)  # wrong outcomes, each with its file number
-    bytes: int = 0  # peak memory minus the process's memory before the run
+    refused: int = 0  # number of files rejected with a one-line message
+    taken: int = 0  # number of files read, or treated as absent
+    wrong: list[str] = dataclasses.field(default_factory=list)  # wrong outcomes, each with a file number
+    bytes: int = 0  # peak memory minus the process's memory before the run, in bytes
     seconds: float = 0.0  # processor time of all reads
 
 
@@ -50,7 +50,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
     original = kind.read(path)
     signal.signal(signal.SIGALRM, _late)
     before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak memory, so that it is measured from here
     limit = _memory("VmSize") + BOUND
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for number in range(files):
@@ -73,7 +73,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
             outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
         else:
             outcome.taken += 1
-            if kind.unchanged and value and repr(value) != repr(original):  # arrays in the values are short
+            if kind.unchanged and value and repr(value) != repr(original):  # short arrays, so repr is complete
                 outcome.wrong.append(f"{number} {mutation.__name__}: a damaged file was taken")
         finally:
             signal.alarm(0)

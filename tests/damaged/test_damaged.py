@@ -35,14 +35,14 @@ def test_damaged_files(name):
 #: Functions that read files without limits or checks, with the modules that may call them.
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
-                      "host/sockets/format.py",  # socket messages; their size is limited elsewhere
-                      "host/make/targets.py"},  # the project's own tables, read before anything is installed
+                      "host/sockets/format.py",  # reads socket messages; their size is limited elsewhere
+                      "host/make/targets.py"},  # reads the project's own tables, before any package is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},
     r"tarfile\.open|shutil\.unpack_archive": set(),
     r"(pickle|marshal|shelve|dill|cloudpickle|yaml|csv|tomllib|configparser)\.(loads?|Unpickler|open|reader|DictReader"
     r"|safe_load|ConfigParser)": {"host/make/targets.py",
-                                  "host/run/spec.py"},  # specification of limited size; each value is validated
+                                  "host/run/spec.py"},  # reads a specification of limited size; validates each value
     r"ast\.literal_eval|eval|exec": set(),
     r"torch\.load": set(),
     r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/features/quantization/onnx.py"},
@@ -91,7 +91,7 @@ class TestArchives:
         arrays = archives.read_arrays(path, self.KINDS, largest=1 << 16)
         assert arrays["a"].tolist() == [0, 1, 2, 3, 4]
         assert arrays["b"].item() == "ä"
-        arrays["a"][0] = 7  # the array is an independent copy
+        arrays["a"][0] = 7  # the returned array is an independent copy
 
     def test_order_and_empty(self, tmp_path):
         matrix = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))

@@ -26,14 +26,14 @@ _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
 class Deletion:
     """A copy without a feature, and the results of its checks."""
 
-    names: tuple[str, ...]  # features that the copy lacks
-    files: int  # number of files that the copy lacks
+    names: tuple[str, ...]  # features that are missing from the copy
+    files: int  # number of files that are missing from the copy
     elsewhere: int  # number of missing tests and labs outside the features' folders
-    result: dict[str, Any]  # result of the probe
+    result: dict[str, Any]  # result of the probe that runs in the copy
 
     @property
     def line(self) -> str:
-        """A one-line summary of the copy."""
+        """One-line summary of a copy without a feature."""
         result = self.result
         return (f"without {', '.join(self.names)}: {self.files} files fewer, {self.elsewhere} of them elsewhere; "
                 f"{result['modules']} modules, {result['collected']:,} tests, {result['refusals']} refusals")
@@ -69,7 +69,7 @@ def delete(name: str) -> Deletion:
 
 
 def main(names: Annotated[list[str] | None, typer.Argument(
-        metavar="[NAME]...", help="Features. [default: all]")] = None) -> None:
+        metavar="[NAME]...", help="Features to delete. [default: all]")] = None) -> None:
     """Delete each feature in a separate copy, and check the copy."""
     for name in names or ():
         if name not in FEATURES:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 #: Folders with one subfolder per feature.
 TREES = ("hdl/features", "sim/golden/features", "sim/arithmetic/features", "host/features", "sim/verilated/features",
          "tests/features", "tests/host/features")
-#: Folders of programs that use the product; a program is removed if it imports a missing module.
+#: Folders of programs that use the packages; a program is removed if it imports a missing module.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 
 

@@ -107,7 +107,7 @@ class Collected:
 
 
 def collection():
-    """Collect the tests of the core; return their number."""
+    """Collect the tests of the core; return the number of tests."""
     collected = Collected()
     ignored = [f"--ignore={tree}" for tree in ("tests/features", "tests/host/features")]
     options = ["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--assert=plain", "--no-header"]

@@ -1,4 +1,4 @@
-"""The concepts page: its example prints the results shown, and its terms match its table."""
+"""Test the concepts page: its example prints the results shown, and its terms match its table."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ LENGTH, NODES = 4810, 4
 
 
 def test_segments():
-    """The page's Python block prints the lengths shown on the page, and the figure shows the first block."""
+    """The Python block on the page prints the lengths shown there, and the figure shows the first block."""
     ((source, expected),) = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -65,7 +65,7 @@ def test_mx9():
 
 
 def test_features():
-    """The figure names the features of each configuration."""
+    """The figure on the page names the features of each configuration."""
     needs("mx", "replay", "programs")
     shown = dict(re.findall(r"^ (NodeConfig\(.*\)) +core(?: \+ (.*))?$", PAGE, re.MULTILINE))
     assert len(shown) == 3

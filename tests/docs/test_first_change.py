@@ -27,7 +27,7 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 
 def blocks():
-    """The page's Python blocks: counter, statement, registry entry, description and extension."""
+    """The Python blocks of docs/first-change.md: counter, statement, registry entry, description, extension."""
     sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in sources]
 
@@ -49,14 +49,14 @@ def elaborated(folder, options):
 
 @pytest.fixture
 def copy(tmp_path):
-    """Copy of the gateware, with the page's register added."""
+    """Copy of the gateware, with the register from docs/first-change.md added."""
     shutil.copytree(ROOT / "hdl", tmp_path / "hdl", ignore=shutil.ignore_patterns("__pycache__"))
     insert(tmp_path / "hdl/control/registers.py", '    _status(\n        "PROGRAM_BANK"', blocks()[0])
     return tmp_path
 
 
 def test_counter(copy):
-    """The page's counter exists in all nodes."""
+    """The counter from docs/first-change.md exists in all nodes."""
     engine = copy / "hdl/ring/collective.py"
     insert(engine, '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
@@ -64,7 +64,7 @@ def test_counter(copy):
 
 
 def test_feature(copy):
-    """The page's counter exists only in nodes with the feature."""
+    """The counter from docs/first-change.md exists only in nodes with the feature."""
     _, _, entry, description, extension = blocks()
     insert(copy / "hdl/registry.py", '    "int16": Entry(', entry)
     folder = copy / "hdl/features/idle_count"

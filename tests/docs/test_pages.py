@@ -63,7 +63,7 @@ def test_a_picture_of_the_home_page_and_the_readme():
 
 
 def test_lost_pages_are_found(tmp_path):
-    """In a chain of five pages, unreachable ones are found; links in code and self-links do not count."""
+    """In a chain of five pages, unreachable pages are found; links in code and self-links do not count."""
     (tmp_path / "a").mkdir()
     texts = {"index.md": "[one](a/one.md)\n```\n[lost](lost.md)\n```\n`[lost](lost.md)`\n\n    [lost](lost.md)\n",
              "a/one.md": "[two](two.md#there) [home](../index.md)\n", "a/two.md": "[three](../three.md)\n",

@@ -23,7 +23,7 @@ COMPARISON = (DOCS / "reproducible/comparison.md").read_text()
 
 @pytest.mark.parametrize("distribution", reproducible_errors.DISTRIBUTIONS)
 def test_errors(distribution, monkeypatch):
-    """The page has the lines that the command prints; here those of two addends."""
+    """The page shows the lines that the command prints for two addends."""
     needs("bf16", "mx")
     monkeypatch.setattr(reproducible_errors, "COUNTS", (2,))
     monkeypatch.setattr(reproducible_errors, "DISTRIBUTIONS", {
@@ -33,19 +33,19 @@ def test_errors(distribution, monkeypatch):
 
 
 def payload(name):
-    """Payload words that one node sends in an all-reduce on the page, without headers and CRCs."""
+    """Payload words that one node sends in the page's all-reduce, not counting headers and CRCs."""
     values = ring.bits(sum_formats.gradients(sum_formats.NODES, sum_formats.LENGTH))
     codec, segment = GRADIENT_CODECS[name], NodeConfig().segment
     traffic = ring.all_reduce(values, gradient_codec=codec, residuals=np.zeros_like(values), segment=segment,
                               lanes=NodeConfig().lanes)[1]
-    # Exponents precede their data by one segment in one phase, and by two in the other.
+    # Exponents precede their data by one segment in one phase of the all-reduce, and by two segments in the other.
     rounds = 2 * sum_formats.LENGTH // sum_formats.NODES // segment + (3 if codec.agreed else 0)
     words = int(max(traffic.words))
     return words, words - OVERHEAD_WORDS * (sum_formats.NODES - 1) * rounds
 
 
 def test_formats():
-    """The page has the table that the command prints, with the golden model's words."""
+    """The page shows the table that the command prints, with the golden model's word counts."""
     needs("mx", "reproducible")
     rows = re.findall(r"^\| `(\w+)` \| [\d,]+ \| [\d.]+ \| ([\d,]+) \| [\d.]+ \|$", PAGE, re.MULTILINE)
     costs = [(name, Cost(*payload(name), int(cycles.replace(",", "")))) for name, cycles in rows]
@@ -57,7 +57,7 @@ def test_formats():
 
 
 def test_comparison():
-    """Errors and words of the comparison are those of the page."""
+    """The comparison of formats shows the same errors and word counts as the page."""
     needs("mx", "bf16", "reproducible")
     names = PAGE[PAGE.index("| numbers | addends |"):].split("\n")[0].split(" | ")
     of = dict(zip(names, re.search(r"^\| Gaussian \| 4 \| .*$", PAGE, re.MULTILINE)[0].split(" | "), strict=True))

@@ -60,7 +60,7 @@ def test_api(site):
     assert "Members" not in text
     assert ":class:" not in text
     assert "::</p>" not in text
-    # Signatures are formatted with one parameter per line.
+    # API signatures are formatted with one parameter per line.
     signature = re.search(r'<code class="nf">simulate.*?</pre>|simulate</span>.*?</pre>', text, re.DOTALL)[0]
     assert signature.count("\n") > 3
 
@@ -81,7 +81,7 @@ def test_search(site):
     ("simulate", "api/library.html"), ("install", "quick-start.html"), ("mx9", "compression/shared_exponent.html"),
     ("PyTorch", "pytorch.html")])
 def test_search_without_a_server(site, tmp_path, words, address):
-    """Search works in a page opened as a file; the first result is the page that explains the words."""
+    """Search works without a server; the first result is the page that explains the search words."""
     chromium.needed()
     loaded = chromium.load(f"{(site / 'index.html').as_uri()}?q={words}", "--virtual-time-budget=20000",
                            profile=tmp_path)

@@ -1,4 +1,4 @@
-"""The systems page lists each system once, and the commands, pages and tests it names exist."""
+"""Test the systems page: it lists each system once, and all commands, pages and tests that it names exist."""
 
 import importlib.util
 import re
@@ -56,7 +56,7 @@ def test_items(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_pages_name_the_system(name):
-    """The introduction of each of a system's pages links to the systems page."""
+    """The introduction of each page that belongs to a system links to the systems page."""
     pages = [PAGE.parent / target.partition("#")[0] for target in test_documents.LINK.findall(items(name)["Pages"])]
     assert pages
     for page in pages:

@@ -1,4 +1,4 @@
-"""Tables of all pages: every row belongs to a table with a heading and has one cell per column."""
+"""Tables on all pages: every row belongs to a table with a heading and has one cell per column."""
 
 import re
 import subprocess

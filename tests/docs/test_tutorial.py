@@ -48,7 +48,7 @@ def test_blocks(tmp_path, monkeypatch, shared_nodes):
 
 
 def test_packets(tmp_path):
-    """The page shows all packets of block 1 in the waveform, in order."""
+    """The tutorial shows all packets of block 1 in the recorded waveform, in order."""
     pytest.importorskip("pywellen")
     (options,) = re.findall(r"^    environment/bin/gradring wave (.*?) +#", PAGE, re.MULTILINE)
     (shown,) = re.findall(r"^```\n( +cycle .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -17,7 +17,7 @@ from tests.faults.parts import is_wrong, link, parts_of, play_part
 
 
 def main(
-    faults: Annotated[int, typer.Option(min=128, help="Wrong bits; a tenth as many of each other kind.")] = 20_000,
+    faults: Annotated[int, typer.Option(min=128, help="Number of wrong bits; a tenth for other kinds.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
@@ -34,7 +34,7 @@ def main(
 
 
 def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print and return one row per kind of fault."""
+    """Print a table of results with one row per kind of fault, and return the rows."""
     table = Table("kind", "faults", "restarts", "words repeated", "cycles at 1", "at 16", "at 64", "most at 16",
                   "passed the check", "CRC-32", "invented", "silent", "hanging", title="faults on a link")
     rows = []

@@ -1,16 +1,16 @@
-"""Division of a fault campaign into parts."""
+"""Division of a fault campaign into parts that run separately."""
 
 import functools
 from typing import Any
 
 from sim.verilated.features.replay.faulty_link import Fault, FaultyLink
 
-#: Latencies of the wires, in cycles.
+#: Latencies of the link's wires, in cycles.
 LATENCIES = range(1, 65)
 #: Number of faults of each kind, relative to the number of flipped bits.
 SHARES = {kind: 1.0 if kind is Fault.FLIP else 0.1 for kind in Fault}
 
-Part = tuple[int, int, bool, int, int]  # kind, latency, stalls, faults, seed
+Part = tuple[int, int, bool, int, int]  # kind of fault, wire latency, stalls on or off, number of faults, seed
 
 
 @functools.cache
@@ -40,8 +40,8 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 def is_wrong(result: dict[str, Any]) -> bool:
     """Return whether a wrong word went undetected or a link hung.
 
-    An 8-bit check accepts one in 256 random words. In packets, the CRC-32 detects these words; in control words they
-    remain undetected.
+    An 8-bit checksum accepts one in 256 random words. In packets, the CRC-32 detects these words; control words have
+    no CRC, so they remain undetected.
     """
     noise = result["kind"] == Fault.NOISE.name
     return bool(result["silent"] or (not noise and (

@@ -73,7 +73,7 @@ class Bench(wiring.Component):
 
 
 def fill(bench, space, values, address=0):
-    """Write words to a memory from an address on, one word per cycle."""
+    """Write words to a memory, starting at an address, one word per cycle."""
     last = np.arange(len(values)) == len(values) - 1
     access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([len(values)])}
     trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
@@ -84,7 +84,7 @@ def fill(bench, space, values, address=0):
 
 
 def read(bench, space, address, count, ready=True):
-    """Read words of a memory from an address on; return the words and their cycles."""
+    """Read words from a memory, starting at an address; return the words and the cycles in which they arrive."""
     access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([count])}
     trace = bench.lockstep(cycles=count + 20 if ready is True else None, sinks={"host_data": ready}, sources={
         "host_read": Feed(pack(access_layout(), access))})
@@ -94,7 +94,7 @@ def read(bench, space, address, count, ready=True):
 
 
 def content(bench, space, count):
-    """Contents of a memory."""
+    """Return the contents of a memory."""
     return read(bench, space, 0, count)[0]
 
 

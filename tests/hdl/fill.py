@@ -54,7 +54,7 @@ class FillEngine(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         fields = self.command.payload
         row, number = Signal.like(writer.job.payload.row), Signal(32)
-        left = Signal.like(writer.job.payload.count)  # elements the writer has yet to accept
+        left = Signal.like(writer.job.payload.count)  # number of elements that the writer has yet to accept
         taken = Mux(left < lanes, left[:lanes.bit_length()], lanes)
         moves = Signal()
         with m.If(self.command.ready):

@@ -12,23 +12,23 @@ from tests.traces import taken
 
 
 def request(opcode, count, *words):
-    """The packet of a request, as words."""
+    """Words of a request packet."""
     header = to_int(header_layout(), {"opcode": opcode, "tag": 9, "count": count})
     return [header, *(int(word) for word in words)]
 
 
 def push(**fields):
-    """The request that queues a command."""
+    """Words of a request that pushes a command to the queue."""
     return request(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, *Command(**fields).words())
 
 
 def event(response):
-    """The event of a response."""
+    """Decode the event in a response."""
     return Event.from_words(np.array(response[2:], np.uint32))
 
 
 def exchange(node, *requests, pattern="none", seed=0, cycles):
-    """Send requests one after another and return the responses."""
+    """Send requests one after another to a node; return the responses."""
     words = [word for packet in requests for word in packet]
     last = [n == len(packet) - 1 for packet in requests for n in range(len(packet))]
     trace = node.lockstep(

@@ -1,4 +1,4 @@
-"""Ports of an engine for local commands, driven by a test and compared with a model in every cycle."""
+"""Ports of an engine for local commands, which a test drives and compares with a model in every cycle."""
 
 from hdl.control.protocol import command_layout, event_layout
 from sim.payload import from_int, to_int
@@ -55,7 +55,7 @@ class LocalPorts:
         ports["read__elements"].value = sum(element << 32 * n for n, element in enumerate(elements))
 
     def compare(self, expected, inputs, where):
-        """Compare the outputs in a cycle with the model's."""
+        """Compare the unit's outputs in a cycle with the model's outputs."""
         dut, ports = self._dut, self._ports
         assert dut.command__ready.value == expected.command_ready, where
         assert dut.event__valid.value == (expected.event is not None), where

@@ -1,4 +1,4 @@
-"""Golden model of pipelines with stages that all advance together when the output is free."""
+"""Golden model of pipelines whose stages all advance together when the output is free."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Test benches run in Amaranth's own simulator."""
+"""Run test benches in Amaranth's own simulator."""
 
 from amaranth.sim import Simulator
 

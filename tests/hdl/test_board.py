@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test the wires between the nodes on a board, hdl/board.py."""
+"""Test the wires between the nodes of a board: hdl/board.py."""
 
 import pytest
 from amaranth.hdl import Module
@@ -42,7 +42,7 @@ class Sender(wiring.Component):
     (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
 ])
 def test_links(monkeypatch, config, nodes, grid, links):
-    """A linked port receives the words of the port at the other end one cycle later; other ports receive none."""
+    """A linked port receives the words of the port at the other end one cycle later; other ports receive nothing."""
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)

@@ -1,4 +1,4 @@
-"""Checksums: the CRC-32 of words matches zlib, and parities cover the selected bits."""
+"""Checksums: the CRC-32 of words matches zlib, and each parity covers the selected bits."""
 
 import random
 import zlib
@@ -13,7 +13,7 @@ WORDS = 40
 
 
 def played(source, values, expression):
-    """Simulate ``source`` with each of the given values; return the values of ``expression``."""
+    """Simulate an expression with ``source`` set to each of the given values; return the results."""
     m = Module()
     result = Signal(len(expression))
     m.d.comb += result.eq(expression)

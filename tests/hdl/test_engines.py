@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Build nodes from lists of engines: hdl/control/engine.py, hdl/engines.py."""
+"""Tests of building nodes from lists of engines: hdl/control/engine.py, hdl/engines.py."""
 
 import ast
 import dataclasses
@@ -37,7 +37,7 @@ CONFIG = NodeConfig(
 
 @pytest.fixture(scope="module")
 def ring():
-    """Node with the SPARSIFY engine and a test-only engine, in Amaranth's simulator."""
+    """A node with the SPARSIFY engine and a test-only engine, in Amaranth's simulator."""
     described = [engine for engine in engines(CONFIG) if engine.name == "masking"]
     simulated = PysimRing(lambda: Node(CONFIG, [*described, fill.describe(CONFIG)]), nodes=1, latency=1)
     ring = Ring([Device(simulated.transports[0], CONFIG, name="node 0")], timeout=1000)
@@ -51,7 +51,7 @@ def run(ring, **fields):
 
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
-    """A new command changes only its own elements, and has an event, counters and cycles like any other."""
+    """A new kind of command changes only its own elements, and has an event, counters and cycles like any other."""
     before = np.arange(CONFIG.memories.gradient, dtype=np.float32)
     ring.memory.write_gradients([before])
     ring.devices.write_register("MASK_ALTERNATIVE", 2.5)
@@ -74,7 +74,7 @@ def test_a_new_command_is_refused(ring, fields, status, detail):
     """The checker rejects an invalid command, according to its description, before it reaches the engine."""
     zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
-    # Fields that FILL does not use are ignored.
+    # Values of fields that FILL does not use are ignored.
     with pytest.raises(RingError, match=status.name) as caught:
         run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
     assert caught.value.events[0].detail == detail
@@ -82,7 +82,7 @@ def test_a_new_command_is_refused(ring, fields, status, detail):
 
 
 def test_new_and_old_commands_in_one_queue(ring):
-    """FILL between two SPARSIFYs in one queue: they run in order, at nonzero base addresses."""
+    """FILL runs between two SPARSIFYs in one queue, in order and at nonzero base addresses."""
     generator = np.random.default_rng(5)
     memory = generator.standard_normal(CONFIG.memories.gradient).astype(np.float32)
     errors = generator.standard_normal(32).astype(np.float32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test memories, the guard and guarded memories against a model, and prove them for all rows and windows."""
+"""Compare memories, the guard and guarded memories with a model, and prove them for all rows and windows."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_guard():
 
 
 def whole(row, base, size):
-    """Return the row of the memory, or None if it is outside the window."""
+    """Memory row that corresponds to a row of a window, or None if this row is outside the window."""
     return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
 
 
@@ -79,7 +79,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
         for n in ((served + 1 + n) % readers for n in range(readers)):
             written, by_host = latest or (None, False)
             waits = read_rows[n, cycle] == written
-            if window and latest and by_host != (n == readers - 1):  # host conflicts are detected for whole groups
+            if window and latest and by_host != (n == readers - 1):  # conflicts with the host are detected per group
                 waits = read_rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
                 meetings += asks[n, cycle] and waits
             waited += asks[n, cycle] and waits
@@ -127,7 +127,7 @@ def test_memory(readers, writers, throttled):
 def test_guarded_memory(base, size):
     unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
                 name="GuardedMemory")
-    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few row addresses, so that accesses collide
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # only a few row addresses, so that accesses collide
     _, zeros, meetings = check(unit, np.random.default_rng(10 * base + size), edges, 3000, readers=3, writers=3,
                                window=(base, size))
     assert (zeros > 100) == (size < GROUPS)
@@ -174,7 +174,7 @@ class Inside(wiring.Component):
         m.d.comb += outside.eq(Cat(*(granted & (port.row >= self.window.size * (32 // lanes))
                                      for granted, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        # The port served in the previous cycle, and its memory row.
+        # The port that was served in the previous cycle, and the memory row that it accessed.
         served, asked = Signal(3), Signal(range(2 * rows))
         m.d.sync += [reported.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
                      passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]

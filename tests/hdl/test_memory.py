@@ -78,7 +78,7 @@ def bench(request):
 
 @pytest.fixture(scope="module", params=[(1, False), (4, False), (8, False), (1, True), (4, True), (8, True)])
 def stepped(request):
-    """Fixture with lane count, whether jobs are strided, and a test bench built accordingly."""
+    """Number of lanes, whether jobs are strided, and a test bench for these parameters."""
     lanes, strided = request.param
     name = f"MemoryBench{lanes}" + ("Strided" if strided else "")
     return lanes, strided, Unit(Bench(lanes, strided=strided), name=name)
@@ -87,13 +87,13 @@ def stepped(request):
 def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
-    if strided:  # jobs may start at any group; row numbers wrap around at the memory's size
+    if strided:  # jobs may start at any group; row numbers wrap at the memory's size
         row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
 
 def elements_of(job, lanes, pitch=1):
-    """Addresses of the elements of each job."""
+    """Memory addresses of the elements of each job."""
     return [(row * lanes + places(count, stride=pitch)) % (ROWS * lanes)
             for row, count in zip(job["row"], job["count"], strict=True)]
 
@@ -160,7 +160,7 @@ def test_readers(stepped, pattern):
     when = check_reader(trace, "gradient", canonical(content), gradient, lanes, pitch)
     other = check_reader(trace, "weight", content, weight, lanes)
     if pattern == "none":
-        # The ports alternate and together use every cycle, within jobs and between consecutive jobs.
+        # The ports alternate and use every cycle between them, both within jobs and between consecutive jobs.
         both = np.sort(np.concatenate([when, other]))
         shared = 2 * min(len(when), len(other))
         assert both[0] == RowReader.latency
@@ -170,7 +170,7 @@ def test_readers(stepped, pattern):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_shallow_reader(depth):
-    """A reader with a short queue outputs ``depth`` beats every four cycles, however fast the sink is."""
+    """A reader with a short queue outputs ``depth`` beats per four cycles, however fast they are accepted."""
     lanes = 4
     unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
     generator = np.random.default_rng(depth)
@@ -210,7 +210,7 @@ def test_writer(stepped, pattern):
     job = jobs(generator, lanes, strided=strided)
     elements, keep, last = [], [], []
     for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
-        extra = int(generator.integers(0, 3))  # extra whole beats, as a decoder may send
+        extra = int(generator.integers(0, 3))  # superfluous whole beats, as a decoder may send
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
         content[index] = values[:count]

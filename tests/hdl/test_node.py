@@ -1,4 +1,4 @@
-"""The whole node, tested only through its ports: hdl/node.py.
+"""Tests of a whole node through its ports only: hdl/node.py.
 
 Rings of nodes are tested in tests/hdl/ring/test_collective.py and tests/host/.
 """
@@ -28,7 +28,7 @@ exchange = functools.partial(host_requests.exchange, cycles=12_000)
 
 
 def update(gradients, weights):
-    """Requests for a fused update on a one-node ring (SGD, rate 1/2), and for reading the weights."""
+    """Requests for a fused update on a one-node ring (SGD, rate 1/2), followed by reading the weights."""
     command = Command(operation=Operation.FUSED_UPDATE, length=LENGTH, tag=5)
     half = np.float32(0.5).view(np.uint32)
     return [
@@ -56,14 +56,14 @@ def test_update_alone(node, pattern):
     *rest, last = exchange(node, *update(gradients, weights), pattern=pattern, cycles=60_000)
     assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
     event = rest[-1][2:]
-    assert event[0] == 5  # the command's tag; status and flags are 0
+    assert event[0] == 5  # tag of the command; its status and flags are 0
     expected = weights - np.float32(0.5) * gradients
     assert (np.array(last[2:], np.uint32) == golden.bits(expected)).all()
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 200])
 def test_reset_in_the_middle_of_a_packet(node, words):
-    """After a reset, the next word starts a packet, and all registers have their initial values."""
+    """After a reset, the next word starts a new packet, and all registers have their initial values."""
     gradients = np.ones(LENGTH, np.float32)
     first = update(gradients, gradients)
     node.reset()
@@ -85,14 +85,14 @@ def test_reset_in_the_middle_of_a_command(node):
     gradients = np.ones(LENGTH, np.float32)
     requests = update(gradients, gradients)
     node.reset()
-    exchange(node, *requests[:4], cycles=2 * LENGTH + 200)  # the burst has started
+    exchange(node, *requests[:4], cycles=2 * LENGTH + 200)  # the optimizer burst has started
     node.reset()
     *rest, last = exchange(node, *requests)
     assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
     assert set(last[2:]) == {int(np.float32(0.5).view(np.uint32))}
 
 
-# Tests of masking.
+# Tests of masking commands.
 
 
 def write(space, address, elements):
@@ -100,7 +100,7 @@ def write(space, address, elements):
 
 
 def test_masking_and_updates_by_turns(node):
-    """Commands of both engines share a queue, ordered by flags, while the host accesses other addresses."""
+    """Commands of two engines share a queue, ordered by flags, while the host accesses other addresses."""
     gradients = np.random.default_rng(8).standard_normal(512).astype(np.float32)
     weights = np.random.default_rng(9).standard_normal(512).astype(np.float32)
     errors = np.zeros(256, np.uint32)

@@ -6,7 +6,7 @@ from hdl.throttle import RATE_BITS, Throttle
 from tests.hdl import pysim
 from tests.refusals import refuses
 
-#: Period of the throttle in cycles; a rate of n enables n of them.
+#: Period of the throttle in cycles; at a rate of n, it enables n cycles per period.
 FULL = 1 << 16
 
 
@@ -64,12 +64,12 @@ def test_paced():
 
 
 def test_every_rate_in_every_window():
-    """Of any W cycles, W * rate / 65,536 are enabled, with an error below one, at any time and rate."""
+    """Of any W cycles, W * rate / 65,536 are enabled, with an error of less than one, at any time and rate."""
     assert RATE_BITS == 16
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)
     for rate in range(1, FULL):
-        first = generator.integers(0, FULL)  # starts from any content of the accumulator
+        first = generator.integers(0, FULL)  # the accumulator may have any initial value
         in_window = (first + rate * windows) // FULL - first // FULL
         assert (np.abs(in_window * FULL - windows * rate) < FULL).all(), rate
     for rate in (1, 2, 21845, 0x8000, 40000, FULL - 1):

@@ -28,7 +28,7 @@ from sim.payload import pack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 
-#: Extra cycles of a run without stalls, beyond one cycle per input beat.
+#: Number of cycles of a run without stalls, in addition to one cycle per input beat.
 SPARE = 500
 
 
@@ -67,19 +67,19 @@ class Want:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Trace of a run, with its stimuli and expected values."""
+    """Trace of a run, together with its stimuli and expected values."""
 
     trace: Mapping[str, np.ndarray]
     want: Want
     drive: Drive
 
     def moves(self, stream="o"):
-        """Return the cycles with a transfer on a stream."""
+        """Return the cycles in which a stream transfers a beat."""
         return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
 
 
 def sinks(source):
-    """Yield a seed and an output stall pattern for each run with the input stall pattern ``source``."""
+    """For each run with the input stall pattern ``source``, yield a seed and an output stall pattern."""
     for number, sink in enumerate(STALLS):
         seed = 1 + number + len(STALLS) * STALLS.index(source)
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def sinks(source):
 
 
 def packed(layout, items):
-    """Pack objects with one attribute per field into rows of a port."""
+    """Pack objects, each with one attribute per field, into the payloads of a port."""
     return pack(layout, {name: np.array([getattr(item, name) for item in items]) for name in layout.members})
 
 
@@ -96,7 +96,7 @@ def _pairs(beats):
 
 
 def numbers(rows):
-    """Convert the rows of a port to Python integers."""
+    """Convert the payloads of a port to Python integers."""
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
 
@@ -175,7 +175,7 @@ class UnitBench:
             self.make(*case), name=name and name(*case)))
 
     def _streams(self, case):
-        """Names of all streams of a unit."""
+        """Names of all streams that a unit has."""
         unit = self.unit(*case)
         return [port.name.removesuffix("__valid") for port in (*unit.inputs, *unit.outputs)
                 if port.name.endswith("__valid")]
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Stall patterns, keyed by stream: the given ones for the first source and sink, then successive ones."""
+    """Stall patterns, keyed by stream: as given for the first input and output, then successive patterns."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()

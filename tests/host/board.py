@@ -1,4 +1,4 @@
-"""Simulated board shared by tests: two small nodes, built only once."""
+"""Simulated board with two small nodes, built only once and shared by tests."""
 
 import contextlib
 import functools
@@ -9,13 +9,13 @@ from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-#: Nodes with a settable update count, so that runs can be moved to them.
+#: Nodes whose update count can be set, so that runs can be moved to them.
 CONFIG = BOARDS["simulated"].node.replace(features=(SettableVersion(),))
 
 
 @functools.cache
 def library():
-    """Library of the board, built at most once per test run."""
+    """Library of the simulated board, built at most once per test run."""
     return board_library(CONFIG, nodes=2)
 
 

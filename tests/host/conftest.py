@@ -157,7 +157,7 @@ def devices(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def known_rings():
-    """Reject simulations of rings with nodes that are not listed in tests/host/rings.py."""
+    """Reject simulated rings of nodes with a configuration that tests/host/rings.py does not list."""
     def build(node, **options):
         known = [*CONFIGS.values(), JOBS, *itertools.chain(*MIXED.values())]
         assert node.config in known, f"Nodes must be those of tests/host/rings.py, not {node.config}"
@@ -170,7 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Keep the number of state planes unless a test changes it, so all optimizers share one library."""
+    """Keep the number of state planes unless a test changes it, so that all optimizers use one compiled library."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -180,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Make the program use a node configuration in tests/host/rings.py that other tests simulate as well."""
+    """Make the program use a node configuration from tests/host/rings.py that other tests also simulate."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
@@ -190,7 +190,7 @@ def nodes_of(monkeypatch):
 
 @pytest.fixture
 def device(devices):
-    """One of the two devices."""
+    """Each of the two connected devices."""
     return devices[0]
 
 
@@ -214,14 +214,14 @@ def third(data):
 
 @pytest.fixture(scope="session")
 def text():
-    """Use a part of the text that suits the default model."""
+    """Use only as much of the text as suits the default model."""
     source = topics(context=TransformerConfig.context)
     return Text(source.train[:90], source.test[:12])
 
 
 @pytest.fixture(scope="session")
 def lines():
-    """Use a part of the text, in pieces of 2 to 9 characters, that suits the small model."""
+    """Use only as much of the text, in pieces of 2 to 9 characters, as suits the small model."""
     source = topics(context=SMALL.context)
     return Text(source.train[:200], source.test[:40])
 

@@ -18,12 +18,12 @@ from sim.golden import ring as golden
 
 SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
 TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
-#: Value of memory words that have not been written.
+#: Value of memory words that have never been written.
 NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Callbacks to run after commands of golden nodes, and counts of these commands.
+    """Callbacks that run after commands of golden nodes, and counts of these commands.
 
     Members
     -------
@@ -51,7 +51,7 @@ class Hooks:
 
 
 class GoldenRing(Ring):
-    """Ring of golden nodes. Clearing its counters sets them to values that wrap around soon.
+    """Ring of golden nodes. Clearing its counters sets them not to zero, but to values that soon wrap around.
 
     Unwritten memory contains NaN, except in the weight memory. ``weights``, ``errors`` and ``residuals`` are views of
     the memories, from the start to the length of the run's vector; ``master`` and ``state`` are copies.
@@ -143,7 +143,7 @@ class GoldenRing(Ring):
 
 
 def written_to(ring):
-    """Start counting the words written by the host to gradient and activation memories."""
+    """Start counting the words that the host writes to gradient and activation memories; return the counts."""
     written = {"gradients": 0, "activations": 0}
 
     def wrap(name, write):
@@ -158,14 +158,14 @@ def written_to(ring):
 
 
 def compute_options(*, words=8192, centroids=0, sequences=False, **options):
-    """Configuration options of nodes with COMPUTE."""
+    """Configuration options for nodes with COMPUTE."""
     compute = section("Compute")(rows=4, activations=words, codebook=centroids, scale_mask=sequences,
                                  sequences=sequences)
     return {"programs": section("Programs")(), "compute": compute, **options}
 
 
 def far_options(*, words=8192, far_words=8192, **options):
-    """Configuration options of nodes with COMPUTE and far memory."""
+    """Configuration options for nodes with COMPUTE and far memory."""
     compute = section("Compute")(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
                                  far=far_words)
     return {"programs": section("Programs")(depth=256, move_queue=True), "masking": False, "sparsify": False,
@@ -173,20 +173,20 @@ def far_options(*, words=8192, far_words=8192, **options):
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
-    """Configuration with the given codecs and ``options``; one such node has room for the text model."""
+    """Configuration with the given codecs and ``options``; a single node with it has room for the text model."""
     return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
         "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
 
 
 def masked(jobs, alternative):
-    """Matrices of each node's jobs, masked by the golden model."""
+    """Matrices of the jobs of each node, as masked by the golden model."""
     return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
         rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
         golden.bits([alternative])[0])) for job in own] for own in jobs]
 
 
 def trained(ring, length, *, packed_state):
-    """All training state of a ring's nodes, as bits."""
+    """Weights, master weights and optimizer state of a ring, as bytes."""
     vectors = [ring.memory.read_weights(length)]
     vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
     vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)
@@ -195,11 +195,11 @@ def trained(ring, length, *, packed_state):
 
 
 def schedule(examples, config):
-    """All batches of a run, in order."""
+    """List all batches of a run, in order."""
     batches = Batches(examples, config)
     return [batches.take() for _ in range(batches.total)]
 
 
 def after(step, action):
-    """Fault that occurs after the given step."""
+    """Create a fault that occurs after a given step."""
     return lambda ring: action(ring) if ring.steps == step else None

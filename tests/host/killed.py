@@ -3,8 +3,8 @@
 
     python -m tests.host.killed folder kills seed
 
-prints a line of JSON: the number of kills, the steps at each kill, and the results. Processes are forked from one
-that has already imported everything, since the imports take most of the time.
+prints a line of JSON with the number of kills, the number of steps at each kill, and the results. Processes are
+forked from one that has already imported everything, since the imports take most of the time.
 """
 
 import functools
@@ -30,7 +30,7 @@ from host.training import checkpoint
 from tests.host.results import results
 from tests.host.rings import CONFIGS
 
-#: 24 steps with momentum, with mx9 for both gradients and weights.
+#: A run of 24 steps with momentum, with mx9 for both gradients and weights.
 ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden",
              "none", "--state-planes", "2",
              "--batch", "120", "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
@@ -62,18 +62,18 @@ def train(folder, *options):
 
 
 def write(path):
-    """Write checkpoints endlessly; all values in a checkpoint are the same number."""
+    """Write checkpoints in an endless loop; all values in a checkpoint are the same number."""
     for number in range(1 << 20):
         checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
 
 
 def identity(path):
-    """Identity of a file, which changes whenever the file is replaced."""
+    """Identity of a file, which changes when the file is replaced."""
     return path.stat().st_ino if path.exists() else None
 
 
 def replaced(path, times):
-    """Return a function that reports whether a file has been replaced at least ``times`` times."""
+    """Return a function that reports whether a file has been replaced ``times`` times or more."""
     seen = [identity(path)]
 
     def tell():
@@ -102,7 +102,7 @@ def wait(pid, seconds, begun=lambda: True):
 
 
 def steps(path):
-    """Number of steps in a checkpoint, which must be complete."""
+    """Number of steps in a checkpoint; an incomplete checkpoint is an error."""
     if not path.exists():
         return 0
     number: int = checkpoint.peek(path)["content"]["state"]["batches"]["number"]
@@ -126,7 +126,7 @@ def main(folder, kills, seed):
         pid = start(functools.partial(train, broken, "--resume"), log)
         if killed >= kills:
             died, code = wait(pid, DEADLINE)
-        elif killed % 5 == 4:  # during its start
+        elif killed % 5 == 4:  # while it starts
             died, code = wait(pid, generator.uniform(0, 0.5))
         else:  # after its first step
             died, code = wait(pid, generator.uniform(0, 0.1), replaced(kept, 1))

@@ -4,7 +4,7 @@ import json
 
 __all__ = ["report", "results"]
 
-#: Report fields that depend on wall-clock time.
+#: Fields of reports that depend on wall-clock time.
 TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
@@ -13,6 +13,6 @@ def report(folder):
 
 
 def results(folder):
-    """Return the report without wall times, and the contents of the file of trained weights."""
+    """Return a run's report without wall times, and the bytes of its file of trained weights."""
     return ({name: value for name, value in report(folder).items() if name not in TIMED},
             (folder / "weights.npz").read_bytes())

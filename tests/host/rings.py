@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Simulated rings of complete nodes, shared by tests, with one library per node configuration."""
+"""Simulated rings of complete nodes that many tests share, with one library per node configuration."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Node configurations keyed by ring name, each created on first use. Configurations that need features missing
-    from this copy are omitted, and tests that request them are skipped."""
+    """Node configurations by name, each created when it is first used. In a copy of the repository without some of
+    the features, configurations that need them are omitted, and tests that request them are skipped."""
 
     def __init__(self, makers):
         self._makers = makers
@@ -46,22 +46,22 @@ class Rings(Mapping):
 
 
 def engines():
-    """Node with all engines, two ports, and segments short enough for several per small block."""
+    """Node with all engines, two ports, and segments so short that even small blocks have several."""
     from tests.pairs.memories import CONFIG
 
     return CONFIG
 
 
 def mx9():
-    """Shared-exponent blocks in both directions and a settable update count. It also has two ports and programs of
-    the default length."""
+    """Node with a shared-exponent format in both directions and a settable update count. It also has two ports, and
+    programs of the default length."""
     return NodeConfig(
         topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
         programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
 
 
 def table():
-    """A codebook with residuals, rows of eight elements, programs and interleaved segments."""
+    """Node with a codebook, residuals, rows of eight elements, programs and interleaved segments."""
     return NodeConfig(
         lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
         weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
@@ -69,7 +69,7 @@ def table():
 
 
 def centroid():
-    """Codebook node with raw gradients, two ports and programs of three queues with a far memory. Its optimizer
+    """Node with a codebook, raw gradients, two ports, and programs of three queues with a far memory. Its optimizer
     interval is 4, and its engine computes index products."""
     return NodeConfig(
         segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
@@ -81,8 +81,8 @@ def centroid():
 
 
 def wide():
-    """Rows of eight elements, replay links, quorum updates, tenants and interleaved segments. The node also has two
-    optimizer lanes, programs and zero-value gradients."""
+    """Node with rows of eight elements, links with replay, quorum updates, tenants and interleaved segments. It also
+    has two optimizer lanes, programs and zero-value gradients."""
     return NodeConfig(
         lanes=8, segment=64, topology=SingleRing(max_nodes=4),
         memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
@@ -93,8 +93,8 @@ def wide():
 
 
 def narrow():
-    """One element per row, minimum packet room, two ports with replay links, and no programs. Gradients use a format
-    added by tests, and COMPUTE runs in the only queue."""
+    """Node with one element per row, minimal room for packets, two ports, links with replay, and no programs. Its
+    gradients use a format that is added by tests, and COMPUTE runs in the only queue."""
     from tests import mx5
 
     with mx5.registered():
@@ -106,15 +106,16 @@ def narrow():
 
 
 def sums():
-    """Sums of integers in rows of four elements, packets of up to two words of exponents, and two ports."""
+    """Node that sums integers in rows of four elements, with up to two words of exponents per packet, and two
+    ports."""
     return NodeConfig(segment=256, topology=section("Grid")(),
                       memories=Memories(gradient=4096, weight=4096, state=4096, planes=1), gradients="sum32",
                       masking=False, sparsify=False)
 
 
 def microbatches():
-    """Several gradients on each node, summed as integers of 16 bits. Rows have two elements, which are the elements
-    of a word; segments are short. The node also has a weight codec and two ports."""
+    """Node with several gradients, summed as 16-bit integers. Its rows have two elements, which fit in one word of a
+    packet, and its segments are short. It also has a weight codec and two ports."""
     return NodeConfig(lanes=2, segment=32, topology=section("Grid")(),
                       memories=Memories(gradient=8192, weight=2048, state=2048, planes=1),
                       optimizer=Optimizer(lanes=2), weights=Weights(codec="bf16"), gradients="sum16", masking=False,
@@ -122,16 +123,16 @@ def microbatches():
 
 
 def server():
-    """Server for layer streaming in a ring of the maximum size, with weights and state in far memory. It has two
-    program banks and an optimizer as wide as a row."""
+    """Server for layer streaming in a ring of up to 255 nodes, with weights and state in far memory. It has two
+    program banks, and an optimizer with one lane for each element of a row."""
     return section("ServerConfig")(
         topology=SingleRing(max_nodes=255), memories=section("ServerMemories")(state=16384, far=49152),
         optimizer=Optimizer(lanes=4), role=section("Server")(broadcast_formats=True),
         programs=section("Programs")(depth=256, banks=2, move_queue=True), features=(section("SettableVersion")(),))
 
 
-#: Nodes of all rings that tests simulate, one library each, with the features that they need. Independent options
-#: share a configuration, such that every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur.
+#: Nodes of all rings that tests simulate, each with the features that it needs; each takes one library. Independent
+#: options share a configuration, so that every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur.
 #: ``default`` is a node with default options, which most tests use.
 CONFIGS = Rings({
     "default": ((), NodeConfig),
@@ -148,12 +149,12 @@ CONFIGS = Rings({
 })
 
 
-#: Configuration of library and PyTorch jobs that name no codec: the default node with raw gradients.
+#: Configuration for jobs of the library and of PyTorch that name no codec: the default node with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
 def relay():
-    """Two workers with weight and gradient memories for two 64 x 64 layers, and a server."""
+    """A server and two workers, with weight and gradient memories for two 64 x 64 layers."""
     worker = NodeConfig(
         memories=Memories(gradient=8320, weight=8320, state=1024, planes=0), masking=False, sparsify=False,
         role=section("Worker")(broadcast_formats=True),
@@ -162,7 +163,7 @@ def relay():
     return worker, worker, CONFIGS["server"]
 
 
-#: Rings of different nodes, as one configuration per node.
+#: Rings of nodes that differ, with one configuration per node.
 MIXED = Rings({"relay": (("streaming",), relay)})
 
 
@@ -188,7 +189,7 @@ class Reference(reference.Reference):
 
 
 def known_formats(*configs):
-    """Register the tests' own format in both registries, if one of the configurations uses it."""
+    """Register the format that tests add, in both registries, if one of the configurations uses it."""
     if not any("mx5" in (config.weights.codec, config.gradients) for config in configs):
         return contextlib.nullcontext()
     from tests import mx5
@@ -198,14 +199,15 @@ def known_formats(*configs):
 
 @functools.cache
 def library(config):
-    """Library of a simulated ring, cached because checking that it is current outlasts most tests."""
+    """Library of a simulated ring. It is cached, since checking that it is up to date takes longer than most
+    tests."""
     return build_ring(node_of(config), identity=f"Node({config})")
 
 
 @contextlib.contextmanager
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True, processes=None):
-    """Open a ring and its simulation, with links that can be cut. Without the host port, memories are accessed
-    directly. ``config`` is one configuration or one per node; other ``processes`` simulate some of the nodes."""
+    """Open a ring and its simulation, with links that can be cut. If the host port is not simulated, memories are
+    accessed directly. ``config`` is one configuration, or one per node; ``processes`` simulate some of the nodes."""
     configs = [config] * nodes if isinstance(config, Configuration) else list(config)
     with known_formats(*configs), OpenRing([library(node_config) for node_config in configs], threads=threads,
                                                     processes=processes) as opened:
@@ -219,20 +221,20 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].link.replay:  # links must be ready before the first command
+        if configs[0].link.replay:  # must be done before the first command
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 
 
 def random(generator, shape, *, density=1.0):
-    """Draw normally distributed numbers; a fraction ``density`` of them is nonzero."""
+    """Draw normally distributed numbers, of which a fraction ``density`` is nonzero."""
     values = generator.standard_normal(shape).astype(np.float32)
     values[generator.random(shape) >= density] = 0
     return values
 
 
 def train_twice(reference, optimizer, generator, *, packed_state, message):
-    """Update twice with random gradients from cleared state; compare weights, words, bursts and state."""
+    """Clear the state and run two updates with random gradients; compare weights, words, bursts and state."""
     ring, length = reference.ring, len(reference.master)
     ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):

@@ -1,4 +1,4 @@
-"""Formats added as described in docs/compression/adding-a-format.md work everywhere: tests/mx5.py, and the example of
+"""Number formats added as in docs/compression/adding-a-format.md work everywhere: tests/mx5.py, and the example of
 that page, tests/formats/signs."""
 
 import json
@@ -18,7 +18,7 @@ from tests import mx5
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compression" / "adding-a-format.md").read_text()
 
-#: Script that prints the entries of the added format in all registries.
+#: Script that prints the added format's entries in all registries.
 _SAYS = """
 import json
 from boards.synth import UNITS
@@ -36,7 +36,7 @@ print(json.dumps({
 
 @pytest.fixture
 def patched(tmp_path):
-    """Copy of the tree with the added format, and the list of changed files."""
+    """Copy of the tree to which the format is added, and the list of changed files."""
     for folder in ("hdl", "sim", "boards", "host"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, behind, line in mx5.PATCH:
@@ -49,7 +49,7 @@ def patched(tmp_path):
 
 
 def run_in(folder, *arguments):
-    """Run a program in a copy of the tree, and return its output."""
+    """Run Python in a copy of the tree, and return its output."""
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)},
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def run_in(folder, *arguments):
 
 
 def test_three_files_change(patched):
-    """The whole program supports the format after changes to only three files, including both registries."""
+    """With changes to only three files, including both registries, the whole program supports the format."""
     folder, changed = patched
     assert sorted(map(str, changed)) == [
         "hdl/features/mx/formats.py", "hdl/registry.py", "sim/golden/codecs.py"]
@@ -76,7 +76,7 @@ def test_is_synthesised(patched):
 
 
 def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
-    """All of twelve steps on four nodes match the golden model, and the report names the format."""
+    """All twelve steps on four nodes match the golden model, and the report names the format."""
     with mx5.registered():
         nodes_of("narrow")
         monkeypatch.setattr(sys, "argv", [
@@ -90,7 +90,8 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
         result = json.loads((tmp_path / "report.json").read_text())
         assert (result["steps"], result["bit_exact"]) == (12, True)
         assert result["configuration"]["gradients"] == "mx5"
-        # Blocks have 192, 160, 160 and 138 elements; a segment of 32 takes five words, and one of 10 takes three.
+        # Blocks have 192, 160, 160 and 138 elements. A segment of 32 elements takes five words, one of 10 takes
+        # three.
         words = sum(3 * (5 * whole + 3 * rest) for whole, rest in ((6, 0), (5, 0), (5, 0), (4, 1)))
         packets = 4 * 3 * 6
         assert result["words_scatter_reduce"] == 12 * (words + 4 * packets)
@@ -98,7 +99,7 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def followed(tmp_path):
-    """Copy of the tree with the page's example, created from its files and the lines on the page."""
+    """Copy of the tree with the page's example: its files, and the lines that the page adds."""
     for name in ("hdl", "sim", "host", "tests", "gradring", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
@@ -118,7 +119,7 @@ def followed(tmp_path):
 
 
 def test_page(followed):
-    """The page's commands pass in a tree with the example, and the page shows the example's code."""
+    """The tests that the page names pass in a tree with its example, and the page shows the example's code."""
     commands = re.findall(r"^ {4}python -m pytest (.*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

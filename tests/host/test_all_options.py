@@ -1,7 +1,7 @@
 """Invalid values for any option are rejected with a one-line message before any build, run or output.
 
-Commands and options are discovered from the command line itself, so new ones are tested automatically. Legal values
-are listed in :data:`LEGAL`.
+Commands and options are found through the command line itself, so new ones are tested automatically. Values that are
+legal are listed in :data:`LEGAL`.
 """
 
 import enum
@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines to insert options into; each option uses the first command line that accepts it.
+#: Command lines in which options are inserted; for each option, the first one that accepts it is used.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -36,7 +36,7 @@ CONTEXTS = {
     "lab learning": ("formats {}",),
 }
 
-#: Legal test values, keyed by command and option.
+#: Test values that are legal, for each command and option.
 LEGAL = {
     "train --threads": {LARGE}, "train --learning-rate": {"0", LARGE}, "train --momentum": {LARGE},
     "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
@@ -52,11 +52,11 @@ LEGAL = {
 
 
 class Reached(BaseException):
-    """Raised when a command is about to build, run or write something."""
+    """Raised when a command is about to build, run or write anything."""
 
 
 def walk(command, path=()):
-    """Yield all callable commands with their full names."""
+    """Yield all commands that can be called, with their full names."""
     children = getattr(command, "commands", {})
     if not children:
         yield " ".join(path), command
@@ -82,7 +82,7 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program up to its first build or run; return exit code (None if it got there) and error."""
+    """Run the program up to its first build or run; return its exit code (None if it gets there) and error output."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)
@@ -108,7 +108,8 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Return exit code and error output for an option, using the first command line that accepts it."""
+    """Return the exit code and error output of a command with an option, on the first line that accepts the
+    option."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -145,14 +146,14 @@ def test_wrong_paths(call, tmp_path, command, parameter):
 
 
 def similar(option):
-    """Return the choices of an option, from its type or from the table of textual choices."""
+    """Return the values that an option can have, from its type or from ``CHOICES``."""
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(member.value) for member in kind]
     return CHOICES.get(option.opts[0], ())
 
 
-#: Choices of options with textual values.
+#: Values of options that are declared as text.
 CHOICES = {
     "--weights": WEIGHT_CODECS, "--gradients": GRADIENT_CODECS, "--compute": ("host", "node"),
     "--board": ("ulx3s-85f", "colorlight-5a-75b"),
@@ -168,7 +169,7 @@ CHOICES = {
 @pytest.mark.parametrize(("command", "option"), [
     (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
 def test_similar_names(call, command, option):
-    """A name with one extra letter leads to a suggestion of the correct name."""
+    """For a value with an additional letter, the error suggests the correct value."""
     wrong = {}
     for name in similar(option):
         if len(name) < 4:
@@ -193,7 +194,7 @@ def test_messages(call, arguments, message):
                                      "lab migrate"])
 @pytest.mark.parametrize("content", [b"", b"x" * 5000])
 def test_wrong_key(call, monkeypatch, tmp_path, command, content):
-    """An invalid key is rejected before anything is built."""
+    """A key that is invalid is rejected before anything is built."""
     (tmp_path / "key").write_bytes(content)
     monkeypatch.setenv("GRADRING_KEY", str(tmp_path / "key"))
     assert call(*command.split(), "--output", "new") == (

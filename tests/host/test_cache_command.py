@@ -11,7 +11,7 @@ from sim.verilated import cache, cache_folder
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path):
-    """Run the command with its own cache; return exit code, standard output and standard error."""
+    """Run ``gradring cache`` with an empty cache; return exit code, standard output and standard error."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
     return functools.partial(program, "cache")
@@ -50,7 +50,7 @@ def test_shown(succeed, monkeypatch):
 
 
 def test_pruned_by_size_and_by_age(run):
-    """Entries are pruned by size or age; without options, only the cache's own limit applies."""
+    """Entries are pruned by size or age; without options, only by the cache's own limit."""
     old, older, young = make("verilog", "a", 35), make("placement", "b", 40), make("verilated", "c", 1)
     assert run("prune")[1] == "entries removed: 0, 0 bytes\n"
     assert run("prune", "--limit", "2.5MB")[1].startswith("entries removed: 1, 1.0 MB")
@@ -62,7 +62,7 @@ def test_pruned_by_size_and_by_age(run):
 
 
 def test_cleared(succeed):
-    """The command keeps, and lists, files that a running process is using."""
+    """``gradring cache clear`` keeps and counts entries that a running process is using."""
     make("verilog", "a", 1)
     used = make("verilog", "b", 1)
     cache.cached(used, lambda fresh: pytest.fail("built again"))

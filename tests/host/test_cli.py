@@ -23,7 +23,7 @@ from tests import mx5
 from tests.sim.verilated.modes import hostile
 from tests.tensorboard_events import scalars
 
-#: Options for a text run on nodes with a far memory.
+#: Options for training the text model on nodes with far memory.
 FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
 
 
@@ -70,7 +70,7 @@ class TestTrain:
         assert "comparison" in result["stage_seconds"]
 
     def test_faults(self, succeed, nodes_of, tmp_path):
-        """Damaged words are resent, no step is repeated, and all bits equal a run without faults."""
+        """Damaged words are sent again, no step is repeated, and all bits are the same as in a run without faults."""
         nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
@@ -139,7 +139,7 @@ class TestTrain:
         assert result["bit_exact"] is True
         assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
-        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), each in two packets.
+        # In each step, blocks of 352 and 298 elements (22 and 19 groups of 16) are sent, each in two packets.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
     def test_gradients(self, train, nodes_of):
@@ -152,7 +152,7 @@ class TestTrain:
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
-        """Weights, cycles and words match the gateware in any mode of the caller's floating-point unit."""
+        """Weights, cycles and words match the gateware, whatever the mode of the caller's floating-point unit."""
         nodes_of("narrow")
         simulate, trained, results = VerilatedRing.run, [], []
 
@@ -198,20 +198,20 @@ class TestTrain:
         (["--optimizer", "sgd", "--compare"],
          "Option --compare is for a run with --density, or another --optimizer than sgd: leave it out"),
         (["--optimizer", "adam", "--dampening", 0.5],
-         "Option --dampening is for --optimizer momentum, not adam (other rules have none): leave it out"),
+         "Option --dampening is for --optimizer momentum, not adam (other rules do not use it): leave it out"),
         (["--chakra", "trace"],
-         "Option --chakra is for a run with --overlap (a trace is of a program): leave it out"),
+         "Option --chakra is for a run with --overlap (a trace shows a program): leave it out"),
         (["--clip", -1], "Clip must be None or a finite number of 0 or more, not -1.0"),
         (["--weight-decay", -1], "Weight decay must be a finite number from 0 to 3.40282e+38, not -1.0"),
         (["--macs", 4],
-         "Option --macs is for a run with --overlap, --straggler or --compute node (no engine is counted on): leave "
-         "it out"),
+         "Option --macs is for a run with --overlap, --straggler or --compute node (no compute engine is used or "
+         "modelled): leave it out"),
         (["--compute", "node", "--workload", "text", "--tiling", "searched"],
-         "Option --tiling is for --workload digits, not text (the transformer's tiles are those of its lists): leave "
+         "Option --tiling is for --workload digits, not text (the transformer's tiles are fixed by its lists): leave "
          "it out"),
         (["--compute", "node", "--compare"],
-         "Option --compare is for a run without --overlap, which --compute implies (its bits are those of a run "
-         "without): leave it out"),
+         "Option --compare is for a run without --overlap, which --compute implies (overlapping does not change the "
+         "results): leave it out"),
         (["--compute", "node", "--board", "ulx3s-85f"],
          "Option --compute node is for --board ulx3s-85f-compute, or a run without --board, not ulx3s-85f (other "
          "boards have no compute engine): leave it out"),
@@ -226,20 +226,20 @@ class TestTrain:
         (("--faults", "1e-4", "--fault-seed", "-1"), "Seed of faults must be between 0 and 2^64 - 1, not -1"),
         (("--faults", "1e-4", "--link-latency", "481"), "Link latency must be between 1 and 480, not 481"),
         (("--fault-seed", "3"),
-         "Option --fault-seed is for a run with --faults (there are no faults to draw): leave it out"),
+         "Option --fault-seed is for a run with --faults (there are no faults to generate): leave it out"),
         (("--faults", "1e-4", "--board", "icebreaker"),
-         "Option --faults is for a run without --board (a board's nodes are as they were built): leave it out"),
+         "Option --faults is for a run without --board (a board's nodes have a fixed configuration): leave it out"),
         (("--faults", "1e-4", "--transport", "board"),
-         "Option --faults is for a run without --board, which --transport implies (a board's nodes are as they were "
-         "built): leave it out"),
+         "Option --faults is for a run without --board, which --transport implies (a board's nodes have a fixed "
+         "configuration): leave it out"),
         (["--overlap", "layers", "--compare"],
-         "Option --compare is for a run without --overlap (its bits are those of a run without): leave it out"),
+         "Option --compare is for a run without --overlap (overlapping does not change the results): leave it out"),
         (["--overlap", "chunks"],
          "Overlap must be one of none, strict, layers, chunks:n, delayed:n, search with n of at least 1, or 0 of "
          "delayed, not 'chunks'"),
         (["--overlap", "layers", "--workload", "text"],
-         "Option --overlap is for --workload digits, not text (programs are made of a perceptron's layers): leave it "
-         "out"),
+         "Option --overlap is for --workload digits, not text (programs are built from a perceptron's layers): leave "
+         "it out"),
         (["--far", "1/4"], "Option --far is for a run with --activations (without it all maps fit): leave it out"),
         (["--memory", "swap"],
          "Option --memory is for a run with --activations (without it all maps fit): leave it out"),
@@ -297,7 +297,7 @@ class TestInfo:
 
 
 class Recorder:
-    """Stub of a ring, or of a part or method of one, on which every call succeeds."""
+    """Stub of a ring, or of one of its parts or methods, on which every call succeeds."""
 
     def __init__(self, name="ring", calls=None):
         self._name = name

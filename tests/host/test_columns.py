@@ -11,7 +11,7 @@ from host.plain_text import PlainConsole
 
 @dataclasses.dataclass
 class Figures:
-    """Example dataclass with a few figures."""
+    """A dataclass of figures, as an example."""
 
     cycles: int
     bound: int
@@ -26,7 +26,7 @@ def test_shown(value, form, text):
 
 
 def test_modelled():
-    """Modelled figures are marked as such, and a figure without a model reads "not modelled"."""
+    """Figures from a model are marked as modelled, and a figure without a model reads "not modelled"."""
     column = Column("host_cycles", ",", modelled=True)
     assert column.heading == "host cycles, modelled"
     assert [column.text({"host_cycles": value}) for value in (1000, None)] == ["1,000", "not modelled"]
@@ -34,7 +34,7 @@ def test_modelled():
 
 
 def test_of_a_dataclass():
-    """Columns can be built from names with formats, other columns or dataclass fields, and renamed."""
+    """Columns are created from names with formats, other columns, or fields of a dataclass, and can be renamed."""
     columns = columns_of("first words:,.0f", Column("second"), Figures, bound="least")
     assert [column.name for column in columns] == ["first", "words", "second", "cycles", "least", "name"]
     assert columns[1].text({"words": 1234.5}) == "1,234"
@@ -54,7 +54,7 @@ def printed(table, width):
 
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_print(width):
-    """Cells are never truncated or wrapped; headings are wrapped, and blank lines separate groups."""
+    """Cells are never cut off or wrapped; headings are wrapped, and blank lines separate groups of rows."""
     columns = (Column("name"), Column("cycles_of_a_long_heading", format=","), Column("kind"))
     rows = [{"name": f"row {number}", "cycles_of_a_long_heading": 10**6 * number, "kind": "k" * 24}
             for number in range(1, 4)]

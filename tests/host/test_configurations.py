@@ -1,4 +1,4 @@
-"""Nodes with unusual parameters: rows of 1 or 8 elements; other segments, planes and speeds."""
+"""Nodes with unusual parameters, such as rows of 1 or 8 elements, and other segments, planes and speeds."""
 
 import itertools
 
@@ -24,7 +24,7 @@ OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "momentum": (SGD(learning_
 @pytest.mark.parametrize(("nodes", "length"), [(1, 500), (2, 1), (2, 333), (3, 1000)])
 @pytest.mark.parametrize("name", ["table", "centroid", "wide", "narrow"])
 def test_values_words_and_state(name, nodes, length):
-    """Two steps of each optimizer that fits the nodes' planes, and a sum, match the golden model."""
+    """Two steps of each optimizer that the nodes' state planes allow, and a sum, match the golden model."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes * 10_000 + length)
     with rings.open_nodes(nodes, config=config) as (ring, _):
@@ -51,7 +51,7 @@ def test_values_words_and_state(name, nodes, length):
 
 @pytest.mark.parametrize(("name", "rule"), [("table", Rule.MOMENTUM), ("wide", Rule.ADAM), ("narrow", Rule.ADAM)])
 def test_rules_without_planes(name, rule):
-    """A rule that needs more planes than the nodes have is rejected, and the next command runs."""
+    """If the nodes lack state planes for a rule, it is rejected, and the next command runs normally."""
     length = 300
     with rings.open_nodes(2, config=rings.CONFIGS[name]) as (ring, _):
         ring.settings.write(Settings(rule=rule, gradient_scale=1, learning_rate=0.5))
@@ -65,7 +65,7 @@ def test_rules_without_planes(name, rule):
 
 
 def test_few_configurations():
-    """Each library takes almost a minute to build, so add new options to existing configurations."""
+    """There are few configurations, as each library takes almost a minute to build: add options to existing ones."""
     configs = list(dict.fromkeys(itertools.chain(rings.CONFIGS.values(), *rings.MIXED.values())))
     assert len(configs) <= 12
     assert len({config.hash for config in configs}) == len(configs)

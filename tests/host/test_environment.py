@@ -25,7 +25,7 @@ BUILT = "something is built"
 
 @pytest.fixture
 def run(program, monkeypatch):
-    """Run the program up to its first build; return its exit code, standard output and standard error."""
+    """Run the program up to its first build; return exit code, standard output and standard error."""
     @contextlib.contextmanager
     def refuse(*arguments, **options):
         raise ToolError(BUILT)
@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """A number out of range gives a one-line error with the allowed range before anything is built."""
+    """A number that is out of range gives a one-line error with the allowed range, before anything is built."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # At most one thread per node is started, and a large number can be a valid binary32 number.
+        # A large number of threads is allowed, as only one per node is started, and so are large binary32 numbers.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -77,7 +77,7 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
                                      ["lab", "sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
-    """An output that cannot be written is named in an error before anything is built."""
+    """An error names an output that cannot be written, before anything is built."""
     (tmp_path / "file").write_text("")
     results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "lab": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
@@ -109,23 +109,23 @@ def test_wave_output_is_checked_first(run, tmp_path):
 @pytest.mark.parametrize(("arguments", "message"), [
     ("--workload text --hidden 3", "--hidden is for --workload digits, not text (the transformer has one shape)"),
     ("--optimizer adam --momentum 0.8", "--momentum is for --optimizer momentum or nesterov, not adam (other rules "
-                                        "have none)"),
-    ("--optimizer nesterov --dampening 0", "--dampening is for --optimizer momentum, not nesterov (other rules have "
-                                           "none)"),
+                                        "do not use it)"),
+    ("--optimizer nesterov --dampening 0", "--dampening is for --optimizer momentum, not nesterov (other rules do "
+                                           "not use it)"),
     ("--optimizer sgd --moments bf16", "--moments is for --optimizer momentum, nesterov, adam or adamw, not sgd "
                                        "(sgd has no state)"),
     ("--transport pysim --threads 2", "--threads is for --transport verilated or messages, not pysim (other "
-                                      "transports simulate in one thread, or not)"),
+                                      "transports simulate in one thread, or not at all)"),
     ("--transport pysim --arithmetic native", "--arithmetic is for --transport verilated, not pysim (only Verilated "
                                               "nodes have native units)"),
     ("--board icebreaker --arithmetic native", "--board icebreaker is for a run without --arithmetic (it has no "
                                                "floating-point units)"),
     ("--transport board --link-latency 3", "--link-latency is for --transport verilated, messages, pysim or golden, "
                                            "not "
-                                           "board (a board's wires are as long as they are)"),
+                                           "board (a board's links have a fixed latency)"),
     ("--baud 115200", "--baud is for --transport serial, not verilated (it is the rate of a serial port)"),
-    ("--reconnect 3", "--reconnect is for --transport board or serial, not verilated (no other transport loses its "
-                      "port)"),
+    ("--reconnect 3", "--reconnect is for --transport board or serial, not verilated (only these transports can lose "
+                      "their port)"),
     ("--device /dev/null --transport pysim", "--device is for --transport serial, not pysim (it is a serial port)"),
 ])
 def test_options_that_do_not_apply(run, arguments, message, tmp_path):
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """Node memories are made large enough for the vector, so the build begins."""
+        """Simulated nodes get memories that are large enough for the vector, so the build begins."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 
@@ -155,7 +155,7 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # the maximum that any optimizer needs, or the requested number
+        for planes in (0, 1, 2):  # the most that any optimizer needs, unless requested
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
@@ -166,7 +166,7 @@ class TestNodesThatFit:
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
 
-#: Prints the table of a report as the program does.
+#: Script that prints the table of a report as the program does.
 PRINT = """
 import json, sys
 from host.console import make_console
@@ -201,7 +201,7 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
     assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
 
 
-#: Trains with a file-size limit that simulates a disk becoming full while results are written.
+#: Script that trains with a limit on file sizes, which simulates a disk that becomes full while results are written.
 FULL = """
 import resource, signal, sys
 from host import cli
@@ -218,7 +218,7 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """A full disk causes a one-line error that names the file; complete and earlier files are kept."""
+    """If the disk is full, a one-line error names the file, and files that are complete or older are kept."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]

@@ -1,4 +1,4 @@
-"""Descriptions of features on the host, and the default description of a feature without a host part."""
+"""Descriptions of features on the host, and the default for features that have no code on the host."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.refusals import refuses
 def test_each():
     for name in FEATURES:
         assert isinstance(feature(name), Feature)
-    assert type(feature("mx")) is Feature  # has no host part
+    assert type(feature("mx")) is Feature  # the default
     assert type(feature("programs")) is not Feature
 
 

@@ -1,4 +1,4 @@
-"""Runs interrupted by signals resume from their checkpoints with the same results."""
+"""Runs that signals interrupt resume from their checkpoints with the same results."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.host.results import report, results
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Send the program a signal after a number of steps."""
+    """Make the program receive a signal after a number of steps."""
     def call(number, step):
         def advance(run):
             do(run)
@@ -27,7 +27,7 @@ def signalled(monkeypatch):
 
 
 def check_same(whole, broken):
-    """Check that two runs have equal results, except for wall times."""
+    """Check that two runs have equal results apart from wall times."""
     assert results(whole) == results(broken)
     for file in whole.glob("timeline*"):
         assert file.read_bytes() == (broken / file.name).read_bytes()
@@ -56,7 +56,8 @@ class TestInterrupted:
         assert report(whole)["interrupted"] is False
 
     def test_cycles_after_a_resume(self, run, tmp_path, signalled):
-        """Cycles may differ from an uninterrupted run only slightly, in the first step after resuming."""
+        """Only the first step after a resume may take other cycles than in an uninterrupted run, and only
+        slightly."""
         arguments = ("train", "--nodes", 3, "--steps", 3, "--batch", 96, "--threads", 1)
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         assert run(*arguments, "--output", whole)[0] == 0
@@ -122,7 +123,8 @@ class TestOverlap:
         nodes_of("centroid")
 
     def test_all(self, run, succeed, tmp_path, signalled):
-        """All schedules, run one after another, give the same results if each run is interrupted and resumed."""
+        """All schedules of a run, one after another, give the same results if their runs are interrupted and
+        resumed."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
         result = report(whole)
@@ -152,7 +154,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_search(self, run, succeed, tmp_path, signalled):
-        """If a search is interrupted after the first size, it resumes with the second size."""
+        """A search that is interrupted after the first chunk size resumes with the second one."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
         row, = report(whole)["schedules"]
@@ -167,7 +169,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_nodes_that_compute(self, run, tmp_path, signalled):
-        """After an interruption, nodes with COMPUTE resume, and each step's recorded cycles are kept."""
+        """After an interruption, runs of compute nodes resume, and the recorded cycles of earlier steps are kept."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
                      "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node",

@@ -1,4 +1,4 @@
-"""Test options declared as section fields: Typer, checks, and the help of all commands."""
+"""Options that are declared as fields of sections: Typer, checks, and the help of all commands."""
 
 import dataclasses
 import enum
@@ -53,7 +53,7 @@ def run(arguments, function):
 
 
 def test_call():
-    """A command's function receives its sections and other parameters from the command line."""
+    """The function of a command receives its sections and other parameters from the command line."""
     calls = []
 
     @command
@@ -88,7 +88,7 @@ def test_command_checks_before_call():
 
 
 def test_help():
-    """Help texts, names, defaults and panels come from the fields."""
+    """Help texts, names, defaults and panels of options come from the fields of sections."""
     @command
     def work(count: Count = 3, links: Links = Links()) -> None:
         """Do it."""
@@ -115,7 +115,7 @@ class Speed(Section):
 
 
 def test_with_sections():
-    """The fields of sections become parameters of the function, with types, defaults and checks."""
+    """The fields of sections become parameters of a function, with types, defaults and checks."""
     @with_sections
     def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
         return name, count, speed

@@ -40,7 +40,7 @@ class TestRefusals:
             output.prepare(tmp_path, files=("report.png", "report.json"))
 
     def test_unwritable(self, tmp_path, monkeypatch):
-        """The refusal is simulated, because some users are not bound by access rights."""
+        """An unwritable file gives an error. It is simulated, because access rights do not restrict every user."""
         def refuse(path, *arguments, **options):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -106,7 +106,7 @@ class TestReplacing:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_full_disk(self, tmp_path, monkeypatch):
-        """If the disk is full, the error message names the file and the old file is kept."""
+        """If the disk is full, the error message names the file, and the old file is kept."""
         path = tmp_path / "report.json"
         output.write_json(path, 1)
 
@@ -125,7 +125,7 @@ class TestReplacing:
 
 class TestTwoAtOnce:
     def test_no_file_is_torn(self, tmp_path):
-        """If two runs write to the same folder, the file of the run that ends last is kept and is complete."""
+        """If two runs write the same file, it is complete afterwards, and from the run that ends last."""
         path = tmp_path / "report.json"
         begun, go_on = threading.Event(), threading.Event()
 
@@ -149,7 +149,7 @@ class TestTwoAtOnce:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_what_a_kill_has_left_is_removed(self, tmp_path):
-        """Partial files are removed only if they are old and not held by any process."""
+        """Partial files are removed only if they are old and no process holds them."""
         held, young, stale = (tmp_path / f".report.json.{name}.part" for name in ("held", "young", "stale"))
         for path in (held, young, stale):
             path.write_bytes(b"half")
@@ -178,7 +178,7 @@ class TestClaim:
         output.release()
 
     def test_previous(self, tmp_path):
-        """previous/ is emptied of an older run's files first, so that it contains the files of only one run."""
+        """An older run's files are first removed from previous/, so that it has the files of only one run."""
         self.fill(tmp_path, "a.json", "deep/c.tar", "own", text="new")
         self.fill(tmp_path / "previous", "a.json", "b.png", "own", text="old")
         assert output.claim(tmp_path, files=self.FILES, keep=("a.json",)) == tmp_path
@@ -187,12 +187,12 @@ class TestClaim:
         output.claim(tmp_path, files=self.FILES)
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
-        output.claim(tmp_path, files=self.FILES)  # nothing is moved, so previous/ stays
+        output.claim(tmp_path, files=self.FILES)  # previous/ stays, as nothing is moved
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
 
     def test_links(self, tmp_path):
-        """A symbolic link is moved itself, and nothing is moved through a link."""
+        """A symbolic link is moved, not its target, and nothing is moved through a link."""
         self.fill(tmp_path, "target", text="own")
         (tmp_path / "a.json").symlink_to(tmp_path / "target")
         output.claim(tmp_path, files=self.FILES)
@@ -206,7 +206,7 @@ class TestClaim:
 
     def test_names_that_are_taken(self, tmp_path):
         self.fill(tmp_path, "previous", text="own")
-        output.claim(tmp_path, files=self.FILES)  # nothing is moved
+        output.claim(tmp_path, files=self.FILES)  # moves nothing
         self.fill(tmp_path, "a.json", text="new")
         with pytest.raises(output.OutputError, match=r"/previous must be a folder or free, not a file or a link: "):
             output.claim(tmp_path, files=self.FILES)
@@ -231,7 +231,8 @@ class TestClaim:
             output._lock(tmp_path)
 
     def test_two_runs(self, tmp_path):
-        """Within a process, a folder belongs to one run whichever path is used; other processes are rejected."""
+        """A folder belongs to one run, even if its process uses different paths to it; other processes are
+        rejected."""
         output.claim(tmp_path / "new", files=self.FILES)
         output.claim(tmp_path / "new" / ".." / "new", files=self.FILES)
         assert (tmp_path / "new" / ".run.lock").read_text() == f"{os.getpid()}\n"
@@ -244,7 +245,7 @@ class TestClaim:
         output.claim(tmp_path / "new", files=self.FILES)
 
     def test_without_locks(self, tmp_path, monkeypatch):
-        """On a file system without locks, concurrent runs are not detected, but old results are still moved."""
+        """If the file system has no locks, concurrent runs are not detected, but old results are still moved."""
         def fail(*arguments):
             raise OSError(errno.ENOLCK, "No locks available")
 
@@ -254,7 +255,7 @@ class TestClaim:
         assert (tmp_path / "previous" / "a.json").read_text() == "new"
 
     def test_lock_file_that_was_removed(self, tmp_path, monkeypatch):
-        """If the previous run removes its lock file on exit, a new file is created."""
+        """If the previous run removes its lock file on exit, a new lock file is created."""
         lock, calls = fcntl.flock, []
 
         def remove(descriptor, operation):
@@ -271,13 +272,13 @@ class TestClaim:
 
 
 def test_all_json_is_legal():
-    """All JSON is written by one function, or contains only numbers generated by the program itself."""
+    """JSON is written by one function, unless it contains only numbers that the program itself generates."""
     writers = set()
     for path in (ROOT / "host").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dump", "json.dumps"):
                 writers.add(path.relative_to(ROOT / "host").as_posix())
-    # used for configuration and network digests, error texts, messages between processes, and command options
+    # for digests of configurations and networks, error texts, messages between processes, and command options
     assert writers == {"output.py", "checkpoints/archive.py", "make/commands.py", "features/compute/memory/plan.py",
                      "features/streaming/edits.py", "features/streaming/plan.py",
                      "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Output folders of all commands: only one run at a time may use a folder."""
+"""Output folders of all commands, which can be used by only one run at a time."""
 
 import fcntl
 import json
@@ -17,15 +17,15 @@ from host.commands import launch
 from host.run import steps
 from sim.json_files import sealed
 
-#: Arguments for commands that would otherwise run for a long time or end before they claim their folder.
+#: Arguments of commands that would otherwise run for long, or end before they claim their output folder.
 _NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands that write to a file instead of a folder, or that write a variable number of files.
+#: Commands that write a single file instead of a folder, or a variable number of files.
 _OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
-    """Commands that write to an output folder, with the files named in their help."""
+    """Commands that write to an output folder, with the files that their help names."""
     program = typer.main.get_command(cli.app).commands
     labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
     for name, command in (*program.items(), *labs.items()):
@@ -39,8 +39,8 @@ COMMANDS = dict(commands())
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Output folder; programs run in its parent folder."""
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # PyTorch is not needed here
+    """Output folder; its parent is the working directory of programs."""
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # works without PyTorch
     (tmp_path / "script.py").write_text("")
     monkeypatch.chdir(tmp_path)
     output = tmp_path / "output"
@@ -57,7 +57,7 @@ def test_all_commands_are_known():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_running(run, folder, name):
-    """A folder in use by another run is rejected before anything in it is moved."""
+    """A folder that another run is using is rejected before anything in it is moved."""
     (folder / COMMANDS[name][0]).write_text("of the run that is going")
     with (folder / ".run.lock").open("w+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def test_running(run, folder, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_previous(run, folder, monkeypatch, name):
-    """Before work begins, the last run's results are moved to previous/; user files stay unchanged."""
+    """Before work begins, results of the last run are moved to previous/, and the user's own files stay unchanged."""
     put_away = output._put_away
 
     def stop(*arguments):
@@ -96,7 +96,7 @@ def test_previous(run, folder, monkeypatch, name):
 
 
 def test_memory_continues(run, folder, monkeypatch):
-    """Parts that are already in memory.json are kept and not recomputed."""
+    """Parts that memory.json already contains are kept and not computed again."""
     from host.labs.memory import lab as memory
 
     monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
@@ -108,7 +108,7 @@ def test_memory_continues(run, folder, monkeypatch):
 
 
 def test_killed_run(run, folder):
-    """The lock of a killed run is released when its process is gone; forked children do not hold it."""
+    """The lock of a killed run is released as soon as its process is gone; forked children do not hold it."""
     program = ("import os, sys, time; from pathlib import Path; from host import output\n"
                "output.claim(Path('output'), files=('predict.json',))\n"
                "reader, writer = os.pipe()\n"
@@ -118,7 +118,7 @@ def test_killed_run(run, folder):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": root})
-    child = int(process.stdout.readline())  # the child has closed inherited files
+    child = int(process.stdout.readline())  # child has closed inherited files
     try:
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
         code, _, err = run("lab", "predict", *options)
@@ -135,7 +135,7 @@ def test_killed_run(run, folder):
 
 
 def test_interrupted_build(run, folder, monkeypatch):
-    """If a build fails, the last run's results stay in previous/, and the next run leaves them there."""
+    """If a build fails, the last run's results remain in previous/, and the next run leaves them there."""
     def fail(*arguments, **options):
         raise ValueError("no compiler")
 

@@ -1,4 +1,4 @@
-"""Names chosen by the user are printed unchanged in the lines, tables and progress bars of all commands."""
+"""Names that users choose are printed unchanged in the lines, tables and progress bars of all commands."""
 
 import ast
 import contextlib
@@ -17,7 +17,7 @@ from host.printable import printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 
-#: File, script and codec names that a user might choose, and how each one is displayed.
+#: Names of files, scripts and codecs that users might choose, and how each of them is displayed.
 HOSTILE = {
     "[/b]": "[/b]", "[red]": "[red]", "[link=x]y": "[link=x]y", "\\[b]": "\\[b]", "[": "[", "a]": "a]",
     ":smile:": ":smile:", "{note}": "{note}", "%s": "%s", "100%": "100%", "'1.5'": "'1.5'",
@@ -28,15 +28,16 @@ HOSTILE = {
 
 
 def recording(**options):
-    """Console like that of the commands, which also records the printed text."""
+    """Console like the console of commands, which keeps the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_text(name):
-    """Names are displayed safely in plain text, in every part of a table and in progress bars."""
+    """Names are displayed as plain text, regardless of their contents, in every part of a table and in progress
+    bars."""
     console, seen = recording(force_terminal=True, color_system=None), HOSTILE[name]
-    # The caller's print options have no effect.
+    # Options with which a caller asks for formatting have no effect.
     console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
     assert console.file.getvalue() == f"<{seen}>\n"
     columns = (Column("cell", title=f"first {name}"), Column("second"))
@@ -64,7 +65,7 @@ def test_shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(terminal):
-    """A progress display shows names in stages, notes and lines safely, with or without a terminal."""
+    """Progress displays show names in stages, notes and lines as plain text, with and without a terminal."""
     console = recording(force_terminal=terminal, color_system=None)
     with Progress(console, interval=0) as progress:
         for name in HOSTILE:
@@ -78,13 +79,13 @@ def test_progress(terminal):
             assert f"{part} {seen}" in console.file.getvalue()
 
 
-# Texts of all commands.
+# Tests of the texts of all commands.
 
 class Placeholder(str):
-    """Stand-in for any value in a command: callable, has every attribute, and prints as the given name."""
+    """Stand-in for any value in a command. It can be called, has every attribute, and prints as a given name."""
 
     __slots__ = ()
-    #: Number of items in an iteration over a placeholder.
+    #: Number of items when a placeholder is iterated over.
     count = 1
 
     def __getattr__(self, name):
@@ -109,7 +110,7 @@ class Placeholder(str):
 
 
 class Namespace(dict):
-    """Namespace with a placeholder for every name, including functions that return text or numbers."""
+    """Namespace with a placeholder for every name, even for functions that return text or numbers."""
 
     def __init__(self, name):
         value = Placeholder(name)
@@ -124,7 +125,7 @@ class Namespace(dict):
 
 @functools.cache
 def sources():
-    """Syntax trees of all modules that can print, keyed by file."""
+    """Syntax trees of all modules that may print, by path."""
     paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
 
@@ -134,11 +135,11 @@ def calls(tree):
 
 
 def called(node):
-    """Name of the called function or method."""
+    """Name of the function or method that a call calls."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-#: Printing calls: lines, tables and their headings, and the stages and notes of a progress display.
+#: Functions that print: lines, tables and their headings, and the stages and notes of a progress display.
 PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
@@ -152,7 +153,7 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """Evaluate a printed expression with placeholders for all its values; return the resulting items."""
+    """Evaluate an expression that is printed, with placeholders for all its values; return the resulting items."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -160,12 +161,12 @@ def made_of(code, name):
     raise AssertionError(f"{name}: values must have at most 3 items")
 
 
-#: Command modules that print no lines, tables or stages themselves.
+#: Modules of commands that do not print lines, tables or stages themselves.
 SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """With hostile names as values, every text that a command prints stays intact."""
+    """Every text that a command prints stays intact, even if its values are hostile names."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -184,7 +185,7 @@ def test_all_commands():
 
 
 def test_one_console():
-    """All consoles and progress columns print plain text, and no call asks for formatting."""
+    """All consoles and columns of progress displays print plain text, and no call asks for formatting."""
     consoles_made = []
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -204,10 +205,10 @@ def test_one_console():
     assert sorted(consoles_made) == ["host/columns.py", "host/console.py"]
 
 
-# Complete programs.
+# Tests of complete programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command succeeds with a hostile folder name and prints that name."""
+    """A command succeeds if a folder has a hostile name, and prints this name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)
@@ -215,7 +216,7 @@ def test_examples(succeed, tmp_path, monkeypatch):
 
 
 def test_errors(run):
-    """Control characters from a user-supplied name in an error message do not move the cursor."""
+    """Control characters in a user's name do not move the cursor when an error message contains the name."""
     code, _, err = run("packets", "[/b]\x1b[2J")
     assert code == 1
     assert err.startswith("error: ")

@@ -1,4 +1,4 @@
-"""A simulation split into several processes matches a single process in bits, cycles and words."""
+"""Simulations that are split into several processes match a single process in bits, cycles and words."""
 
 import contextlib
 import importlib.util
@@ -19,12 +19,12 @@ from tests.host.rings import CONFIGS
 from tests.partition.play import Case, play
 from tests.refusals import refuses
 
-#: The first run of test_cli, with a link latency that lets processes exchange words every 256 cycles.
+#: The first run of test_cli, with a link latency for which processes exchange words every 256 cycles.
 RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", "500", "--link-latency", "256")
 
 without_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None,
                                  reason="mpi4py is not installed: 'make .venv/.mpi' installs it and Open MPI")
-#: Containers run as root and may have fewer cores than processes.
+#: The option is needed in containers, which run as root and may have fewer cores than there are processes.
 MPIRUN = ("mpirun", "--oversubscribe", "-n", "2", sys.executable)
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
@@ -50,7 +50,7 @@ def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
     result, weights = results(tmp_path)
     wanted, trained = expected
-    if "--host-port" in arguments:  # the reported cycles are the same, but more cycles are simulated
+    if "--host-port" in arguments:  # reported cycles are equal, but more are simulated
         assert result.pop("cycles_simulated") == result["cycles"] > wanted["cycles_simulated"]
         assert result.pop("host_port")["simulated"]
         wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}
@@ -66,7 +66,7 @@ def test_the_same_run_by_mpi(expected, tmp_path):
 
 @pytest.mark.parametrize(("case", "processes"), [(Case(4, 64), 4), (Case(8, 256), 2), (Case(16, 16), 4)])
 def test_whole_nodes(case, processes):
-    """A collective has the same digest in one or several processes; ``make partition`` tests more rings."""
+    """The digest of a collective is the same in one and several processes; ``make partition`` tests more rings."""
     assert play(case, grid=case.latency).digest == play(case, processes=LocalProcesses(processes),
                                                         grid=case.latency).digest
 
@@ -80,7 +80,7 @@ def test_whole_nodes_by_mpi():
 
 
 def test_grid_of_a_session():
-    """The exchange interval is the link latency rounded down to a multiple of 16 and limited to 16 to 256 cycles."""
+    """Words are exchanged every 16 to 256 cycles: at the link latency, rounded down to a multiple of 16."""
     assert [grid_of(latency) for latency in (1, 16, 31, 32, 100, 255, 256, 10_000)] == [
         16, 16, 16, 32, 96, 240, 256, 256]
 
@@ -90,7 +90,7 @@ def children(process):
 
 
 def kill_second(command):
-    """Kill the second process during a run; return the first one's message and the seconds until it exited."""
+    """Kill the second process during a run; return the message of the first one, and how long it took to exit."""
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as first:
         try:
@@ -132,7 +132,7 @@ def test_options(monkeypatch, run):
         refuses(f"Processes must be between 1 and 4, the number of nodes, not {number}", other_processes, number,
                 nodes=4)
     assert run("train", "--transport", "pysim", "--processes", 2)[2] == (
-        "error: Option --processes is for --transport verilated, not pysim (other transports are of one process): "
+        "error: Option --processes is for --transport verilated, not pysim (other transports use one process): "
         "leave "
         "it out\n")
     with pytest.raises(ValueError, match=r"^Transport must be verilated for several processes, not pysim$"), \

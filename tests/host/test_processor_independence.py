@@ -1,16 +1,16 @@
-"""Test that no host module uses BLAS for floats, or exponential functions of numpy or the system."""
+"""No host module uses BLAS for floating-point numbers, or exponential functions of numpy or the system."""
 
 import ast
 from pathlib import Path
 
 HOST = Path(__file__).parents[2] / "host"
-#: Functions with processor-dependent results, keyed by module.
+#: Functions by module with results that depend on the processor.
 FORBIDDEN = {
     "np": {"dot", "vdot", "inner", "outer", "matmul", "tensordot", "einsum", "linalg", "convolve", "exp", "exp2",
            "expm1", "log", "log2", "log10", "log1p", "power", "tanh", "sin", "cos", "logaddexp"},
     "math": {"exp", "log", "log2", "log10", "log1p", "pow", "tanh", "sin", "cos"},
 }
-#: Uses that are allowed because they are harmless: figures in reports, widths in pictures, and integer products.
+#: Uses that are harmless and therefore allowed: figures in reports, pictures, and products of integers.
 ALLOWED = {
     ("features/quantization/network.py", "codes @ weights.codes.T"): "integers",
     ("features/quantization/experiment.py", "np.log10"): "decibels of a report",
@@ -19,7 +19,7 @@ ALLOWED = {
 
 
 def found(path):
-    """Forbidden expressions in a module."""
+    """Yield the forbidden expressions in a module."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             yield ast.unparse(node)

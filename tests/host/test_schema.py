@@ -1,4 +1,4 @@
-"""Report schemas: a column per field, a single writer, and readers that check versions and fields."""
+"""Schemas of reports: a column per field, a single writer, and readers that check versions and fields."""
 
 import ast
 import functools
@@ -19,18 +19,19 @@ SCHEMA = Schema("gradring.test", 2, columns_of("a", Column("rows", columns=colum
 
 MODULES = [path for path, text in TEXTS.items() if re.search(r"\bSchema\(", text)]
 SCHEMAS = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).SCHEMA for path in MODULES]
-#: A line of docs/report_fields.md that describes one or several names.
+#: Pattern for lines of docs/report_fields.md that describe one or several fields.
 NAMES = re.compile(r"^(  )?- (`\w+`(?:, `\w+`)*):", re.MULTILINE)
 
 
 @functools.cache
 def sources():
-    """Return the syntax trees of all host modules, keyed by path."""
+    """Return the syntax trees of all host modules by path."""
     return {path: ast.parse(text) for path, text in TEXTS.items()}
 
 
 def documented(name):
-    """Return a schema's version and documented fields, keyed by parent field (None for the top level)."""
+    """Return the documented version and fields of a schema. Fields are keyed by their parent field (None at the top
+    level)."""
     text = re.sub(r"\n +(?=[^ -])", " ", (ROOT / "docs" / "report_fields.md").read_text())
     section, = (part for part in text.split("\n## ") if f"Schema `{name}`, version " in part)
     by_parent, parent = {None: set()}, None
@@ -47,7 +48,7 @@ def documented(name):
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
 def test_columns(schema):
-    """The document lists exactly the fields of each schema; names are unique and none is obsolete."""
+    """The page lists exactly the fields of each schema, and all names of fields are unique and current."""
     version, by_parent = documented(schema.name)
     assert version == schema.version
     assert by_parent == {None: {column.name for column in schema.own}, **{
@@ -59,7 +60,7 @@ def test_columns(schema):
 
 
 def test_all_schemas():
-    """Schema names are unique, and the document describes exactly these schemas."""
+    """Schemas have unique names, and the page describes exactly these schemas."""
     names = re.findall(r"^Schema `([\w.]+)`", (ROOT / "docs" / "report_fields.md").read_text(), re.MULTILINE)
     assert sorted(names) == sorted(schema.name for schema in SCHEMAS)
     assert len(set(names)) == len(names)
@@ -72,7 +73,7 @@ def test_all_schemas():
     ({"schema": {"name": "gradring.late", "version": 2}}, "must be a report gradring.test, not damaged or another "),
     ([], "must be a report gradring.test, not damaged or another "), ({}, "must be a report gradring.test, not ")])
 def test_refused(tmp_path, content, message):
-    """Older and foreign reports are rejected in one line that includes advice."""
+    """Reports of older versions or other programs are rejected in one line that includes advice."""
     path = tmp_path / "report.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="must") as caught:
@@ -82,7 +83,7 @@ def test_refused(tmp_path, content, message):
 
 
 def test_command_that_repeats():
-    """Only reports of runs contain a description from which `gradring train` can repeat them."""
+    """Only reports of runs contain a description with which `gradring train` can repeat the run."""
     assert repeat_command(SCHEMA.report({}), Path("a")) is None
     report = Schema("gradring.run", 1, RUN).report({})
     assert (report["run"], report["weights_sha256"], report["levels"]) == (None, None, None)
@@ -93,13 +94,13 @@ def test_command_that_repeats():
 
 
 def calls(tree, *names):
-    """Return the calls of functions or methods with one of these names."""
+    """Return the calls of functions or methods that have one of the given names."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Call)
             and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) in names]
 
 
 def test_one_writer():
-    """A single module writes reports. Other JSON files are sealed results or not reports."""
+    """Reports are written by only one module. Other JSON files are sealed results or not reports."""
     names = ("write_json", "dump", "write_text", "write_bytes", "open")
     writers = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, *names)
                if any((isinstance(part, ast.Constant) and str(part.value).endswith("report.json"))
@@ -117,7 +118,7 @@ def test_one_writer():
 
 
 def test_no_markdown():
-    """No program prints a raw Markdown table, and only document generators contain table rules."""
+    """No program prints a raw Markdown table; only generators of documents contain Markdown table rules."""
     documented = {ast.get_docstring(tree, clean=False) for tree in sources().values()}
     printed = {str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Constant) and isinstance(node.value, str) and "|---" in node.value

@@ -33,14 +33,14 @@ def test_check():
 
 
 def test_node():
-    """With an optimizer that has state, each node gets enough memory for the state of all groups."""
+    """For an optimizer with state, each node gets enough memory for the state of all groups."""
     node = NodeConfig(memories=Memories(state=2048))
     assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
 def test_partition():
-    """The node that sends on the slow link becomes the root if this is faster; the report says so."""
+    """The node that sends on a slow link becomes the root if this is faster, and a line says so."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
         result = partition(ring, 2048, planes=0, latency=16, say=said.append)
@@ -57,7 +57,7 @@ def test_partition():
 
 
 def test_table():
-    """There is a case for every limit, and each table row shows the figures of its case."""
+    """Each limit has a case, and each row of the table shows the figures of its case."""
     for nodes, length in BARS:
         assert Case(nodes=nodes, length=length) in CASES
     row = Row(case=CASES[0], clean=25488, block_offset=50826, root_reduce=33996, modelled_block_offset=50800,
@@ -74,7 +74,7 @@ def test_table():
 
 
 def test_step_of_a_run():
-    """A run without a schedule also uses a program: a single update, by one owner if specified."""
+    """Even a run without a schedule uses a program, which consists of one update, optionally with a single root."""
     for owner, fields in ((None, (0, 0)), (2, (2, 1))):
         program = fused(500, owner=owner)
         update, = (command for queue in program.commands(1, 4) for command in queue)

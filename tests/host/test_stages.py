@@ -1,4 +1,4 @@
-"""Stages are printed when they begin, even without a terminal, with durations from earlier runs."""
+"""Stages are printed when they begin, even without a terminal, with their durations in earlier runs."""
 
 import io
 import itertools
@@ -21,7 +21,7 @@ from sim.verilated import cache_folder
 
 ROOT = Path(__file__).parents[2]
 
-#: Runs commands one at a time, each up to its first long stage, which ends when a line is read.
+#: Script that runs commands one by one, each up to its first long stage, which ends when a line is read.
 COMMANDS = """
 import contextlib
 import sys
@@ -81,7 +81,7 @@ FIRST = {
 
 
 def test_stages_are_seen_in_a_pipe(tmp_path):
-    """For every command, the line of each long stage is printed before the stage ends."""
+    """For every command, the line of a long stage is printed before the stage ends."""
     environment = {**os.environ, "GRADRING_CACHE": str(tmp_path / "cache")}
     environment.pop("PYTHONUNBUFFERED", None)
     commands = [command.format(folder=tmp_path) for command in FIRST]
@@ -112,7 +112,7 @@ def cache(tmp_path, monkeypatch):
 
 
 class Clock:
-    """A clock that tests advance themselves."""
+    """Stand-in for the clock, which tests advance themselves."""
 
     def __init__(self, monkeypatch):
         self.now = 1000.0
@@ -154,7 +154,7 @@ def test_a_stage_that_fails_tells_nothing(cache, monkeypatch):
 
 
 def test_training_has_a_line_now_and_then(cache, monkeypatch):
-    """A line is printed every ten seconds, unless accuracy was measured during that time."""
+    """A line is printed every ten seconds, unless an accuracy was measured during this time."""
     clock, console = Clock(monkeypatch), piped()
     training = types.SimpleNamespace(steps=[], losses=[], measures=[], changes=[])
     with Progress(console) as progress:
@@ -190,7 +190,7 @@ def test_times_that_are_no_good(cache, text):
 
 
 def test_times_that_cannot_be_written(tmp_path, monkeypatch):
-    """Recording durations is optional, so a failed write is ignored."""
+    """Durations are optional, so it is no error if they cannot be recorded."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "absent"))
     stage_times.note("compile", 3.0)
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""Imports made before the command is known, and signals that arrive during imports."""
+"""Imports before the command is known, and signals that arrive during imports."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the total number of lines in this repository's modules that a program imports.
+#: Script that prints the number of lines in all modules of this repository that a program imports.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def lines(program, *arguments):
 
 
 def test_lines():
-    """The help and the library each import only a small part of the tree."""
+    """The command's help and the library each import only a small fraction of the repository."""
     command = "sys.argv[0] = 'gradring'; runpy.run_module('gradring', run_name='__main__')"
     assert 1_000 < lines(command, "--help") <= 12_000
     assert 100 < lines("import gradring") <= 15_000
@@ -56,7 +56,7 @@ def test_registry():
 
 
 def test_commands(run):
-    """Commands are found by name, and an unknown name gives a suggestion."""
+    """Commands are found by name, and for an unknown name, the most similar one is suggested."""
     code, out, _ = run("--help")
     assert code == 0
     assert all(f"  {name} " in out for name in COMMANDS)
@@ -70,7 +70,7 @@ def test_commands(run):
 
 
 def test_labs():
-    """No lab's module is imported until a lab runs."""
+    """No module of a lab is imported until the lab runs."""
     program = "from host.labs.registry import LABS; import host.commands.lab, sys; print(sorted(" \
               "name for name in sys.modules if name.startswith('host.labs.')))"
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_labs():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number):
-    """A signal during imports ends the process immediately, and handlers are restored afterwards."""
+    """A signal during imports ends the process immediately; handlers are restored after the imports."""
     before = signal.getsignal(number)
     with ended_at_once():
         assert signal.getsignal(number) is not before
@@ -94,7 +94,7 @@ def test_signals(number):
 
 
 def test_ignored():
-    """A signal that was ignored stays ignored."""
+    """A signal that the process ignored before is still ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_at_once():

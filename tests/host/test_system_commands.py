@@ -1,4 +1,4 @@
-"""Each published system's short command works here or in the tests of the command."""
+"""The command of each published system works in a short form, either in this file or in the command's own tests."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.docs.test_systems import ROOT, SYSTEMS, codes, items
 GOLDEN = ("--transport", "golden", "--nodes", "2")
 TWO = (*GOLDEN, "--steps", "2")
 
-#: Options appended to a system's command, and the part of the output that identifies the system.
+#: Options that shorten the command of a system, and a part of its output that identifies the system.
 SHORT = {
     "A1": (TWO, "of raw words"),
     "A3": (TWO, "schedule"),
@@ -19,7 +19,7 @@ SHORT = {
     "D1": (TWO, "delayed"),
 }
 
-#: Other tests that run a command's short form on shared simulated rings, each with a line of the test.
+#: Other test files that run the short form of a system's command on simulated rings, each with a line from the file.
 ELSEWHERE = {
     "A2": ("features/grid/test_command.py", '"--disable"'),
     "A4": ("labs/migrate/test_command.py", 'succeed("lab", "migrate"'),
@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 
 def words_of(name):
-    """Command line, without ``gradring``, that make runs for a system."""
+    """Words after ``gradring`` in the command that make runs for a system."""
     _, target, *values = codes(items(name)["Command"])[0].split()
     values = dict(value.split("=", 1) for value in values)
     command, = find_target(target).mode(values).commands(values)[:1]

@@ -62,7 +62,7 @@ def made(tmp_path_factory):
 
 
 def test_header(made):
-    """A C compiler confirms that each register and field of the header is where the table says."""
+    """A C compiler confirms that all registers and fields of the header have the addresses and bits of the table."""
     checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
               for entry in ALL_REGISTERS]
     for entry in ALL_REGISTERS:

@@ -1,4 +1,4 @@
-"""How the program exits: one-line errors, memory limits, and output that cannot be written."""
+"""Exits of the program: one-line errors, memory limits, and output that cannot be written."""
 
 import errno
 import io
@@ -34,7 +34,7 @@ def ended(monkeypatch, capsys):
 ])
 @pytest.mark.parametrize("value", ["\x1b[31mred", "a\rb", "y" * 5000, "\udcff\udcfe"])
 def test_values(ended, words, value):
-    """Values in error messages are shortened, and control characters are not printed."""
+    """Error messages shorten values, and do not print control characters."""
     code, err = ended(*(word.format(value) for word in words))
     assert code in (1, 2)
     assert err.startswith("error: ")
@@ -69,7 +69,7 @@ def test_modules_that_fail(ended, monkeypatch, error, reason):
 
 
 def test_output_that_cannot_be_written(ended, monkeypatch):
-    """Output is flushed before the program exits, so a failed write is reported as an error."""
+    """The program flushes its output before it exits, so that a failed write is reported as an error."""
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")

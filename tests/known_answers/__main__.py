@@ -13,7 +13,7 @@ from tests.known_answers import circuits, compute, runs
 
 
 def _task(kind: str, name: str) -> tuple[Any, float]:
-    """Return an answer, or an error's text, together with the time taken in seconds."""
+    """Return an answer, or the text of an error, and the time that it took in seconds."""
     began = time.monotonic()
     try:
         if kind == "runs":
@@ -23,7 +23,7 @@ def _task(kind: str, name: str) -> tuple[Any, float]:
             answer = compute.board(name)
         else:
             answer = compute.configuration(json.loads(name))
-    except Exception as error:  # the remaining answers are computed nevertheless
+    except Exception as error:  # other answers are still computed
         answer = f"{type(error).__name__}: {error}"
     return answer, time.monotonic() - began
 
@@ -45,8 +45,8 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(
         help="Runs or boards, or all of a kind: runs, boards, configurations. [default: all]",
         show_default=False)] = None,
-    record: Annotated[bool, typer.Option("--record", help="Keep the answers in place of comparing them.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Answers that are computed at the same time.")] = 2,
+    record: Annotated[bool, typer.Option("--record", help="Store the answers instead of comparing them.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of answers computed concurrently.")] = 2,
 ) -> None:
     """Compute known answers, and compare them with the stored ones; this takes about half an hour in total."""
     answers = compute.kept()

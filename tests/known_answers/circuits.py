@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Netlist digests of nodes that depend on neither the configuration's hash nor names."""
+"""Digests of the netlists of nodes, which depend neither on the configuration's hash nor on names."""
 
 import random
 from typing import Any
@@ -24,16 +24,16 @@ from tests.known_answers import netlist
 
 __all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_config"]
 
-#: Seed of :func:`draw`.
+#: Seed with which :func:`draw` draws configurations.
 SEED = 55
-#: Number of stored configurations.
+#: Number of configurations with stored answers.
 COUNT = 50
 
-#: Base options for a draw: a node with little memory.
+#: Options of every drawn configuration, which give the node little memory.
 _SMALL: dict[str, Any] = {"segment": 32, "gradient_words": 1024, "weight_words": 1024, "state_words": 512,
                           "activation_words": 512, "program_depth": 16}
 
-#: Values, other than the defaults, that a draw can choose for each option.
+#: Values that can be drawn for each option, without its default.
 VALUES: dict[str, tuple[Any, ...]] = {
     "lanes": (1, 2, 8), "segment": (64,), "state_planes": (0, 1), "ingress_segments": (2, 3), "update_lanes": (2, 4),
     "update_interval": (2, 4, 8), "multiplier_dsps": (1, 2), "masking": (False,), "error_feedback": (False,),
@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "tenants": (2,), "slots": (True,), "jobs": (2,), "messages": (True,), "element": ("int16",),
 }
 
-#: Options that some other options need.
+#: Options that a drawn option needs in addition.
 _COMPANIONS: dict[str, dict[str, Any]] = {
     "rounds": {"queues": 2, "replay": True, "stand_in": True}, "slots": {"queues": 2, "replay": True},
     "jobs": {"queues": 2, "replay": True, "slots": True}, "messages": {"queues": 2, "replay": True, "slots": True},
@@ -60,7 +60,7 @@ _COMPANIONS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Section fields, keyed by the option name used in answers.json; fields of a missing section have no effect.
+#: Fields of configuration sections by the name of the option in answers.json. Fields of a missing section are unused.
 _FIELDS = {
     "memories": {"gradient_words": "gradient", "weight_words": "weight", "state_words": "state",
                  "state_planes": "planes"},
@@ -75,7 +75,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """Return the only option of ``kinds`` that is on, or None; ``ValueError`` if several are on."""
+    """Return the option of ``kinds`` that is on, or None; raise ``ValueError`` if several are on."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
@@ -106,7 +106,7 @@ def _role(options: dict[str, Any]) -> Any:
 
 
 def node_config(options: dict[str, Any]) -> Configuration:
-    """Return the configuration for options of answers.json; raise ``ValueError`` if they are not valid."""
+    """Return the configuration of a node with options of answers.json; raise ``ValueError`` if they are invalid."""
     parts = {name: {field: options[option] for option, field in fields.items() if option in options}
              for name, fields in _FIELDS.items()}
     engines = {"masking": options.get("masking", True), "sparsify": options.get("error_feedback", True)}
@@ -146,7 +146,7 @@ def node_config(options: dict[str, Any]) -> Configuration:
 
 
 def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
-    """Draw options of a valid node, with one of them set to a value other than its default."""
+    """Draw options of a valid node, in which the option ``first`` and a few more are not at their defaults."""
     while True:
         names = [first, *(name for name in VALUES if name != first and generator.random() < 0.15)]
         options = dict(_SMALL)
@@ -160,14 +160,15 @@ def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
 
 
 def draw(count: int) -> list[dict[str, Any]]:
-    """Draw options of valid nodes from :data:`SEED`; each node sets the next option and some more."""
+    """Draw options of ``count`` valid nodes from :data:`SEED`. Each node sets the next option, and a few more at
+    random."""
     generator = random.Random(SEED)
     names = list(VALUES)
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]
 
 
 def board_nodes() -> dict[str, Configuration]:
-    """Configurations of all distinct nodes of boards, keyed by the first board that uses the node."""
+    """Configurations of all different nodes of boards, each keyed by the first board with this node."""
     nodes: dict[Configuration, str] = {}
     for name, board in BOARDS.items():
         nodes.setdefault(board.node, name)
@@ -175,8 +176,8 @@ def board_nodes() -> dict[str, Configuration]:
 
 
 def digest(config: Configuration) -> dict[str, Any]:
-    """Digest of a node's netlist without the configuration's hash, and the number of cells."""
-    # The stored answers were made with the ID of the first register map, which is a constant in each netlist.
+    """Digest of a node's netlist, without the configuration's hash, and the netlist's number of cells."""
+    # Stored answers contain the ID of the first register map, which is a constant in each netlist.
     with (mock.patch.object(Configuration, "hash", 0),
           mock.patch.object(register_file, "IDENTIFIER", 0x67726472)):
         return netlist.digest(node_of(config))

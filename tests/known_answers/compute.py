@@ -1,4 +1,4 @@
-"""Recompute the answers of runs and circuits, and compare them with the stored ones."""
+"""Compute the answers of runs and circuits again, and compare them with the stored answers."""
 
 import json
 import os
@@ -12,21 +12,22 @@ from tests.known_answers import circuits, runs
 
 __all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trained_by_gloo"]
 
-#: The stored answers.
+#: File of the stored answers.
 PATH = Path(__file__).with_name("answers.json")
 _ROOT = Path(__file__).resolve().parents[2]
-#: Time limit of a run in seconds, including builds on a busy machine.
+#: Time limit of a run in seconds, which includes builds on a busy machine.
 _TIMEOUT = 3600
 
 
 def kept() -> dict[str, Any]:
-    """Return the stored answers: runs and boards keyed by name, configurations keyed by their options in JSON."""
+    """Return the stored answers. Runs and boards are keyed by name, configurations by their options as JSON."""
     answers: dict[str, Any] = json.loads(PATH.read_text())
     return answers
 
 
 def run(name: str, folder: Path) -> Any:
-    """Return a run's answer, with its files in ``folder``; raises ``RuntimeError`` with the output on failure."""
+    """Run a command with its files in ``folder`` and return its answer; ``RuntimeError`` has the output of a
+    failure."""
     weights = folder / "weights.txt"
     process = subprocess.run([sys.executable, "-m", "gradring", *runs.command(name, folder)], cwd=_ROOT, text=True,
                              capture_output=True, timeout=_TIMEOUT, check=False,
@@ -40,7 +41,7 @@ def run(name: str, folder: Path) -> Any:
 
 
 def trained_by_gloo(folder: Path) -> str:
-    """Return the digest of the weights that the ``launch`` script trains on two gloo ranks on this machine."""
+    """Train with the script of ``launch`` on two gloo ranks on this machine; return the digest of the weights."""
     weights = folder / "gloo.txt"
     subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", runs.DDP], cwd=_ROOT,
                    capture_output=True, timeout=_TIMEOUT, check=True,
@@ -53,12 +54,12 @@ def board(name: str) -> dict[str, Any]:
 
 
 def configuration(options: dict[str, Any]) -> dict[str, Any]:
-    """Circuit of a node with some options."""
+    """Answer for the circuit of a node with the given options."""
     return circuits.digest(circuits.node_config(options))
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
-    """Yield a line for each value that differs from the stored one."""
+    """Yield a line for each value that differs from the stored value."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for name in [*expected, *(name for name in actual if name not in expected)]:
             yield from differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)

@@ -12,7 +12,7 @@ _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_ddp.py"
 
 
 class _RecordedSGD(torch.optim.SGD):
-    """Optimizer class used by the example; ``last`` is the most recent instance."""
+    """Optimizer class that the example uses; ``last`` is the latest instance."""
 
     last: torch.optim.SGD
 

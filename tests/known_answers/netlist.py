@@ -20,7 +20,7 @@ __all__ = ["digest"]
 
 _Labels = np.ndarray[Any, np.dtype[np.uint64]]
 
-#: Fields of a cell that contain names or source locations.
+#: Fields of cells that contain names or source locations.
 _NAMES = {"module_idx", "src_loc", "name", "attributes"}
 
 
@@ -32,12 +32,12 @@ def _mixed(values: _Labels) -> _Labels:
 
 
 def _number(what: Any) -> int:
-    """Number that identifies a kind and its constants; the same in every process."""
+    """Number that identifies a kind of cell and its constants, and is the same in every process."""
     return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
 
 
 def _facts(value: Any, nets: list[nir.Net]) -> Any:
-    """Describe a field of a cell, except for its nets, which are appended to ``nets`` in order."""
+    """Describe a field of a cell without its nets, which are appended to ``nets`` in order."""
     if isinstance(value, nir.Net):
         nets.append(value)
         return "net"
@@ -57,7 +57,7 @@ def _facts(value: Any, nets: list[nir.Net]) -> Any:
 
 
 def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirection]]:
-    """Ports of a component, keyed by path, as the RTLIL converter expects them."""
+    """Ports of a component by path, in the form that the RTLIL converter expects."""
     ports = {}
     for path, member, value in component.signature.flatten(component):
         value = value.as_value() if isinstance(value, ast.ValueCastable) else value
@@ -92,7 +92,8 @@ class _Graph:
         if isinstance(cell, nir.Top):
             outputs = {name: cell.ports_o[name] for name in sorted(cell.ports_o)}
             inputs = sorted((name, span) for name, span in cell.ports_i.items())
-            # The index of an input's first bit depends on the order of the ports, so bits are numbered in name order.
+            # The index of an input's first bit depends on the order of ports, so bits are numbered in the order of
+            # names.
             self._inputs = {}
             first = 0
             for _, (start, width) in inputs:
@@ -117,7 +118,7 @@ class _Graph:
         self._read(index, nets)
 
     def reached(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Cells that an output or a check depends on, in order; the edges of other cells are removed."""
+        """Cells on which an output or a check depends, in order. The edges of all other cells are removed."""
         seen = np.zeros(self.constants + 1, bool)
         seen[self.roots] = True
         while True:
@@ -147,7 +148,7 @@ class _Graph:
 
 
 def digest(component: wiring.Component) -> dict[str, Any]:
-    """Digest and number of the cells that a component's outputs depend on."""
+    """Digest and number of the cells on which a component's outputs depend."""
     fragment = ir.Fragment.get(component, None)
     graph = _Graph(ir.build_netlist(fragment, ports=_ports(component), name="top"))
     cells = graph.reached()

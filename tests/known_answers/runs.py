@@ -1,4 +1,4 @@
-"""Short runs of commands, and the stored answer of each run."""
+"""Short runs of commands, and how the answer of each run is read."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ __all__ = ["DDP", "RUNS", "answer", "command"]
 
 Answer = dict[str, Any]
 
-#: Counts of a training step that do not depend on the machine.
+#: Counts of a training step, which do not depend on the machine.
 _COUNTS = ("cycles", "bound", "scatter_cycles", "words_sent", "scatter_words", "weight_words", "codebook_words",
            "sparsify_cycles", "elements_masked", "compute_cycles", "communicate_cycles", "modelled_cycles",
            "link_restarts", "words_repeated", "nodes")
 
-#: Stored settings of a training run; none of them depends on the time or the machine.
+#: Settings of a training run that answers contain; none depends on the time or the machine.
 _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "compute", "tiling")
 
 
 def _digest(*arrays: Any) -> str:
-    """SHA-256 of the concatenated bytes of arrays."""
+    """SHA-256 of the bytes of all arrays, one after another."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:32]
 
 
@@ -38,12 +38,12 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Return rows with some columns renamed to the names used in stored answers."""
+    """Return rows with some columns renamed, as in stored answers."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _counts(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the counts of all steps, keyed by name, omitting counts that are zero in every step."""
+    """Return the counts of all steps by name, leaving out counts that are zero in every step."""
     return {name: values for name in _COUNTS if any(values := [step[name] for step in steps])}
 
 
@@ -108,7 +108,7 @@ def _jobs(folder: Path) -> Answer:
 
 
 def _quantize(folder: Path) -> Answer:
-    """Answer of ``gradring quantize``: each scheme's accuracy, cycles and multiplications, and the model."""
+    """Answer of ``gradring quantize``: accuracy, cycles and multiplications of each scheme, and the model."""
     report = _report(folder)
     names = ("label", "network", "bits", "scheme", "scale", "rounding", "accuracy", "cycles", "products",
              "requantizations", "bit_exact")
@@ -118,7 +118,7 @@ def _quantize(folder: Path) -> Answer:
 
 
 def _launch(folder: Path) -> Answer:
-    """Answer of a ``gradring launch`` run: the words and cycles of each kind of operation."""
+    """Answer of ``gradring launch``: the words and cycles of each kind of operation."""
     report = _report(folder)
     assert report["checked"], "operations must be compared with the golden model"
     return {"words": report["words"], "cycles": report["cycles"], "operations": report["operations"],
@@ -126,12 +126,12 @@ def _launch(folder: Path) -> Answer:
                        for group in report["groups"]]}
 
 
-#: Script for `gradring launch`: examples/pytorch_ddp.py, extended to write a digest of the weights.
+#: Script for `gradring launch`, which runs examples/pytorch_ddp.py and writes a digest of the weights.
 DDP = "tests/known_answers/ddp_weights.py"
 
 _TRAIN, _DIGITS = ("train",), ("train", "--hidden", "none", "--batch", "500")
 
-#: Arguments of each run, without its output folder, and the function that reads its answer.
+#: For each run, its arguments without the output folder, and the function that reads its answer.
 RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
     "sim": ((*_TRAIN, "--steps", "3", "--state-planes", "2"), _training),
     "sim-adam": ((*_TRAIN, "--steps", "2", "--optimizer", "adam", "--no-compare"), _training),
@@ -169,13 +169,13 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
 def command(name: str, folder: Path) -> list[str]:
     """Return the ``gradring`` arguments for a run, including its output folder."""
     words, _ = RUNS[name]
-    if words[0] == "launch":  # arguments after the script belong to the script
+    if words[0] == "launch":  # what follows the script are its own arguments
         return [words[0], "--output", str(folder), *words[1:]]
     return [*words, "--output", str(folder)]
 
 
 def answer(name: str, folder: Path) -> Answer:
-    """Return the answer of a run as JSON data, read from its output folder."""
+    """Read the answer of a run from its output folder, and return it as JSON data."""
     _, read = RUNS[name]
     result: Answer = json.loads(json.dumps(read(folder)))
     return result

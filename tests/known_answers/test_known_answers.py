@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of known answers (runs on other tests' nodes, the smallest circuits) and of random options."""
+"""Known answers: some runs on nodes that other tests use too, the smallest circuits, and random options."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from tests.known_answers import circuits, compute, netlist, runs
 
 @pytest.mark.parametrize("name", ["sim", "text", "density", "icebreaker"])
 def test_runs(name, tmp_path):
-    """A run's weights, cycles, words and settings equal the stored ones."""
+    """The weights, cycles, words and settings of a run equal the stored ones."""
     assert list(compute.differences(compute.kept()["runs"][name], compute.run(name, tmp_path))) == []
 
 
@@ -24,7 +24,7 @@ def test_circuit():
 
 
 def test_complete():
-    """Exactly the runs, boards and drawn configurations have stored answers."""
+    """Answers are stored for exactly the runs, boards and drawn configurations."""
     kept = compute.kept()
     assert kept["runs"].keys() == runs.RUNS.keys()
     assert kept["boards"].keys() == circuits.board_nodes().keys()
@@ -34,7 +34,7 @@ def test_complete():
 
 
 def test_draw():
-    """The draws cover every node option, and all are legal."""
+    """Drawn configurations cover every option of nodes, and all of them are legal."""
     drawn = circuits.draw(circuits.COUNT)
     assert {name for options in drawn for name in options} >= set(circuits.VALUES)
     for options in drawn:
@@ -42,7 +42,7 @@ def test_draw():
 
 
 def test_differences():
-    """Differing, missing and extra values are reported with their paths."""
+    """Values that differ, are missing or are additional are reported with their paths."""
     kept = compute.kept()["runs"]["sim"]
     other = copy.deepcopy(kept)
     other["steps"]["cycles"][1] += 1
@@ -90,7 +90,7 @@ class Example(wiring.Component):
 
 
 def test_netlist():
-    """A circuit's digest depends on everything its outputs depend on, but not on order or hierarchy."""
+    """The digest of a circuit depends on everything that its outputs depend on, but not on order or hierarchy."""
     kept = netlist.digest(Example())
     assert netlist.digest(Example(turned=True)) == netlist.digest(Example(nested=True)) == kept
     changes = ({"init": 1}, {"amount": 2}, {"of": "b"}, {"choice": 0}, {"word": 2})

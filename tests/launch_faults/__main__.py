@@ -1,4 +1,4 @@
-"""``make launch-faults``: stopped or killed ranks, and connections that send wrong bytes or half a message."""
+"""``make launch-faults``: ranks that are stopped or killed, and connections with wrong bytes or half a message."""
 
 import dataclasses
 import json
@@ -17,12 +17,12 @@ from tests.launch_faults.play import KINDS, TIMEOUT, plan, play
 
 
 def main(
-    faults: Annotated[int, typer.Option(min=1, help="Faults of each kind, for each number of ranks.")] = 20,
+    faults: Annotated[int, typer.Option(min=1, help="Number of faults of each kind for each number of ranks.")] = 20,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "2,4",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of concurrent runs.")] = 2,
 ) -> None:
-    """Inject faults into launched scripts, and check how these end."""
+    """Inject faults into launched scripts, and check how the runs end."""
     folder = toolchain.BUILD / "launch-faults"
     shutil.rmtree(folder, ignore_errors=True)
     cases = plan(faults, ranks=[int(count) for count in ranks.split(",")], seed=seed)

@@ -1,4 +1,4 @@
-"""Launch ranks without PyTorch and with a stubbed ring: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
+"""Launch ranks without PyTorch, with a stub in place of the ring: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
 
 Everything else is the same as in ``gradring launch``: processes, sockets, timeouts, and the final error.
 """
@@ -12,7 +12,7 @@ from sim.verilated.processes import ended_by_signals
 
 
 class Sums:
-    """Jobs that compute sums without a ring."""
+    """Stub of jobs that computes sums without a ring."""
 
     cycles = 0
 

@@ -1,4 +1,4 @@
-"""Inject rank and connection faults, each in a separate run, and check how the run ends."""
+"""Inject faults into ranks and connections, each in a run of its own, and check how the run ends."""
 
 import contextlib
 import dataclasses
@@ -17,19 +17,19 @@ from sim.verilated.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 
-#: Times in seconds: until late ranks are named, until the run ends, slack for a busy machine, and limit of a run
-#: without faults.
+#: Times in seconds: until late ranks are named, until the run ends, additional time on a busy machine, and the limit
+#: of a run without faults.
 SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
-#: Number of sums in a run, and the last sum that a fault may hit.
+#: Number of sums in a run, and number of the last sum in which a fault may occur.
 SUMS, AMID = 60, 40
 
 _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
-#: Variants of each kind of fault, with the expected error: empty if the run succeeds, None if the
-#: launcher no longer exists.
+#: Variants of each kind of fault, with the expected error. It is empty if the run succeeds, and None if the launcher
+#: itself is killed.
 KINDS = {
     "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
     "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
@@ -42,10 +42,10 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault."""
+    """A fault, and the run in which it occurs."""
 
     kind: str  # a key of :data:`KINDS`
-    way: str  # variant of the kind
+    way: str  # variant of this kind
     ranks: int
     rank: int  # the affected rank
     step: int  # index of the sum during which the fault happens
@@ -55,16 +55,16 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of a fault."""
+    """Outcome of a run with a fault."""
 
     code: int  # exit code of the launcher
-    seconds: float  # time from the fault until the launcher and all ranks have ended
-    wrong: list[str]  # all violated requirements
-    text: str  # everything that was printed
+    seconds: float  # time from the fault to the end of the launcher and all ranks
+    wrong: list[str]  # requirements that the run violates
+    text: str  # everything that the run printed
 
 
 def plan(faults, *, ranks, seed):
-    """Plan ``faults`` cases for each kind of fault and number of ranks, cycling through the kind's variants."""
+    """Plan ``faults`` cases for each kind of fault and number of ranks, cycling through the variants of the kind."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -82,7 +82,7 @@ def _await(condition, seconds):
 
 
 def _strike(case, launcher, ranks, address):
-    """Inject the fault, unless the rank does so itself; return a connection that must stay open."""
+    """Inject the fault, unless the rank itself does; return a connection that must stay open, if there is one."""
     generator = random.Random(case.seed)
     match case.way:
         case "rank stopped":
@@ -93,7 +93,7 @@ def _strike(case, launcher, ranks, address):
         case "rank killed":
             os.kill(ranks[case.rank], signal.SIGKILL)
         case "launcher killed":
-            if case.seed % 2:  # also stop a rank, so that it cannot notice the end of the launcher
+            if case.seed % 2:  # stop a rank too, so that it cannot notice the launcher's end
                 os.kill(ranks[case.rank], signal.SIGSTOP)
             launcher.kill()
         case "random bytes" | "http" | "half hello" | "half head":
@@ -108,7 +108,7 @@ def _strike(case, launcher, ranks, address):
 
 
 def play(case, folder):
-    """Run a case in an empty folder and return its outcome."""
+    """Run a case in an empty folder, and return its outcome."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
     with (folder / "printed").open("wb") as printed:
@@ -149,7 +149,7 @@ def play(case, folder):
 
 
 def _judge(case, code, text, temporary):
-    """List all violated requirements after all processes have ended."""
+    """Return all violated requirements, after all processes have ended."""
     wrong, lines = [], text.splitlines()
     expected = KINDS[case.kind][case.way]
     if "Traceback" in text:
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Create a launcher's folder, as a second launcher would when starting in the same temporary folder."""
+    """Create a launcher's folder, as a second launcher does when it starts in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

@@ -1,4 +1,4 @@
-"""A rank without PyTorch."""
+"""A rank of a launched script, without PyTorch."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Compute sums; one rank may send different bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
+"""Compute sums, while one rank may send wrong bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
 
 Each rank writes its process ID to the folder before the first sum, and creates the file ``amid`` when sum number STEP
 begins.
@@ -15,12 +15,12 @@ import numpy as np
 from host.pytorch.client import client
 from host.pytorch.messages import MESSAGES, AllReduce
 
-#: Numbers of elements per sum: messages both longer and shorter than a socket accepts in one call.
+#: Numbers of elements per sum, for messages that are shorter and longer than one socket call accepts.
 SIZES = (5, 3000, 100_000)
 
 
 def misbehave(kind, request, generator):
-    """Send different bytes or an incomplete message, and keep the connection open."""
+    """Send wrong bytes or an incomplete message, and keep the connection open."""
     frame = MESSAGES.encode(request)
     connection = client()._connection._socket
     if kind == "own garbage":

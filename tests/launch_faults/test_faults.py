@@ -1,4 +1,4 @@
-"""Inject each rank and connection fault once: the run ends by itself, with a one-line cause."""
+"""Inject each fault of a rank or a connection once: the run ends by itself, with a one-line cause."""
 
 import re
 
@@ -13,27 +13,28 @@ def played(folder, kind, way, *, seed=1):
 
 
 def test_stopped_rank(tmp_path):
-    """A rank stopped by a signal is named once, and the run ends at the time-out."""
+    """A rank that a signal has stopped is named once, and the run ends at the time-out."""
     text = played(tmp_path / "run", "stop", "rank stopped").text
     assert re.search(r"rank 0 has waited \S+ s for rank 1, |rank 1 has been stopped by a signal for", text)
     assert text.count("error: ") == 1
 
 
 def test_half_message(tmp_path):
-    """Half a message from a rank or an unknown connection does not delay other ranks beyond the time-out."""
+    """If a rank or an unknown connection sends half a message, other ranks wait no longer than the time-out."""
     played(tmp_path / "own", "half message", "own half")
     played(tmp_path / "other", "half message", "half hello")
 
 
 def test_random_bytes(tmp_path):
-    """100 random bytes only close the connection they arrive on."""
+    """A connection that sends 100 random bytes is closed, without any other effect."""
     text = played(tmp_path / "run", "garbage", "random bytes").text
     assert re.fullmatch(r"a connection to the ring was closed, since it is not that of a rank: it must send messages "
                         r"of this format: Frame must begin with b'grad', not .*\n", text)
 
 
 def test_killed_launcher(tmp_path):
-    """A killed launcher leaves no processes, even with stopped ranks; the next launcher removes its folder."""
+    """After a launcher is killed, no process is left, even if ranks were stopped; the next launcher removes its
+    folder."""
     played(tmp_path / "run", "kill", "launcher killed")
 
 

@@ -1,1 +1,1 @@
-"""Test messages on a ring of whole nodes during fused updates: ``make messages``."""
+"""Test of messages on a ring of whole nodes during fused updates: ``make messages``."""

@@ -9,17 +9,17 @@ import typer
 from hdl.features.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
 from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_nodes
 
-#: Number of elements per update, and number of updates per seed.
+#: Number of elements in an update, and number of updates for each seed.
 _LENGTH, _UPDATES = 16_384, 5
-#: Latency in cycles of a control word per hop, not counting the wires: docs/ring/link.md.
+#: Latency in cycles that each hop adds to a control word, not counting the wires: docs/ring/link.md.
 _CONTROL_HOP = 8
 
 
 def main(
-    messages: Annotated[int, typer.Option(min=1, help="Messages, at least.")] = 10_000,
+    messages: Annotated[int, typer.Option(min=1, help="Minimum number of messages.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Send messages while nodes update weights (one starts 5,000 cycles late), and print the cycles."""
+    """Send messages while nodes update weights (one node starts 5,000 cycles late), and print the cycles."""
     began, taken, updates, superframes, restarts = time.process_time(), [], [], set(), 0
     with open_nodes() as (ring, simulation):
         while len(taken) < messages:

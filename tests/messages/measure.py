@@ -1,4 +1,4 @@
-"""Latency of messages during fused updates on a ring: measured, and according to slot tables."""
+"""Latency of messages during fused updates on a ring, as measured and as computed from slot tables."""
 
 import collections
 import contextlib
@@ -22,21 +22,23 @@ from tests.host import rings
 from tests.host.rings import Reference, random
 
 NODES, LATENCY, _STALL = 8, 16, 5000
-#: Maximum cycles of a message.
+#: Maximum number of cycles that a message may take.
 MOST = 1700
-#: Nodes with messages; in all other respects, the nodes that are used to measure slots.
+#: Nodes with messages. They are otherwise the nodes with which slots are measured.
 CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
-#: Latency in cycles from the start of a slot of rank 0 to the check of a message at the last rank: one to the table,
-#: 3 to the wires, the latency of all links plus one cycle per node between them, header, words, one cycle, and check.
+#: Latency in cycles from the start of a slot of rank 0 to the check of its message at the last rank. It consists of
+#: one cycle to the table, 3 to the wires, the latency of all links and one cycle per node between them, header,
+#: words, one cycle, and the check.
 _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 
 
 @dataclasses.dataclass
 class Beside:
-    """Cycles of messages, from the last word of the host's packet to the last word at the last rank; of updates, from
-    the first command to the last event; of superframes with the most slots. Also the number of link restarts."""
+    """Measured cycles: of messages, from the last word of the host's packet to the last word at the last rank; of
+    updates, from the first command to the last event; and of superframes with the most slots. It also contains the
+    number of link restarts."""
 
     taken: list[int]
     updates: list[int]
@@ -46,15 +48,15 @@ class Beside:
 
 @contextlib.contextmanager
 def open_nodes(nodes=NODES, **options):
-    """Open a ring with a host at each node; return the ring and its simulation."""
+    """Open a ring that has a host at each node; return the ring and its simulation."""
     options = {"host_port": False, "timeout": 4 * _STALL, **options}
     with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **options) as opened:
         yield opened
 
 
 def _words(tapped):
-    """Yield cycle and word of each LAP and each record in the recorded control words."""
-    left = 0  # number of words to skip in messages of other types
+    """Yield the cycle and word of each LAP and each record among the control words of a link."""
+    left = 0  # words to skip in messages of other types
     for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
         cycle, data = int(word["cycle"]), int(word["data"])
         if left:
@@ -66,8 +68,9 @@ def _words(tapped):
 
 
 def _tables(first, last):
-    """For each superframe, first cycle of rank 0's slots, with TIME counted from reset, and the slot table, according
-    to the control words on the links of rank 0 and to the last rank (together, they carry all records)."""
+    """For each superframe, yield the first cycle of rank 0's slots, with TIME counted from reset, and the slot table.
+    Both are derived from control words on two links, from rank 0 and to the last rank, which together carry all
+    records."""
     first, last = list(_words(first)), list(_words(last))
     laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
     records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))
@@ -88,7 +91,8 @@ def _tables(first, last):
 
 class _Messages:
     """Sends messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them,
-    since they belong to no request, and no answers occupy slots. Records each packet's cycle and rank 0's check."""
+    because they belong to no request, so that no answers occupy slots. For each packet, the cycle and rank 0's check
+    are recorded."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []
@@ -108,7 +112,7 @@ class _Messages:
 
 
 def _update(ring, messages, length, slow):
-    """Run a fused update with one node 5,000 cycles late; return its cycles."""
+    """Run a fused update with one node that starts 5,000 cycles late; return its cycles."""
     devices, begun = ring.devices, messages.simulation.cycle
     tag = begun % (1 << 16)
     epoch, _ = ring.commands.numbers
@@ -133,7 +137,7 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Run dense updates with a late node, and messages that must end in the cycles computed from tables."""
+    """Run dense updates with a late node, and messages, which must end in the cycles computed from slot tables."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)
@@ -141,7 +145,7 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     ring.settings.write(settings)
     reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
-    # Rank 0 starts again, with LAP, once the earlier control words have arrived.
+    # Rank 0 starts again, with LAP, after all earlier control words have arrived.
     ring.devices[0].write_register("SLOT_POSITION", 0)
     simulation.run(_STALL)
     for link in (first, last):

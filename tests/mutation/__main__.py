@@ -18,7 +18,7 @@ from tests.mutation.targets import TARGETS, Target
 from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
-#: Maximum share of the chosen mutants that may be listed as equivalent.
+#: Maximum fraction of the chosen mutants that may be listed as equivalent.
 MAX_EQUIVALENT = 0.1
 
 
@@ -48,9 +48,9 @@ class Run:
     def baseline(self, worker: Worker, target: Target) -> dict[str, str]:
         """Run the tests of an unmodified file, which must pass; return the digests of its gateware.
 
-        Builds of the unmodified tree stay in the cache for mutants that do not affect them.
+        Builds of the unmodified tree stay in the cache, and mutants that do not affect them use them again.
         """
-        # Read the copy, since the tree may change while mutants run.
+        # Read the copy, since the working tree may change while mutants run.
         source = (worker.folder / target.file).read_text()
         key = self._key(worker.folder, target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
@@ -65,7 +65,7 @@ class Run:
         return result
 
     def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
-        """Run one mutant, or reuse the stored result of an earlier run."""
+        """Run one mutant, or return the stored result of an earlier run."""
         source = mutant.apply((worker.folder / target.file).read_text())
         key = self._key(worker.folder, target, source)
         result = self._store.get(key)
@@ -75,7 +75,7 @@ class Run:
         return _row(target, mutant, result["status"], result.get("test", ""), result.get("cpu", 0.0))
 
     def tell(self, text: str) -> None:
-        """Print a progress line and flush it, even if the output is a pipe."""
+        """Print a line of progress, and flush it even if the output is a pipe."""
         with self._print:
             print(f"[{time.monotonic() - self._begun:6.0f} s] {text}", flush=True)
 
@@ -86,7 +86,7 @@ def _row(target: Target, mutant: Mutant, status: str, test: str, cpu: float) -> 
 
 
 def chosen_targets(files: str) -> list[Target]:
-    """Targets named by comma-separated files and folders; all targets if ``files`` is empty."""
+    """Return the targets in comma-separated files and folders, or all targets if ``files`` is empty."""
     names = [name.strip().rstrip("/") for name in files.split(",") if name.strip()]
     for name in names:
         if not any(_is_under(file, name) for file in TARGETS):
@@ -99,7 +99,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run the picked mutants of each file on several workers; yield results as they arrive."""
+    """Run the picked mutants of each file on several workers, and yield results as they arrive."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:
@@ -119,7 +119,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
                         expected[target.file] = run.baseline(worker, target)
                     done.put(run.mutant(worker, target, mutant, expected[target.file]))
             done.put(None)
-        except Exception as error:  # in a thread; the reader of `done` re-raises it
+        except Exception as error:  # raised again by the thread that reads `done`
             done.put(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
@@ -137,11 +137,11 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
 
 
 def main(
-    files: Annotated[str, typer.Option(help="Comma-separated files or folders of hdl/.")] = "",
-    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a tenth where it takes a ring.")] = 30,
-    seed: Annotated[int, typer.Option(help="Chooses the mutants.")] = 0,
-    budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
-    workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
+    files: Annotated[str, typer.Option(help="Comma-separated files or folders in hdl/.")] = "",
+    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a tenth if it needs a ring.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed for the choice of mutants.")] = 0,
+    budget: Annotated[int, typer.Option(min=1, help="Limit on the CPU seconds of a process.")] = 120,
+    workers: Annotated[int, typer.Option(min=1, help="Number of copies of the tree that run concurrently.")] = 2,
 ) -> None:
     """Apply one change at a time to hdl/, and check that a test of the changed file fails."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.mutation.mutants import Mutant
 
-#: File of the list.
+#: File of the list of equivalent mutants.
 LIST = Path(__file__).with_name("equivalent.toml")
 
 
@@ -20,9 +20,9 @@ class Entry:
     file: str  # path of the mutated file
     before: str  # for ``before`` and ``after``, see :class:`~tests.mutation.mutants.Mutant`
     after: str
-    #: Reason why no test can detect the mutant: an argument that quotes the line it refers to, or ``proof: …``.
+    #: Why no test can detect the mutant: an argument that quotes the line to which it refers, or ``proof: …``.
     reason: str
-    occurrence: int = 1  # index among the positions with the same text, starting at 1
+    occurrence: int = 1  # number, from 1, among positions with the same text
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -30,7 +30,7 @@ class Entry:
 
 
 def load(path: Path = LIST) -> list[Entry]:
-    """Read the list; raise :class:`EquivalentError` if an entry is incomplete or repeated."""
+    """Read the list of equivalent mutants; raise :class:`EquivalentError` if an entry is incomplete or repeated."""
     entries = []
     for number, fields in enumerate(tomllib.loads(path.read_text()).get("mutant", []), start=1):
         try:
@@ -47,7 +47,7 @@ def load(path: Path = LIST) -> list[Entry]:
 
 
 def match(entries: list[Entry], mutants: Mapping[str, list[Mutant]]) -> dict[tuple[str, Mutant], Entry]:
-    """Find the mutant for each entry in the given files; raise :class:`EquivalentError` if there is none."""
+    """Find the mutant of each entry for one of these files; raise :class:`EquivalentError` if there is none."""
     result = {}
     for entry in entries:
         if entry.file not in mutants:

@@ -42,9 +42,9 @@ class Mutant:
     end: int
     text: str  # text that replaces the range
     line: int  # number of the first changed line
-    before: str  # all changed lines, joined into one line with single spaces
+    before: str  # all lines that change, joined by single spaces
     after: str  # the same lines after the change
-    occurrence: int = 1  # index, from 1, among mutants with the same ``before`` and ``after``
+    occurrence: int = 1  # number, from 1, among mutants with the same ``before`` and ``after``
 
     def apply(self, source: str) -> str:
         """Apply the change to a source text and return the changed text."""
@@ -53,16 +53,16 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Identity of the mutant in its file, independent of line numbers."""
+        """Key that identifies the mutant in its file and does not depend on line numbers."""
         return self.before, self.after, self.occurrence
 
 
 def find(source: str) -> list[Mutant]:
-    """Return all mutants of a source, ordered by position."""
+    """Return all mutants of a source text, ordered by position."""
     finder = _Finder(source)
     unique: dict[tuple[int, int, str], Mutant] = {}
     for mutant in sorted(finder.find(), key=lambda candidate: (candidate.start, candidate.end, candidate.text)):
-        # Keep only one of several mutants with the same text.
+        # Keep only one of several mutants that change the same position in the same way.
         unique.setdefault((mutant.start, mutant.end, mutant.text), mutant)
     counts: dict[tuple[str, str], int] = {}
     result = []
@@ -122,7 +122,7 @@ class _Finder:
         for statement in node.body:
             yield from self._visit(statement, states, shape=False)
 
-    # --- positions and texts
+    # --- positions and texts of nodes of the syntax tree
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         located = node  # an expression or a statement; only these have positions
@@ -148,7 +148,7 @@ class _Finder:
         number = self._data.count(b"\n", 0, start) + 1
         return Mutant(kind, start, end, text, number, line(self._data[start:end]), line(text.encode()))
 
-    # --- changes
+    # --- changes to the source
 
     def _visit(self, node: ast.AST, states: list[str], *, shape: bool) -> Iterator[Mutant]:
         if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert | ast.arguments):
@@ -196,7 +196,7 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             alternatives = [state for state in states if state != here]
             if alternatives:
-                # Choose the other state by state names, so that the choice does not depend on line numbers.
+                # The other state depends on the names of states, so that line numbers do not affect the choice.
                 digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
                 other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')
@@ -232,7 +232,7 @@ class _Finder:
         if swapped is None or (shape and isinstance(node.op, ast.Add | ast.Sub)):
             return
         left, right = self._span(node.left), self._span(node.right)
-        # Parentheses and line breaks may appear between the operands, but no other operator.
+        # Between the operands there may be parentheses and line breaks, but no other operator.
         between = self._data[left[1]:right[0]].decode()
         sign = {"|": "&", "&": "|", "-": "+", "+": "-", ">>": "<<", "<<": ">>"}[swapped]
         if isinstance(node.op, ast.BitXor):

@@ -1,4 +1,4 @@
-"""Report of a mutation run: surviving mutants, and a score per file."""
+"""Report of a mutation run: the mutants that survived, and a score for each file."""
 
 import collections
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-#: Statuses that count towards the score: killed by a test, killed by the time limit, or survived.
+#: Statuses that count in the score: killed by a test, killed by the time limit, or survived.
 SCORED = ("killed", "timeout", "survived")
 _STATUSES = (*SCORED, "equivalent", "same", "invalid")
 
@@ -24,15 +24,15 @@ class Row:
     before: str
     after: str
     occurrence: int
-    #: "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals the
-    #: original, and "invalid" if it cannot be elaborated.
+    #: "killed", "timeout" or "survived"; "equivalent" if the mutant is listed as such; "same" if its gateware is the
+    #: same as the original's; or "invalid" if it cannot be elaborated.
     status: str
-    test: str = ""  # name of the failed test, error message, or reason for the status
-    cpu: float = 0.0  # CPU seconds of the trial
+    test: str = ""  # the test that failed, the error, or the reason for the status
+    cpu: float = 0.0  # CPU seconds that the mutant took
 
 
 def score(rows: list[Row]) -> float | None:
-    """Fraction of counted mutants that were killed, or None if none counts."""
+    """Fraction of the counted mutants that were killed, or None if no mutant counts."""
     counts = collections.Counter(row.status for row in rows)
     total = sum(counts[status] for status in SCORED)
     return 1 - counts["survived"] / total if total else None
@@ -56,14 +56,14 @@ def table(rows: list[Row]) -> Table:
 
 
 def survivors(rows: list[Row]) -> list[str]:
-    """Describe each surviving mutant: its location, and the text before and after."""
+    """Describe each mutant that survived: its location, and the text before and after the change."""
     return [f"{row.file}:{row.line}: {row.kind}\n  - {row.before}\n  + {row.after}"
             + (f"  (occurrence {row.occurrence})" if row.occurrence > 1 else "")
             for row in rows if row.status == "survived"]
 
 
 def write(rows: list[Row], options: dict[str, Any], path: Path) -> None:
-    """Write all rows, and each file's counts and score, as JSON."""
+    """Write all rows, and the counts and score of each file, as JSON."""
     files = {}
     for file in sorted({row.file for row in rows}):
         chosen = [row for row in rows if row.file == file]

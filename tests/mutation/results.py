@@ -1,4 +1,4 @@
-"""Store of results, keyed by the digest of all dependencies."""
+"""Store of results, each keyed by a digest of everything on which the result depends."""
 
 import ast
 import functools
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-#: Packages of the tree; the versions of all other packages are pinned.
+#: Packages of this tree. The versions of all other packages are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
-#: Files that are compiled or read, other than the project's Python modules.
+#: Files on which results depend in addition to Python modules, since they are compiled or read.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",
            "pyproject.toml", "tests/conftest.py")
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
-    """List files by path, and by name all modules of the tree that they import, even indirectly."""
+    """Return the paths of files, and of all modules of the tree that they import, directly or indirectly."""
     paths: set[Path] = set()
     waiting = [tree / file for file in files]
     while waiting:
@@ -44,7 +44,7 @@ def _imported(tree: Path, path: Path) -> list[Path]:
 
 
 def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
-    """Digest of the files' names and contents, the Python version, and additional strings."""
+    """Digest of the names and contents of files, the version of Python, and additional strings."""
     state = hashlib.sha256(platform.python_version().encode())
     for part in (*more, *(part for file in files for part in (str(file.relative_to(tree)), file.read_text()))):
         encoded = part.encode()
@@ -62,7 +62,7 @@ class Store:
     def get(self, key: str) -> dict[str, Any] | None:
         try:
             result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file or an incomplete one
+        except (FileNotFoundError, json.JSONDecodeError):  # interrupted runs may leave such files
             return None
         return result
 

@@ -55,8 +55,8 @@ class Tests:
 
 
 def gateware(target: str) -> dict[str, str]:
-    """Return the digests of the gateware of a target's units, keyed by unit."""
-    gc.disable()  # useless here, because elaboration creates many long-lived objects
+    """Return the digest of the gateware of each unit of a target, by the name of the unit."""
+    gc.disable()  # elaboration creates many objects, all long-lived
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
@@ -64,10 +64,10 @@ def gateware(target: str) -> dict[str, str]:
 
 
 def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
-    """Run a target's tests up to the first failure, starting with the tests of changed units."""
+    """Run a target's tests up to the first failure, beginning with the tests of units that have changed."""
     from sim.verilated import build
 
-    # Rings run for only about ten thousand cycles, so more optimization would cost more than it saves.
+    # Rings run for only about ten thousand cycles, so optimizing their code would take longer than it saves.
     build._FAST = ("-O1",)
     build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW, *build._ONCE)
     order = [*changed, *(name for name in target.first if name not in changed)]
@@ -78,7 +78,7 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """Elaborate the units and, if their digests have changed, run the tests; called in the fork.
+    """Elaborate the units and, if their digests have changed, run the tests. This is called in a forked process.
 
     The answer's ``status`` is "invalid", "same", "survived" or "killed".
     """
@@ -86,7 +86,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     target, expected = TARGETS[request["target"]], request["expected"]
     try:
         digests = gateware(target.file)
-    except Exception as error:  # a mutant may raise any error in constructors and in Amaranth
+    except Exception as error:  # mutants may raise any error, in constructors and in Amaranth
         print(traceback.format_exc(), flush=True)
         return {"status": "invalid", "test": type(error).__name__}
     if digests == expected:
@@ -97,12 +97,12 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "survived", "gateware": digests, "seconds": seconds, "passed": tests.passed}
     if tests.failed is not None:
         return {"status": "killed", "seconds": seconds, "test": tests.failed}
-    # No test has run: collection failed or found nothing.
+    # No test has run, because pytest could not collect any.
     return {"status": "invalid", "test": f"pytest has ended with {code}"}
 
 
 def fork(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a trial in its own process group, and kill the group at the time limit."""
+    """Run a trial in a process group of its own, and kill the group at the time limit."""
     begun = time.monotonic()
     reading, writing = os.pipe()
     child = os.fork()
@@ -110,7 +110,7 @@ def fork(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BaseException):
             os.setsid()
             os.close(reading)
-            # A hung simulation keeps one process busy, which the CPU limit ends.
+            # If a simulation never ends, it keeps one process busy until the limit of CPU time.
             resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"] + 1))
             log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)

@@ -14,23 +14,23 @@ from tests.mutation.units import UNITS
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A file of hdl/ with its units and tests."""
+    """A file of hdl/ to be mutated, with its units and tests."""
 
-    file: str  # path from the root of the tree
-    #: Function that imports the modules it needs, and returns the file's components, keyed by name.
+    file: str  # relative to the root of the tree
+    #: Function that imports the modules it needs, and returns components of the file by name.
     units: Callable[[], dict[str, Any]]
-    tests: tuple[str, ...]  # files of tests
-    #: Prefixes of the tests to run first if a unit has changed, keyed by the unit's name.
+    tests: tuple[str, ...]  # test files
+    #: For each unit, the beginnings of the names of tests that run first if the unit has changed.
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    rest: bool = True  # whether to run all other tests in these files afterwards
-    cost: int = 1  # divisor for the number of mutants, for files with expensive tests
+    rest: bool = True  # whether all other tests in these files run afterwards
+    cost: int = 1  # divides the number of mutants if tests are expensive
 
 
 _CODING = "tests/hdl/compression"
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 _PROGRAMS = "tests/features/programs"
 
-# Whole rings take 10 to 30 CPU seconds to build: small nodes come first, then the most sensitive tests.
+# Whole rings take 10 to 30 CPU seconds to build, so small nodes come first, and then the most sensitive tests.
 _RINGS = (f"{_RING}/test_collective.py", "tests/host/driver/test_ring.py",
           "tests/host/driver/test_gradient_codecs.py", "tests/pairs/test_pairs.py")
 _OF_RINGS = {
@@ -40,11 +40,11 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Files of the datapath parts used in the two nodes of the ring tests.
+#: Files of those parts of the datapath that the two nodes of the ring tests use.
 _PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "master_weights", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 
-#: The most diverse shapes among the tests, each with the stall patterns that detect the most mutants.
+#: Test cases with very different shapes, each with the stall patterns that detect most mutants.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
 "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",

@@ -1,4 +1,4 @@
-"""Mutants of a small source: their kinds and positions; each mutant is a single change."""
+"""Mutants of a small source text: their kinds and positions, and that each makes a single change."""
 
 import ast
 import collections
@@ -120,6 +120,6 @@ def test_sample():
     counts = collections.Counter(mutant.kind for mutant in chosen)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
-    # Adding lines above a mutant does not change the choice.
+    # The choice is the same if lines are added above a mutant.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
     assert [mutant.key for mutant in moved] == [mutant.key for mutant in chosen]

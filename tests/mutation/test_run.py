@@ -1,4 +1,4 @@
-"""Test the mutation run on a tree with one small unit: all mutant outcomes, and stored results."""
+"""A mutation run on a tree with one small unit: all outcomes of mutants, and stored results."""
 
 import json
 import shutil
@@ -111,7 +111,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (base["status"], base["passed"]) == ("survived", 2)
     expected = base["gateware"]
     assert set(expected) == {"both"}
-    # 5 & 15 equals 5 | 0, so the first test misses the mutant; the test that detects it will be run first.
+    # As 5 & 15 equals 5 | 0, the first test does not detect the mutant. The test that does will then run first.
     killed = run(worker, "self.a & self.b", "self.a | self.b", expected=expected)
     assert (killed["status"], killed["test"]) == ("killed", "tests/test_both.py::test_last")
     other = run(worker, "self.a & self.b", "self.a & 5", expected=expected)
@@ -123,12 +123,12 @@ def test_what_becomes_of_a_mutant(worker):
     assert (invalid["status"], invalid["test"]) == ("invalid", "AttributeError")
     endless = run(worker, "m = Module()", "m = Module()\n        while True: pass", expected=expected, cpu=1)
     assert endless["status"] == "timeout"
-    # The tree is unchanged.
+    # The copy of the tree is unchanged afterwards.
     assert (worker.folder / "hdl/both.py").read_text() == UNIT
     assert run(worker, expected=expected)["status"] == "same"
 
 
-# --- the list of equivalent mutants
+# --- tests of the list of equivalent mutants
 
 ENTRY = '[[mutant]]\nfile = "hdl/both.py"\nbefore = "m.d.comb += self.o.eq(self.a & self.b | 0)"\n'
 AFTER = 'after = "m.d.comb += self.o.eq((self.a & self.b))"\n'
@@ -163,7 +163,7 @@ def test_the_list_fits_the_tree():
     assert {entry.file for entry in entries} <= set(TARGETS)
 
 
-# --- stored results and reports
+# --- tests of stored results and reports
 
 
 def test_results_depend_on_all_that_is_imported(tmp_path):

@@ -1,6 +1,5 @@
-"""Small design units for mutation testing; together they exercise every line of the tested files.
-
-The module of a unit is imported only when the unit is built, in the process that runs the mutant.
+"""Small units for mutation testing, which together use every line of the tested files. The module of a unit is
+imported only when the unit is built, in the process that runs the mutant.
 """
 
 import importlib
@@ -33,7 +32,7 @@ def _depacketizer(*names: str) -> Any:
 
 
 def _nodes(name: str) -> dict[str, Any]:
-    """Build a unit for two small nodes: one without codecs, one with codecs for weights and gradients."""
+    """Build a unit for two small nodes, without codecs and with codecs for weights and gradients."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024, planes=1))
     return {"plain": unit(name, config=config.replace(
                 lanes=1, segment=32, optimizer=Optimizer(dsps=1), link=Credits(ingress=2))),
@@ -117,7 +116,7 @@ def _registers() -> dict[str, Any]:
             "two": unit("control.register_file:RegisterFile", config=two)}
 
 
-#: For each entry, a function that builds the units covering one or several source files.
+#: For each source file or group of files, the function that builds the units for its lines.
 UNITS = {
     "packetizer": lambda: {"packetizer": unit("ring.packetizer:Packetizer")},
     "depacketizer": lambda: {

@@ -1,4 +1,4 @@
-"""Workers: copies of the tree, each with a process that runs mutants in it."""
+"""Workers, each with a copy of the tree and a process that runs mutants in it."""
 
 import fcntl
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Names of cache folders filled by tests, and prefix of the cache entries shared by all builds.
+#: Names of cache folders that tests fill, and prefix of the cache entries that all builds share.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
@@ -60,9 +60,8 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one version of a file's source and return the answer; ``keep`` marks the unchanged source.
-
-        If a test fails, the answer includes the end of the log.
+        """Run the tests with one version of a file and return the answer. ``keep`` means that the source is
+        unchanged. If a test fails, the answer includes the end of the log.
         """
         path, before = self.folder / file, self._built()
         original = path.read_text()
@@ -89,7 +88,8 @@ class Worker:
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        """Write a source, and invalidate Python's cache of a source with the same timestamp and size."""
+        """Write a source file, and remove the bytecode that Python has cached for a file of this timestamp and
+        size."""
         path.write_text(text)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()

@@ -1,1 +1,1 @@
-"""Every pair of commands on a Verilated ring, compared with a model of the memories."""
+"""Every pair of commands on a Verilated ring, compared with a model of the nodes' memories."""

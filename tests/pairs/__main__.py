@@ -20,15 +20,15 @@ from tests.pairs.generator import KINDS
 from tests.pairs.memories import CONFIG
 from tests.pairs.play import play_part
 
-#: Fraction of the pairs that is run on each ring size; large rings take longer.
+#: Fraction of all pairs for each ring size. Large rings take longer.
 SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 
-#: Number of pairs per part.
+#: Number of pairs in a part.
 PART = 250
 
 
 def main(
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs of commands in all.")] = 20_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Total number of pairs of commands.")] = 20_000,
     nodes: Annotated[str, typer.Option(help="Ring sizes, of 1 to 16 nodes.")] = ",".join(map(str, SHARES)),
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
     jobs: campaign.Jobs = campaign.CORES,
@@ -51,7 +51,7 @@ def main(
     for size in sizes:
         share = -(-pairs * SHARES.get(size, 0.1) // whole)
         parts += [(size, seed + part) for part in range(int(-(-share // PART)))]
-    # Large rings go first, so that no long part runs last.
+    # Large rings go first, so that no long part remains for the end.
     results = campaign.kept(
         jobs, play_part, {folder / f"{size}-{number}.json": (library, size, number, PART)
                           for size, number in sorted(parts, reverse=True)},
@@ -63,7 +63,7 @@ def main(
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print and return a row for each ring size."""
+    """Print a row for each ring size, and return the rows."""
     table = Table("nodes", "pairs", "kinds of pairs", "not reached", "words compared", "differ", "CPU s",
                   title="pairs of commands")
     rows = []

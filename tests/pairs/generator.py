@@ -1,4 +1,4 @@
-"""Random commands of every kind, with random values in every field that the operation ignores.
+"""Random commands of every kind, with random values in all fields that an operation ignores.
 
 The nodes have two queues. All commands that change memory run in creation order, which is enforced by the queue
 itself, by flags between the queues, and by dependencies within a program.
@@ -17,8 +17,8 @@ from sim.golden import masking
 from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-#: Kinds of commands that end with OK, and kinds that end with their own status on every node. SWITCH is omitted: it
-#: requires nodes that all wait for each other, and its OK or BUSY depends on arriving packets.
+#: Kinds of commands that end with OK, and kinds that end with a certain error status on every node. SWITCH is left
+#: out, because all nodes must then wait for each other, and its status (OK or BUSY) depends on packets that arrive.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]
 _QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
@@ -34,59 +34,60 @@ _REJECTED = {
     "bad_instruction": EventStatus.BAD_INSTRUCTION,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: Kind of command: a collective that every node aborts because its number differs on one node.
+#: Kind of a collective that every node aborts because its number is different on one node.
 _REFUSED = "refused"
-#: Kinds of host requests that are not commands: loading both programs, and running them.
+#: Kinds of requests that are not commands: loading both programs, and running them.
 _LOAD, _RUN = "load_program", "run"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
-#: Operations that allow all groups to be owned by one node.
+#: Operations in which one node may own all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
-#: Offset added to one node's command number, which makes it differ from all other numbers of a batch.
+#: Offset that makes the number of one node's command different from all other numbers in a batch.
 _ANOTHER = 1 << 15
-_NEVER_SET = 1 << 15  # the flag that no command signals
-#: Flag that the host sets after writing new settings for a LATCH to copy.
+_NEVER_SET = 1 << 15  # flag that no command ever sets
+#: Flag that the host sets when it has written new settings, which a LATCH then copies.
 LATCHED_FLAG = 1 << 14
-_FREE = 6  # flags that commands signal and wait for at random; higher flags keep the commands in order
+_FREE = 6  # number of flags for random signals and waits; the flags above keep commands in order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command per node of the ring, with the expected status."""
+    """One command for each node of the ring, and the status that is expected."""
 
     kind: str  # one of KINDS
-    commands: list[Command]  # commands in the order of the nodes
-    status: EventStatus | None  # expected status; None means anything other than OK or a time-out
+    commands: list[Command]  # commands by node
+    status: EventStatus | None  # expected status; None for any status but OK and time-outs
     queue: int = 1
-    of_program: bool = False  # whether the commands belong to a program
-    latches: bool = False  # whether this is a LATCH that waits for new settings
-    #: For a load, the commands of one pass in execution order; for a run, the commands of all passes.
+    of_program: bool = False  # whether the commands are in a program
+    latches: bool = False  # whether a LATCH waits for new settings
+    #: Commands in order of execution: of one pass if programs are loaded, or of all passes if they are run.
     program: list["Step"] = dataclasses.field(default_factory=list)
-    options: dict[str, int] = dataclasses.field(default_factory=dict)  # data for the model; for a run, its parameters
+    options: dict[str, int] = dataclasses.field(default_factory=dict)  # data for the model, or parameters of a run
 
 
 def _span(command: Command) -> int:
-    """Number of elements in the range of weight memory that a command uses."""
+    """Number of elements from the first to the last element of a memory that a command uses."""
     groups, stride = -(-command.length // 32), command.stride if command.operation in _RING else 1
     return 32 * ((groups - 1) * stride + 1) if groups else 0
 
 
 class Generator:
-    """Generator of commands that prefers the pairs of kinds that have been rarest so far."""
+    """Generator of random commands, which prefers pairs of kinds that have been rare so far."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
-        #: How often a command of the second kind has followed one of the first kind, for each pair.
+        #: Count, for each pair of kinds, of how often a command of the second kind has followed one of the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
         self.last = ""  # kind of the latest command, or how it ended
-        self.patient = True  # whether commands wait long enough for the other queue
-        self.weight_stride = 0  # register WEIGHT_STRIDE
+        self.patient = True  # whether time-outs are long enough to wait for the other queue
+        self.weight_stride = 0  # value of the register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
-        # Operations that send a block through the differing node before it reaches every other node.
+        # Operations in which a block passes through the node with a different number before it reaches all other
+        # nodes.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -95,20 +96,20 @@ class Generator:
         self._flags = 0
         self._tag = 0
         self._number = 0  # number of the latest collective
-        self._ran: int | None = None  # number of the latest collective that ran on all nodes, if known
-        self._half = False  # whether a rejection in the upper half left only the lower half of the data known
+        self._ran: int | None = None  # number of the latest collective that all nodes ran, if known
+        self._half = False  # whether only the lower half of the data is known after a rejection
         self._at = 1  # queue of the latest command that changed memory
         self._order = 0  # flag of the latest command that changed memory; 0 once the other queue waits for it
-        self._orders = 0  # number of order flags used in this batch
-        self._only: int | None = None  # queue that the next command that changes memory must use, if any
+        self._orders = 0  # number of flags used for order in this batch
+        self._only: int | None = None  # only queue in which the next command may change memory, if any
         self._loaded: Step | None = None
-        self._pushed_latch = False  # whether this batch has pushed a LATCH
+        self._pushed_latch = False  # whether a LATCH was pushed in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, with no flags set and the contents of all memories known.
 
         A ``patient`` batch has programs, and commands in both queues that wait for each other; otherwise all commands
-        are in one queue. With ``ring`` it ends with a collective.
+        are in one queue. With ``ring``, the batch ends with a collective.
         """
         self._flags = self._order = self._orders = 0
         self._half = self._pushed_latch = False
@@ -128,20 +129,20 @@ class Generator:
         return CONFIG.memories.state // 2 if self._half else CONFIG.memories.state
 
     def next_epoch(self) -> int:
-        """Advance and return the epoch of the commands that follow."""
+        """Advance to the epoch of the next commands, and return it."""
         self._epoch = (self._epoch + 1) % 256
         return self._epoch
 
     def step(self, *, ring: bool = False) -> Step:
-        """Create the next command, or with ``ring`` a collective that ends with OK if undisturbed."""
+        """Create the next command; with ``ring``, it is a collective that ends with OK unless it is disturbed."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
             kind for kind in KINDS if self._may_follow(kind)]
         self._random.shuffle(kinds)
-        # Prefer the rarest pair and, in most steps, the rarest kind among the remaining choices. The last kind is
-        # never the rarest, so some steps skip the second preference.
+        # Choose the rarest pair and, in most steps, the rarest kind among equally rare pairs. (The last kind is never
+        # the rarest, so some steps ignore the rarity of kinds.)
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
-        if self._random.random() < 0.3:  # else runs are too rare: they need programs and their first queue
+        if self._random.random() < 0.3:  # otherwise, runs would be too rare, as they need programs
             kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
@@ -149,20 +150,20 @@ class Generator:
         return self._make(kind)
 
     def _may_follow(self, kind: str) -> bool:
-        """Whether a command of this kind may come next."""
+        """Return whether a command of this kind may come next."""
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
         if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
-            return False  # a LATCH may run after the host has written new settings
+            return False  # A LATCH may run when the host has already written new settings.
         if kind in _GOOD:
             return self._only in (None, _QUEUES[Operation[kind.upper()]])
         return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
-                # At most one load per batch, because a load during a run is rejected.
+                # There is at most one load per batch, since programs cannot be loaded during a run.
                 _LOAD: self.patient and self._loaded is None,
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Whether programs are loaded and every pushed command would precede their first command."""
+        """Return whether programs are loaded, and all commands pushed so far would run before their first command."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue
@@ -218,7 +219,7 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Create programs for both queues, with one common order of all their commands."""
+        """Create programs for both queues, in which all commands have a common order."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
@@ -232,7 +233,7 @@ class Generator:
             latches = operation is Operation.LATCH and not self._pushed_latch and choose.random() < 0.8 and not any(
                 step.latches for step in steps)
             earlier = sum(other != queue for other in queues[:index])
-            # A pass's first command comes after all other commands of the previous pass.
+            # The first command of a pass follows all other commands of the previous pass.
             lag = int(not earlier)
             fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
                       "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
@@ -247,7 +248,7 @@ class Generator:
                     options={"model": choose.randrange(256)})
 
     def _alternating(self, commands: list[Command]) -> list[Command]:
-        """Let commands alternate between two copies of the weights, at random and if both copies fit."""
+        """At random, let commands alternate between two copies of the weights if both copies fit in memory."""
         operation = commands[0].operation
         room = min(self._end - command.weight_base - _span(command) for command in commands)
         of_list = operation in (Operation.MASK, Operation.INFER, Operation.LAYERS)
@@ -257,7 +258,7 @@ class Generator:
         return [dataclasses.replace(command, alternate=alternate) for command in commands]
 
     def _run(self, loaded: Step) -> Step:
-        """Create a run of the programs, including all commands that it executes."""
+        """Create a run of the programs, with all commands that it executes."""
         choose = self._random
         steps = loaded.program
         collectives = sum(step.commands[0].operation in _RING for step in steps)
@@ -277,16 +278,16 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # Later commands wait only for the program of their own queue.
+        # Later commands wait for only the program of their own queue.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
     def _noise(self) -> dict[str, int]:
-        """Draw random values for every field other than operation, flags and tag."""
+        """Draw random values for all fields other than operation, flags and tag."""
         choose = self._random
         noise = {name: choose.getrandbits(width) for name, (_, width) in places(command_layout()).items()
                  if name not in ("operation", "wait", "signal", "tag") and not name.startswith("reserved")}
-        # Values that are valid in a collective are the most likely to cause errors.
+        # Values that would be valid in a collective are the most likely to reveal errors.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
                   "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.memories.gradient + 1)}
@@ -295,7 +296,7 @@ class Generator:
         return noise
 
     def _extent(self, start: int, most: int) -> tuple[int, int]:
-        """Draw a base address and a length within the data part of a memory."""
+        """Draw a base address and a length in the part of a memory that is for data."""
         choose = self._random
         base = 32 * choose.randrange(start // 32, self._end // 32)
         room = min(self._end - base, most)
@@ -303,7 +304,8 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
-        """Create commands that should end with OK, on the ``upper`` half of the data or with a ``number``."""
+        """Create commands that should end with OK, optionally only on the ``upper`` half of the data or with a
+        ``number``."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}
@@ -315,7 +317,7 @@ class Generator:
                 used["root_reduce"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
-                if upper:  # too many elements for one owner
+                if upper:  # one owner lacks memory for that many elements
                     used["root_reduce"] = 0
                 most = (self._state_end - used["state_base"]) * (1 if used["root_reduce"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]
@@ -323,7 +325,7 @@ class Generator:
             stride = 1 if upper else choose.choice([1, 1, 1, 2, 3])
             used["length"] = min(used["length"], *(
                 32 * -(-((self._end - base) // 32) // stride) for base, _ in bases))
-            if upper:  # an empty block is forwarded without waiting for its owner
+            if upper:  # empty blocks are forwarded without waiting for their owners
                 bases = [(start, 0)] * 2
                 used["length"] = DATA - start
             if operation not in (Operation.ALL_GATHER, Operation.BROADCAST):
@@ -352,16 +354,16 @@ class Generator:
                 bases = [self._extent(start, DATA) for _ in range(2)]
                 (target, _), (source, _) = bases
                 length = min(length for _, length in bases)
-                # The two regions are either identical or disjoint.
+                # The two regions are either the same or disjoint.
                 used = {"gradient_base": target, "state_base": source, "duration": choose.randrange(400),
                         "length": min(length, abs(target - source)) if target != source else length}
             elif operation is Operation.INFER:
                 used["weight_base"], (_, source, target) = choose.choice(list(self.programs.layers.items()))
-                # Input rows and output rows take 8 elements each and must not overlap.
+                # Rows of inputs and outputs have 8 elements each, and must not overlap.
                 used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
             elif operation is Operation.LAYERS:
                 used["weight_base"], most = choose.choice(list(self.programs.lists.items()))
-                # A list's data starts at the state base, in memory rows.
+                # The data of a list begins at the state base, in rows of memory.
                 used |= {"state_base": CONFIG.lanes * choose.randrange(16), "length": choose.randrange(1, most + 1)}
             commands.append(Command(operation=operation, **{**self._noise(), **used}))
         return commands
@@ -376,7 +378,7 @@ class Generator:
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
             used = {"gradient_base": 0, "weight_base": CONFIG.memories.weight, "state_base": 0,
-                    "length": choose.randrange(1, DATA)}  # the list is empty and at the end of memory
+                    "length": choose.randrange(1, DATA)}  # an empty list at the end of memory
             return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
         if kind == "bad_instruction":
             used = {"weight_base": self.programs.wrong, "state_base": CONFIG.lanes * choose.randrange(16),

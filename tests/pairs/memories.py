@@ -38,7 +38,7 @@ from tests.pairs import model
 
 Words = npt.NDArray[np.uint32]
 
-#: Node configuration: every engine, programs, one state plane, segments short enough for several per block,
+#: Configuration of the nodes: every engine, programs, one state plane, segments so short that blocks have several,
 #: tenants, buffer tags and two program banks.
 CONFIG = NodeConfig(
     segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=512, planes=1),
@@ -46,23 +46,23 @@ CONFIG = NodeConfig(
     compute=Compute(rows=1, activations=512, scale_mask=True, buffer_tags=True), stub=ComputeStub(),
     features=(Quantization(), Throttles(), Tenants()))
 
-#: Number of elements at the start of the gradient and weight memories that commands may change.
+#: Number of elements at the start of gradient and weight memories that commands may change.
 DATA = 768
 
 _MASK_LISTS, _LAYER_LISTS = 4, 2
-_LIST = 32  # words of a list of masks
-_LAYER = 64  # words of a one-layer list, and of that layer's codes
+_LIST = 32  # words in a list of masks
+_LAYER = 64  # words in a list of one layer, and in the codes of this layer
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
-_LABELS = 256  # address of the labels, after all activations
+_LABELS = 256  # address of labels, which follow all activations
 _INSTRUCTIONS = 288  # address of the first list of instructions
-_EXAMPLES = 6  # maximum number of examples of a list
+_EXAMPLES = 6  # maximum number of examples for a list
 _INPUTS, _OUTPUTS = 8, 5
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
-    """Random contents of all node memories, including lists of mask jobs, layers and instructions."""
+    """Random contents of the memories of all nodes, including lists of mask jobs, layers and instructions."""
     generator = np.random.default_rng(seed)
     memories = []
     for words in (space.words for space in CONFIG.memory_map if space.name != "trace"):
@@ -87,7 +87,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
         source, target = (int(32 * group) for group in generator.choice(DATA // 64, 2, replace=False))
         target += DATA // 2 - DATA // 2 % 32
         words = compiled.weights.copy()
-        # Words 2 to 5 of a layer are the addresses of its codes, inputs, parameters and outputs.
+        # Words 2 to 5 of a layer's entry are the addresses of its codes, inputs, parameters and outputs.
         words[2:6] = base + LAYER_WORDS * 4, source, parameters, target
         memories[Space.WEIGHT][:, base:base + len(words)] = words
         memories[Space.GRADIENT][:, parameters:parameters + len(compiled.parameters)] = compiled.parameters
@@ -102,7 +102,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Instruction list for the scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit."""
+    """Instruction list for a layer's scores, their loss and its gradients. With ``flaw``, a reserved bit is set."""
     def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": memory, "base": base, "relative": relative}
 

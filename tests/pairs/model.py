@@ -1,4 +1,4 @@
-"""Model of a ring's memories and of the changes made by commands."""
+"""Model of the memories of a ring, and of the changes that commands make."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from sim.golden.features.quantization import quantization
 Words = npt.NDArray[np.uint32]
 
 GRADIENT, WEIGHT, STATE = range(3)
-#: The activation memory is the last one.
+#: Activation memory is the last memory of a node.
 ACTIVATIONS = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """New words in one memory of one node, starting at ``base``; a collective's words may have gaps."""
+    """New words in a memory of a node, from ``base`` on; the words of a collective may have gaps between them."""
 
     space: int
     node: int
@@ -40,13 +40,13 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Local commands' lists, keyed by their address in the weight or activation memory."""
+    """Lists for local commands, by their address in weight or activation memory."""
 
     masks: dict[int, masking.Job]
-    #: A layer, and the gradient memory addresses of its inputs and outputs.
+    #: Layers, each with the addresses of its inputs and outputs in gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]  # maximum number of examples for each instruction list
-    wrong: int  # address of a list that is rejected
+    lists: dict[int, int]  # maximum number of examples for each list of instructions
+    wrong: int  # address of a list that nodes reject
 
 
 class Model:
@@ -64,7 +64,7 @@ class Model:
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
-        """Return each node's changes by a command, and the event details if the command counts elements."""
+        """Return a command's changes on each node, and the details of its events if it counts elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
         if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE, Operation.LAYERS):
@@ -88,7 +88,7 @@ class Model:
             return changes, details
         if operation in (Operation.QUIESCE, Operation.LATCH):
             return [], details
-        order = np.argsort([command.rank for command in commands])  # nodes by rank
+        order = np.argsort([command.rank for command in commands])  # nodes in the order of ranks
         return self._collective(commands[0], order, settings), details
 
     def _rows(self, space: int, order: npt.NDArray[np.intp], base: int, command: Command) -> Words:
@@ -119,7 +119,7 @@ class Model:
         else:
             blocks = golden.block_indices(command.length, self.nodes, block_offset=command.block_offset)
             owners = [int(order[block - 1]) for block in range(self.nodes)]
-            # Every owner updates its own copy of the weights.
+            # Each owner updates its own weights, which may differ between nodes.
             own = np.empty_like(weights[0])
             state = [np.empty_like(own) for _ in self.memories[STATE:ACTIVATIONS]]
             for block, (owner, index) in enumerate(zip(owners, blocks, strict=True)):
@@ -135,7 +135,7 @@ class Model:
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
-        """Changes made by a collective with a single root that owns all groups."""
+        """Changes made by a collective in which a single root owns all groups."""
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:
@@ -190,13 +190,13 @@ class Model:
                 for instruction in listed for target in instruction.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
-        """Apply changes on all nodes or on a subset."""
+        """Apply changes on all nodes, or only on some."""
         for change in changes:
             if nodes is None or change.node in nodes:
                 self.memories[change.space][change.node, change.places] = change.words
 
     def differences(self, actual: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
-        """List the differences between the actual memories and the model.
+        """List the differences between actual memories and the model.
 
         Words of ``possible`` changes may or may not have been written; the model adopts their actual values.
         """

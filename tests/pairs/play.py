@@ -1,4 +1,4 @@
-"""Run batches of queued commands on a simulated ring and compare them with the model word by word."""
+"""Batches of queued commands on a simulated ring, compared with the model word by word."""
 
 import collections
 import contextlib
@@ -22,32 +22,32 @@ from tests.pairs.generator import LATCHED_FLAG, Generator, Step
 from tests.pairs.memories import CONFIG, contents
 from tests.pairs.model import Change, Model
 
-#: Timeout in cycles for a node waiting for a word and for a command waiting for its flags.
+#: Time-out in cycles of a node that waits for a word, and of a command that waits for its flags.
 TIMEOUT = 2_000
 
-#: Timeout in cycles if queues wait for each other; it exceeds the duration of a whole batch.
+#: Time-out in cycles if queues wait for each other, which is longer than a whole batch.
 PATIENT = 1_000_000
 
-_DEPTH = 8  # capacity of a node's queue, in commands
+_DEPTH = 8  # number of commands that fit in a node's queue
 _UPDATES = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST)
 _TIME_OUTS = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.WAIT_TIMEOUT)
 
 
 class MismatchError(AssertionError):
-    """Raised if a node's events or memories differ from the model."""
+    """Raised if events or memories of a node differ from the model."""
 
 
 class Player:
-    """Player that runs batches of random commands on one ring; memory contents persist between batches."""
+    """Player of batches of random commands on one ring, which keeps the contents of memories between batches."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
         self.seed = seed
         self.generator = Generator(nodes, seed)
-        self.compared = 0  # number of words compared
+        self.compared = 0  # number of words compared so far
         self._random = random.Random(seed + 1)
         self._batch = 0
-        self._versions = [0] * nodes  # number of commands that have changed weights
+        self._versions = [0] * nodes  # weight version of each node
         self._opened = OpenRing(library, nodes=nodes, threads=1)
         self._ring = Ring([Device(transport, CONFIG, name=f"node {node}")
                            for node, transport in enumerate(self._opened.transports)], timeout=TIMEOUT)
@@ -59,7 +59,7 @@ class Player:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of consecutive commands drawn so far."""
+        """Number of pairs of successive commands drawn so far."""
         return sum(count for (first, _), count in self.generator.pairs.items() if first)
 
     def _refill(self) -> None:
@@ -71,7 +71,7 @@ class Player:
                 space, 0, memory[rank]))
 
     def _optimize(self, rule: Rule) -> optimizer.Settings:
-        """Write random optimizer settings, which the next LATCH copies."""
+        """Write random settings of the optimizer, which the next LATCH copies."""
         choose = self._random
         scalars = {"gradient_scale": choose.choice([1.0, 0.25, -0.5]), "learning_rate": choose.choice([0.5, 0.125])}
         if rule is Rule.MOMENTUM:
@@ -80,7 +80,7 @@ class Player:
         return golden.settings(rule, **scalars)
 
     def _settle(self, *, patient: bool) -> None:
-        """Write random settings and clear the flags that earlier commands left set."""
+        """Write random settings, and clear flags that earlier commands have left set."""
         choose, ring = self._random, self._ring
         self._rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
         self._settings = [self._optimize(self._rule)]
@@ -97,7 +97,8 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for them, and compare events and memories; raises :class:`MismatchError`."""
+        """Queue some commands, wait for them, and compare events and memories; raise :class:`MismatchError` on a
+        difference."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20
@@ -140,7 +141,7 @@ class Player:
         if ending == "reset":
             self._opened.simulation.run(self._random.randrange(1_500))
             ring.devices.write_register("CONTROL", 1)
-        # Commands that change memory or are rejected, in creation order.
+        # Commands that change memory or are rejected, in the order of their creation.
         played = [item for step in steps for item in (step.program if step.kind in ("load_program", "run")
                   else [step]) if step.kind != "load_program"]
         events = [self._sort(node, played[:len(played) - (node == absent)], actual, lacking=ending == "reset")
@@ -164,7 +165,7 @@ class Player:
             self.generator.last += ", timed out"
 
     def _pop(self, count: int, absent: int | None, *, lacking: bool) -> list[list[Event]]:
-        """Pop ``count`` events from each node; if ``lacking``, stop as soon as no more events arrive."""
+        """Pop ``count`` events from each node; with ``lacking``, only until no more events arrive."""
         events: list[list[Event]] = [[] for _ in range(self.nodes)]
         left = {node: count - (node == absent) for node in range(self.nodes)}
         while ranks := [node for node in left if left[node]]:
@@ -178,7 +179,7 @@ class Player:
         return events
 
     def _sort(self, node: int, played: list[Step], events: list[Event], *, lacking: bool) -> list[Event | None]:
-        """Match a node's events to its commands; within a queue, events must arrive in command order."""
+        """Match a node's events to its commands. In each queue, events must arrive in the order of commands."""
         indices = collections.defaultdict(collections.deque)
         for number, step in enumerate(played):
             indices[step.commands[node].tag].append(number)
@@ -198,26 +199,26 @@ class Player:
         return sorted_events
 
     def _expect(self, played: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
-        """Check events, apply commands to the model, and yield the changes that failed commands may have made."""
-        over = set[int]()  # nodes on which later commands may end with another status than OK
+        """Check events, apply commands to the model, and yield the changes that a failed command may have made."""
+        over = set[int]()  # nodes on which later commands may end with a status other than OK
         before, settings = list(self._versions), self._settings[0]
         latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
         for number, step in enumerate(played):
             seen = {node: own[number] for node, own in enumerate(events) if number < len(own)}
-            # A program command that never started has no event.
+            # A command of a program has no event if it never started.
             statuses = {node: EventStatus.LINK_RESET if event is None else EventStatus(event.status)
                         for node, event in seen.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
             for node in well:
                 self._versions[node] += step.commands[node].operation in _UPDATES
-                # While an event waits for space, the second queue may already have changed weights.
+                # While an event waits for space, a command in the second queue may already have changed weights.
                 early = step.queue == 0 and seen[node].weight_version > self._versions[node]
                 if seen[node].weight_version != self._versions[node] and not early:
                     raise MismatchError(f"{step.kind} has weight version {seen[node].weight_version} on node {node}, "
                                         f"and not {self._versions[node]}")
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
-                # Nodes that are reset in different cycles report each other's link errors.
+                # Nodes that are reset in different cycles also report link errors of each other.
                 over |= {node for node in statuses if over and step.status is EventStatus.OK and node not in well}
             elif ending == "time-out" and number == len(played) - 1:
                 over = set(range(self.nodes))
@@ -233,7 +234,7 @@ class Player:
 
     def _judge(self, step: Step, statuses: dict[int, EventStatus], over: set[int],
                latest: list[list[EventStatus]], ending: str) -> None:
-        """Compare a command's statuses with the expected ones."""
+        """Compare the statuses of a command with the expected statuses."""
         for node, status in statuses.items():
             earlier, latest[node][step.queue] = latest[node][step.queue], status
             if node in over:
@@ -248,7 +249,7 @@ class Player:
 
     def _change(self, step: Step, events: dict[int, Event | None], well: list[int],
                 settings: optimizer.Settings) -> Iterator[Change]:
-        """Apply a command to the model; yield changes that are possible on nodes where it did not end with OK."""
+        """Apply a command to the model; yield changes that it may have made on nodes where it did not end with OK."""
         changes, details = self._model.changes(
             step.commands, self.generator.programs, settings,
             alternative=int(golden.bits([self._alternative])[0]), threshold=self._threshold)
@@ -263,7 +264,7 @@ class Player:
 
 
 def play_part(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
-    """Play at least ``count`` pairs, or until the first mismatch, and return a summary."""
+    """Play at least ``count`` pairs, or up to the first mismatch, and return a summary."""
     began = time.process_time()
     with contextlib.closing(Player(library, nodes=nodes, seed=seed)) as player:
         difference = ""

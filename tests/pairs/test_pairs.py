@@ -1,4 +1,4 @@
-"""Pairs of queued commands: three that once failed, and a random sample (``make pairs`` runs more)."""
+"""Pairs of queued commands: three that have failed in the past, and a random sample (``make pairs`` runs more)."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ TIMEOUT = 4_000
 
 
 def queue(ring, *commands):
-    """Queue commands on all nodes, adding each node's rank; return the statuses of each node."""
+    """Queue commands on all nodes, with the rank of each node; return the statuses of each node."""
     for number, fields in enumerate(commands):
         for rank, device in enumerate(ring.devices):
             device.push(Command(**{"rank": rank, "size": ring.nodes, "collective": number, **fields}))
@@ -25,13 +25,13 @@ def queue(ring, *commands):
 
 
 def numbers(nodes, length):
-    """Arrays filled with n + 1 for node n."""
+    """One array for each node; all elements of node n are n + 1."""
     return [np.full(length, node + 1, dtype=np.float32) for node in range(nodes)]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_quiesce_of_any_size(nodes):
-    """A collective that follows a QUIESCE of any size completes, with and without a link reset."""
+    """After a QUIESCE with any ring size, a collective completes, both with and without a link reset."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         for size in (0, 32, 64, 255):
             ring.memory.write_gradients(numbers(nodes, 100))
@@ -39,7 +39,7 @@ def test_quiesce_of_any_size(nodes):
                              {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
             assert (ring.memory.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
-            # A command that is reset while its sequence is being planned ends immediately.
+            # A link reset during a command's preparation ends the command immediately.
             ring.devices.write_register("CONTROL", 1)
             statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"
@@ -48,7 +48,7 @@ def test_quiesce_of_any_size(nodes):
 
 @pytest.mark.parametrize("nodes", [9, 10, 12, 16])
 def test_quiesce_between_collectives(nodes):
-    """A QUIESCE between two collectives on many nodes does not affect the second one."""
+    """On many nodes, a QUIESCE between two collectives does not affect the second collective."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         ring.memory.write_gradients(numbers(nodes, 500))
         ring.memory.write_weights(np.zeros(500, np.float32))
@@ -59,7 +59,7 @@ def test_quiesce_between_collectives(nodes):
 
 
 def test_no_length_of_another_command():
-    """A short ALL_REDUCE after a long QUIESCE modifies only its own elements."""
+    """A short ALL_REDUCE after a long QUIESCE changes only its own elements."""
     with open_nodes(3, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         gradients = np.random.default_rng(6).standard_normal((3, 1024)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))

@@ -1,4 +1,4 @@
-"""Queued commands of every engine match the model bit for bit, however the nodes are throttled."""
+"""Queued commands of every engine match the model bit for bit, with any throttles on the nodes."""
 
 import contextlib
 import random
@@ -15,7 +15,7 @@ FULL = 1 << RATE_BITS
 
 
 class ThrottledPlayer(Player):
-    """A player with new random throttles and delays in each batch, different on each node."""
+    """A player that sets new random throttles and delays on each node before each batch."""
 
     def _settle(self, *, patient):
         super()._settle(patient=patient)
@@ -30,13 +30,14 @@ class ThrottledPlayer(Player):
 
 
 def rate(choose):
-    """Draw a throttle rate: off, or from an eighth of all cycles to almost all of them."""
+    """Draw a throttle rate: zero (off), or a rate from an eighth of all cycles to almost all of them."""
     return choose.choice([0, FULL - 1, FULL // 2, *(choose.randrange(FULL // 8, FULL) for _ in range(2))])
 
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """Throttles never change results, even of aborted commands, in 50 settings that differ between nodes."""
+    """Throttles never change results, even of aborted commands; 50 settings, which differ between nodes, are
+    tested."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()

@@ -18,8 +18,8 @@ def _numbers(text: str) -> list[int]:
 
 def main(
     nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "4,8,16",
-    latencies: Annotated[str, typer.Option(help="Cycles of links.")] = "16,64,256",
-    processes: Annotated[str, typer.Option(help="Processes of this machine, without mpirun.")] = "2,4",
+    latencies: Annotated[str, typer.Option(help="Latencies of links in cycles.")] = "16,64,256",
+    processes: Annotated[str, typer.Option(help="Number of processes on this machine, without mpirun.")] = "2,4",
 ) -> None:
     """Compare digests of rings in several processes with the digests of the same rings in one process."""
     if mpi_rank():

@@ -1,4 +1,4 @@
-"""Run whole nodes in any number of processes, and compute a digest of all observable results."""
+"""Rings of whole nodes in any number of processes, and a digest of everything that can be observed of them."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from sim.link_faults import RandomFaults
 from tests.host import rings
 
-#: Links with retransmission, so that faults are repaired.
+#: Links that send words again, so that faults are repaired.
 CONFIG = rings.CONFIGS["narrow"]
 LENGTH = 480
 RATE = 1e-4
@@ -19,7 +19,7 @@ SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A ring and its link latencies in cycles."""
+    """A ring, and the latency of its links in cycles."""
 
     nodes: int
     latency: int
@@ -27,7 +27,8 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """Digest of responses, weights, cycles, words and counters, with the number of faults and run time."""
+    """Results of a run: a digest of responses, weights, cycles, words and counters, the number of faults, and run
+    time."""
 
     digest: str
     cycles: int
@@ -36,7 +37,7 @@ class Played:
 
 
 def play(case, *, processes=None, quantum=1 << 20, grid=16):
-    """Run two fused updates and a sum through the host ports, on links with random faults."""
+    """Run two fused updates and a sum through host ports, on links with random faults."""
     generator = np.random.default_rng(case.nodes)
     digest = hashlib.sha256()
     with rings.open_nodes(case.nodes, config=CONFIG, latency=case.latency, timeout=1 << 17,

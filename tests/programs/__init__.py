@@ -1,1 +1,1 @@
-"""Random two-queue programs on a Verilated ring with random stalls, compared with golden nodes."""
+"""Random programs for two queues, compared between golden nodes and a Verilated ring with random stalls."""

@@ -17,21 +17,21 @@ from tests import campaign
 from tests.host import rings
 from tests.programs.play import play_part
 
-#: Nodes with programs, and the ring sizes to test them on.
+#: Names of nodes with programs, and the sizes of rings on which they are tested.
 RINGS = {"centroid": (1, 2, 3, 4), "mx9": (1, 2, 3, 4), "table": (1, 2, 3, 4), "wide": (1, 2, 3)}
 
-#: Nodes with control words, and the ring sizes to test them on.
+#: Names of nodes with control words, and the sizes of rings on which they are tested.
 REMOTE = {"wide": (2, 3, 4)}
 
-#: Number of programs per part.
+#: Number of programs in a part.
 PART = 35
 
 
 def main(
-    programs: Annotated[int, typer.Option(min=1, help="Programs in all.")] = 2_100,
+    programs: Annotated[int, typer.Option(min=1, help="Total number of programs.")] = 2_100,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
     jobs: campaign.Jobs = campaign.CORES,
-    remote: Annotated[bool, typer.Option(help="Commands wait for those of other nodes as well.")] = False,
+    remote: Annotated[bool, typer.Option(help="Let commands also wait for commands of other nodes.")] = False,
     faults: Annotated[float, typer.Option(min=0, max=0.01, help="Faults per link and cycle, with --remote.")] = 1e-3,
 ) -> None:
     """Run random programs on simulated rings; compare order, events and memories with the model."""

@@ -17,11 +17,11 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Number of groups that commands use in each memory; odd passes' weights follow the even passes' weights.
+#: Number of groups of each memory that commands use. Weights of odd passes follow the weights of even passes.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
-#: Maximum number of commands in a program, so that the trace can hold the starts and ends of four passes.
+#: Maximum number of commands in a program, so that the trace has room for their starts and ends in four passes.
 MOST = 16
 
 _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -29,17 +29,17 @@ _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "B
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program, and its initial conditions."""
+    """A program, and the conditions under which it runs."""
 
     program: CompiledProgram
     passes: int
     parity: int
     settings: Settings
-    golden: ProgramNodes  # golden nodes with the initial memories
+    golden: ProgramNodes  # golden nodes with the initial contents of memories
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
-    """Draw the base and length of a memory range; some ranges are empty, and some end inside a group."""
+    """Draw the base and length of a range of memory, which may be empty or end inside a group."""
     groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
     base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
     length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
@@ -47,11 +47,11 @@ def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
 
 
 def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """Draw a QUIESCE, or a COMPUTE that lasts differently on each node."""
+    """Draw a QUIESCE, or a COMPUTE with a different duration on each node."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     (target, length), (source, other) = _part(generator), _part(generator)
-    # The two regions do not overlap; each starts on a group, and a partial group counts as a whole one.
+    # Both regions start at a group and do not overlap, where a partial group counts as a whole one.
     length = min(length, other, abs(target - source))
     durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
     return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
@@ -60,7 +60,7 @@ def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
 
 
 def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """A LATCH, a QUIESCE or a collective."""
+    """Draw a LATCH, a QUIESCE or a collective."""
     if generator.random() < 0.15:
         return {"operation": str(generator.choice(["LATCH", "QUIESCE"]))}
     operation = str(generator.choice(_COLLECTIVES))
@@ -103,7 +103,7 @@ def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
 
 
 def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
-    """Make a command on some nodes wait for a command on other nodes, usually an earlier one."""
+    """Make a command on some nodes wait for another command on other nodes, in most cases an earlier one."""
     first, second = sorted(int(index) for index in generator.integers(0, len(tasks), 2))
     if generator.random() < 0.2:
         first, second = second, first
@@ -114,7 +114,7 @@ def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: lis
 
 def _with_node_waits(generator: np.random.Generator, program: Program, tasks: list[Task],
                      nodes: int) -> CompiledProgram:
-    """Add random waits for other nodes, except waits that would close a cycle."""
+    """Add random waits for other nodes, but no waits that would close a cycle."""
     compiled = program.compile()
     for _ in range(int(generator.integers(2, 12))):
         before = copy.deepcopy(program._remotes)
@@ -127,7 +127,7 @@ def _with_node_waits(generator: np.random.Generator, program: Program, tasks: li
 
 
 def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
-    """Draw a program with the necessary waits and some additional ones."""
+    """Draw a program with all necessary waits and some that are not necessary."""
     program = Program(queues=config.queues, depth=int(config.programs.depth), nodes=nodes if remote else None)
     makers = _compute, _communicate, _move
     tasks: list[Task] = []
@@ -144,21 +144,21 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Draw normally distributed numbers of many magnitudes, with a random fraction of zeros."""
+    """Draw normally distributed numbers of various magnitudes, with a random fraction of zeros."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)
 
 
 def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
-    """Draw centroids for the nodes' weight codec, if it uses any."""
+    """Draw centroids for the weight codec of the nodes, if it uses any."""
     if not config.codebook_words:
         return None
     return codebook(config.weights.codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
 
 
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
-    """Draw a program for a ring of these nodes, with settings and contents of all memories.
+    """Draw a program for a ring of nodes with this configuration, with settings and contents of all memories.
 
     With ``remote``, commands also wait for other nodes.
     """

@@ -1,4 +1,4 @@
-"""Run random programs on a simulated ring; check command order, events and every memory word."""
+"""Random programs on a simulated ring: the order of commands, their events and every word of memory are checked."""
 
 import random
 import time
@@ -16,23 +16,23 @@ from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
 
-#: Time-out in cycles for waiting words and commands; exceeds several collectives on slow links.
+#: Time-out in cycles for words and commands that are waited for, longer than several collectives on slow links.
 TIMEOUT = 1 << 16
 
 
 class MismatchError(AssertionError):
-    """Raised if the events, starts or memories of a ring differ from the model."""
+    """Raised if events, starts of commands or memories of a ring differ from the model."""
 
 
 def _memories(golden: ProgramNodes) -> dict[str, Any]:
-    """Golden contents of each memory, keyed by name."""
+    """Golden contents of each memory by name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
             "masters": golden.masters, "activations": golden.activations,
             **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
-    """Randomly delay links and inject faults, and make the host pop events late, between memory reads."""
+    """Delay links and inject faults at random, and make the host pop events late, between reads of memory."""
     for link in simulation.links:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
@@ -40,7 +40,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.link.replay:  # the link restarts on wires of different length
+    if ring.devices[0].config.link.replay:  # the length of the link's wires has changed
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -48,7 +48,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
             if choose.random() < late:
                 simulation.run(choose.randrange(1_000))
             pending = type(device).submit_pop_event(device, timeout)
-            if choose.random() < late:  # reads memory through the host port, after the event
+            if choose.random() < late:  # occupies the host port after the event
                 device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
             return pending
 
@@ -56,7 +56,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
 
 
 def _check_order(program: CompiledProgram, history: list[Span]) -> int:
-    """Check that commands started after their dependencies; return how many waited on other nodes."""
+    """Check that commands start only after their dependencies; return how many waited for other nodes."""
     ends = {(span.node, span.queue, span.number, span.place): span.end for span in history}
     remotes = 0
     for span in history:
@@ -76,7 +76,7 @@ def _check_order(program: CompiledProgram, history: list[Span]) -> int:
 
 
 def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults: float = 0) -> tuple[int, int]:
-    """Run a program against the model; return the number of words compared and of waits on other nodes."""
+    """Compare a program with the model; return the number of words compared, and of waits for other nodes."""
     program, golden, nodes = case.program, case.golden, ring.nodes
     memories = {name: memory for name, memory in _memories(golden).items()
                 if name in ring.devices[0].config.memory_map}
@@ -115,7 +115,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
 
 def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
               faults: float = 0) -> dict[str, Any]:
-    """Run programs until the first difference; ``remote`` adds waits on other nodes."""
+    """Run programs up to the first difference; with ``remote``, commands also wait for other nodes."""
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,

@@ -1,4 +1,4 @@
-"""Random programs on rings with two or three queues: a sample (``make random-programs`` runs more)."""
+"""Random programs on rings with two or three queues: a sample of the programs that ``make random-programs`` runs."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_sample(name, nodes, programs):
 
 @pytest.mark.parametrize(("nodes", "programs"), [(2, 6), (3, 6), (4, 8)])
 def test_sample_of_waits_for_nodes(nodes, programs):
-    """Commands that wait for commands of other nodes run correctly on links with faults."""
+    """Commands that wait for commands on other nodes run correctly even on links with faults."""
     part = play_part("wide", nodes, 1000, programs, remote=True, faults=1e-3)
     assert not part["difference"], part["difference"]
     assert part["programs"] == programs
@@ -28,7 +28,7 @@ def test_sample_of_waits_for_nodes(nodes, programs):
 
 
 def test_generator():
-    """Programs contain all operations, waits within and between passes, and one or both queues."""
+    """Among random programs, there are all operations, waits within and between passes, and one or both queues."""
     operations, lags, queues = set(), set(), set()
     for seed in range(120):
         program = random_case(np.random.default_rng(seed), rings.CONFIGS["centroid"], 2).program

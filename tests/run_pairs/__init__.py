@@ -1,1 +1,1 @@
-"""Random pairs of training options; each pair runs or is rejected with a message that names both."""
+"""Random pairs of options for training. Each pair runs, or is rejected with a message that names both options."""

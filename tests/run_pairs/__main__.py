@@ -15,7 +15,7 @@ from host.run.spec import RunSpec
 from host.transports.session import TransportName
 from tests.run_pairs.drawing import tried
 
-#: Fields that only simulated nodes use.
+#: Fields that have a meaning only for simulated nodes.
 _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "backend.arithmetic", "backend.host_port",
                "output.check")
 
@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """Description of the same run on golden nodes, or None if golden nodes reject it."""
+    """Description of the same run on golden nodes, or None if golden nodes cannot run it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:
@@ -43,20 +43,20 @@ def _golden(values: dict[str, Any]) -> RunSpec | None:
 
 
 def _run(spec: RunSpec) -> str | None:
-    """Execute a run; return its error or None."""
+    """Execute a run; return the text of its error, or None."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # any exception is a failure of this pair; the remaining pairs still run
+        except Exception as error:  # an error of any kind is this pair's failure, and other pairs still run
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 
 
 def main(
-    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Pairs of options.")] = 500,
+    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Number of pairs of options.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 20,
     simulated: Annotated[int, typer.Option(
-        min=0, help="Runs on simulated rings, of those that golden nodes refuse.")] = 20,
+        min=0, help="Number of runs on simulated rings, among the runs that golden nodes reject.")] = 20,
 ) -> None:
     """Draw pairs of options, check each run, and execute valid runs for two steps."""
     counts: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Draw random run options and field values; some pairs of options exclude each other."""
+"""Draw random fields and values for runs, including pairs of options that exclude each other."""
 
 import enum
 import random
@@ -14,7 +14,7 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-#: Non-default values to draw from, keyed by field. Enumeration members and switches are added automatically.
+#: Values to draw for each field, without its default. Members of enumerations and switches are added automatically.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),
     "workload.interval": (1,), "model.hidden": ("16", "none"), "optimizer.learning_rate": (0.25,),
@@ -49,12 +49,12 @@ def _values(path, kind, option):
     return (True, False) if "/" in option.flags[0] else (True,)
 
 
-#: Values of every field.
+#: All values that can be drawn for each field.
 FIELDS = {path: _values(path, kind, option) for path, _, kind, option, _ in fields()} | {
     "schedule.kind": VALUES["schedule.kind"]}
 
 
-#: Other options that an option needs to have any effect.
+#: Other options without which an option has no effect.
 CONTEXTS = {
     "optimizer.momentum": {"optimizer.rule": OptimizerName.MOMENTUM},
     "optimizer.dampening": {"optimizer.rule": OptimizerName.MOMENTUM},
@@ -72,7 +72,7 @@ CONTEXTS = {
 
 
 def pairs(generator, count):
-    """Return pairs of fields, each with a value and the options that it requires."""
+    """Yield random pairs of fields, with their values and the options that they require."""
     names = sorted(FIELDS)
     for _ in range(count):
         chosen = generator.sample(names, 2)
@@ -81,7 +81,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Options that set a field: its own option, the options it requires, and its schedule's option."""
+    """Options that are involved in a field: its own, the ones that it requires, and its schedule's."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -89,7 +89,8 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Random pairs with values and outcomes: passed, rejected with both options in the message, or error."""
+    """Yield random pairs with their values and outcome: passed, rejected with both options in the message, or an
+    error."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

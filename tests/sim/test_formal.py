@@ -11,7 +11,7 @@ from tests.refusals import refuses
 
 
 class Counts(wiring.Component):
-    """Assert that a counter that saturates at ``stop`` never exceeds ``bound``."""
+    """Unit that asserts that a counter, which saturates at ``stop``, never exceeds ``bound``."""
 
     step: In(1)
 
@@ -29,7 +29,7 @@ class Counts(wiring.Component):
 
 
 class Free(wiring.Component):
-    """Assert the handshake rule on an undriven stream."""
+    """Unit that asserts the handshake rule for a stream that nothing drives."""
 
     i: In(stream.Signature(2))
 
@@ -40,7 +40,7 @@ class Free(wiring.Component):
 
 
 class Passes(wiring.Component):
-    """A unit that forwards its input, except while ``held``."""
+    """Unit that forwards its input except while ``held`` is high."""
 
     i: In(stream.Signature(2))
     o: Out(stream.Signature(2))

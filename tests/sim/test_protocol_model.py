@@ -16,7 +16,7 @@ def ring(nodes, ingress_words, **parameters):
 def test_order():
     sent, received = order(Ring(nodes=4, segments=2, packet_words=4, ingress_words=8))
     m, f, o = Kind.MEMORY, Kind.FORWARD, Kind.OPTIMIZER
-    assert sent.tolist() == [m, f, f, m, f, f, o, f, f, o, f, f]  # order of packets: SR(0) SR(1) AG(0) AG(1)
+    assert sent.tolist() == [m, f, f, m, f, f, o, f, f, o, f, f]  # SR(0) SR(1) AG(0) AG(1)
     assert received.tolist() == [f, f, o, f, f, o, f, f, m, f, f, m]
 
 
@@ -29,7 +29,8 @@ def test_two_packets_suffice(nodes, count):
 
 @pytest.mark.parametrize(("nodes", "count"), SEEDS.items())
 def test_a_word_less_deadlocks(nodes, count):
-    """With one word less than two packets of buffer, all rings of three or more nodes deadlock at any timing."""
+    """If the buffer is one word short of two packets, all rings of three or more nodes deadlock, whatever the
+    timing."""
     outcome = simulate(ring(nodes, 2 * PACKET - 1), count=count, seed=nodes)
     assert outcome.deadlocked.all()
 

@@ -14,7 +14,7 @@ from sim.verilated import toolchain
 
 
 class Careless(wiring.Component):
-    """A unit that violates the output rules in the way selected by ``fault``."""
+    """Unit that violates a rule for outputs, which ``fault`` selects."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
@@ -59,13 +59,14 @@ async def parameters_arrive(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reads_are_before_the_edge(dut):
-    """Reads after a rising edge see earlier values, and writes take effect after it, as all drivers assume."""
+    """All drivers assume that a read after a rising edge returns earlier values, and that a write takes effect after
+    it."""
     await start(dut)
     dut.o__ready.value = 0
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # the beat was driven after the previous edge and accepted at this edge
+    assert not dut.o__valid.value  # driven after the last edge, and accepted only at this one
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

@@ -18,13 +18,13 @@ from sim.streams import cycles, start
 from sim.verilated import toolchain
 from sim.verilated.vectors import Unit
 
-#: State that would be left by an earlier simulation in the same process.
+#: State that an earlier simulation in the same process would leave.
 _left = []
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """Both the design's buffer and ``_left`` are empty at the start; this test leaves them full."""
+    """The design's buffer and ``_left`` are empty when a simulation starts. This test leaves both full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -38,7 +38,7 @@ async def finds_all_as_at_first(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def makes_a_unit_as_well(dut):
-    """Two Verilated designs in one process have separate runtimes and do not share ports."""
+    """Two Verilated designs in the same process have separate runtimes, and do not share ports."""
     unit = Unit(SkidBuffer(shape=8))
     await start(dut)
     dut.o__ready.value = 1
@@ -89,7 +89,7 @@ def test_a_simulation_that_a_signal_ends():
 def test_a_module_that_cannot_be_loaded(tmp_path, monkeypatch):
     (tmp_path / "broken_bench.py").write_text("import cocotb\nraise ValueError('no bench')\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    simulations._stop()  # a new process searches the changed path
+    simulations._stop()  # a new process uses the changed path
     with pytest.raises(AssertionError, match=r"(?s)broken_bench on SkidBuffer.*ValueError: no bench"):
         regression.run(SkidBuffer(shape=8), module="broken_bench")
     simulations._stop()
@@ -109,13 +109,13 @@ def test_processor_time_is_known():
 
 
 def _begun():
-    """Folders of the runs with :func:`waits_for_long` started, according to their logs."""
+    """Folders of simulations in which :func:`waits_for_long` has begun, according to their logs."""
     logs = toolchain.BUILD.glob("regression/SkidBuffer-*/simulation.log")
     return {log.parent for log in logs if re.search(r"^begun$", log.read_text(), flags=re.MULTILINE)}
 
 
 def test_nothing_runs_on_when_the_side_that_asks_is_killed():
-    """If the requesting process is killed, its simulation, which would wait ten minutes, ends too."""
+    """If the process that requests a simulation is killed, the simulation also ends, instead of in ten minutes."""
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # builds the unit
     earlier = _begun()
     watched, held = os.pipe()
@@ -134,7 +134,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
                             cwd=Path(toolchain.__file__).parents[2])
     os.close(held)
     assert asks.stdout.readline() == "asks\n"
-    for _ in range(600):  # waits until the simulation begins
+    for _ in range(600):  # until the simulation begins
         if _begun() - earlier:
             break
         assert not select.select([watched], [], [], 0.1)[0], "it has ended"
@@ -151,7 +151,8 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
 
 
 def test_the_header_is_read_compiled():
-    """The precompiled header is used; if flags differed, the header would silently be parsed again."""
+    """The precompiled header is used. (If flags differed, the compiler would parse the header again, without
+    notice.)"""
     unit = Unit(SkidBuffer(shape=8))
     simulator = regression._build(regression.convert(SkidBuffer(shape=8), name="SkidBuffer"), waves=False)
     for folder in (Path(unit._library._name).parent, simulator):

@@ -1,4 +1,4 @@
-"""``make slow-ranks``: checks that deliberately delayed ranks of a PyTorch script are reported late."""
+"""``make slow-ranks``: ranks of a PyTorch script are delayed on purpose, and must be reported as late."""
 
 import dataclasses
 import json
@@ -20,14 +20,14 @@ from tests.slow_ranks.plan import KINDS, Case, judge, plan
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Minimum fraction of cases where the late ranks must be named correctly.
+#: Minimum fraction of cases in which the late ranks must be named correctly.
 BAR = 0.95
 
 
 def main(
-    cases: Annotated[int, typer.Option(min=1, help="Cases, in each of which the late ranks must be named.")] = 100,
-    ranks: Annotated[int, typer.Option(min=2, max=16, help="Ranks.")] = 4,
-    slow: Annotated[float, typer.Option(min=0.1, help="Seconds after which ranks are named.")] = 0.5,
+    cases: Annotated[int, typer.Option(min=1, help="Number of cases, each with late ranks to report.")] = 100,
+    ranks: Annotated[int, typer.Option(min=2, max=16, help="Number of ranks.")] = 4,
+    slow: Annotated[float, typer.Option(min=0.1, help="Seconds after which late ranks are reported.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,
 ) -> None:
     """Delay ranks, and compare the reported lines with the delays that were injected."""
@@ -59,7 +59,7 @@ def main(
 
 
 def _report(cases: list[Case], right: list[bool]) -> list[dict[str, Any]]:
-    """Print and return one row per kind of delay."""
+    """Print a row for each kind of delay, and return the rows."""
     table = Table("ranks are", "late", "named rightly", "in time", "not named", title="late ranks")
     rows = []
     for how in KINDS:

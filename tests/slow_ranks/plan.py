@@ -1,4 +1,4 @@
-"""Plans of sums with late ranks, and checks of the output lines that name the late ranks."""
+"""Plans of sums for which some ranks are late, and checks of the printed lines that name the late ranks."""
 
 import dataclasses
 import random
@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Delays of ranks that must be named as late, and of all other ranks, as multiples of the naming time limit.
+#: Delay of ranks that must be named as late, and of all other ranks, in units of the time after which ranks are
+#: named.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Number of elements in the first sum. Sums have distinct lengths, which identify them in the server's messages.
+#: Number of elements in the first sum. All sums have different lengths, which identify them in the printed lines.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -18,17 +19,17 @@ _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A sum with some late ranks."""
+    """A sum for which some ranks are late."""
 
     how: str  # one of :data:`KINDS`
-    late: list[int]  # ranks that are late
-    named: bool  # whether they are late enough that the report must name them
+    late: list[int]  # the late ranks
+    named: bool  # whether they are so late that they must be named
     seconds: float
     elements: int
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; every fourth one is followed by a case that must name no rank."""
+    """Plan cases with one or two late ranks. After every fourth case, there is one in which no rank must be named."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):
@@ -40,7 +41,7 @@ def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
 
 
 def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
-    """For each case, whether the late ranks were named exactly once and no other rank was named."""
+    """Return, for each case, whether the late ranks were named exactly once, and no other rank was named."""
     named: dict[int, list[list[int]]] = {}
     for line in lines:
         if (match := _LINE.search(line)) is not None:

@@ -1,4 +1,4 @@
-"""Sums for which some ranks are deliberately late: ``script.py PLAN [FOLDER]``.
+"""Compute sums for which some ranks are late on purpose: ``script.py PLAN [FOLDER]``.
 
 With a folder, each rank writes its process ID there and then keeps computing large sums until terminated.
 """
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def delay(how, seconds):
-    """Make this rank late by sleeping, by computing, or by stopping its process."""
+    """Make this rank late: let it sleep, compute, or be stopped."""
     if how == "asleep":
         time.sleep(seconds)
     elif how == "busy":
@@ -30,7 +30,7 @@ def delay(how, seconds):
 
 dist.init_process_group()
 rank = dist.get_rank()
-dist.all_reduce(torch.ones(32))  # builds the ring
+dist.all_reduce(torch.ones(32))  # the ring is built first
 for case in json.loads(Path(sys.argv[1]).read_text()):
     if rank in case["late"]:
         delay(case["how"], case["seconds"])

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant to one node, two nodes, or a far-memory worker."""
+"""``make hostile``: many requests of a hostile tenant to one node, to two nodes, or to a worker with far memory."""
 
 import collections
 import sys
@@ -15,16 +15,16 @@ from tests.tenants.hostile import REQUESTS, Twins, attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
 from tests.tenants.rounds import QuorumTwins
 
-#: Number of batches per part.
+#: Number of batches in a part.
 _PART = 50
 
-#: Kinds of twin rings, each with the configurations of its nodes.
+#: Kinds of twin rings, and the configurations of their nodes.
 _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, QuorumTwins) for nodes in (1, 2)),
           (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 
 
 def main(
-    requests: Annotated[int, typer.Option(min=1, help="Requests in all; each twin gets every one.")] = 100_000,
+    requests: Annotated[int, typer.Option(min=1, help="Total number of requests, sent to each twin.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first part.")] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
@@ -33,7 +33,7 @@ def main(
     print("building the nodes, unless an earlier run has", flush=True)
     libraries = {config: build_ring(Node(config), identity=f"Node({config})")
                  for config in dict.fromkeys(config for _, configs in _KINDS for config in configs)}
-    parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # parts of every kind
+    parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # for each kind
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []

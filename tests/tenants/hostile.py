@@ -1,4 +1,4 @@
-"""Attack simulated twin nodes as a hostile tenant, with random and mutated requests and programs.
+"""Attacks of a hostile tenant on simulated twin nodes, with random and mutated requests and programs.
 
 Twins are two rings with the same nodes. They get the same requests, commands and lists, and the same contents in the
 attacking tenant's window, but different contents everywhere else. Nothing outside the window may change, and all
@@ -43,19 +43,19 @@ Words = npt.NDArray[np.uint32]
 
 _TIMEOUT, _BUDGET = 1_500, 1_000
 _PATIENCE = 3_000
-#: Cycle limit for any answer.
+#: Maximum number of cycles to wait for an answer.
 _LIMIT = 400_000
 _FIELDS = places(command_layout())
-#: Requests to each node in a batch.
+#: Number of requests to each node in a batch.
 REQUESTS = 40
 
 
 class LeakError(AssertionError):
-    """Raised if a word outside the window changes, or an answer depends on data outside the window."""
+    """Raised if a word outside of the window changes, or if an answer depends on data outside of the window."""
 
 
 class Twins:
-    """Two identical rings that receive the same random attacks, drawn from the seed.
+    """Two equal rings that receive the same attacks, which are drawn at random from the seed.
 
 
     Nodes have the configuration :data:`tests.pairs.memories.CONFIG` by default. The twins count requests, commands,
@@ -63,10 +63,10 @@ class Twins:
     """
 
     config = CONFIG
-    #: Minimum number of elements in a window, so that the lists of :mod:`tests.pairs.memories` fit.
+    #: Minimum number of elements in a window, which has room for the lists of :mod:`tests.pairs.memories`.
     room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 
-    #: Memories that contain lists, and the addresses of these lists.
+    #: Memories that contain lists, and the addresses of lists in them.
     lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
@@ -75,7 +75,7 @@ class Twins:
         self.configs = [self.config] * nodes if configs is None else list(configs)
         self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
-        self.statuses: dict[EventStatus, int] = {}  # number of events so far, by status
+        self.statuses: dict[EventStatus, int] = {}  # number of events by status
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)
@@ -104,7 +104,7 @@ class Twins:
         return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
-        """Give both tenants new windows and choose the attacker, usually the tenant that runs commands."""
+        """Give both tenants new windows, and choose the attacker, which is usually the tenant that runs commands."""
         choose = self._random
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
@@ -123,7 +123,7 @@ class Twins:
         self._windows = own
 
     def _fill(self) -> None:
-        """Fill the window identically on both rings and everything else differently."""
+        """Fill the window with the same words on both rings, and everything else with different words."""
         inside = self._contents()
         for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
@@ -134,7 +134,7 @@ class Twins:
                     memory[base:base + size] = inside[number][node][:size]
 
     def _contents(self) -> list[Words]:
-        """Random words for each memory of all nodes; a window is filled with the first of them."""
+        """Draw words for each memory of all nodes; the first words of a memory go to the tenant's window in it."""
         inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._generator.begin(patient=True)
         return inside
@@ -155,7 +155,7 @@ class Twins:
                                for name, (base, size) in self._windows.items() for node in range(self.nodes)
                                if self._has(node, name)])
 
-    # Generation of requests.
+    # Methods that generate requests.
 
     def _packet(self, opcode: int, count: int, *body: Any) -> Words:
         words = [np.array([opcode << 24 | self._random.randrange(256) << 16 | count & 0xFFFF], np.uint32)]
@@ -178,7 +178,7 @@ class Twins:
                 choose.getrandbits(_FIELDS[name][1]) for name in names}
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well-formed, mutated or random."""
+        """Draw the words of a command for each node: well-formed, mutated or random."""
         choose = self._random
         kind = choose.random()
         if choose.random() < 0.2:
@@ -203,7 +203,7 @@ class Twins:
         return words
 
     def _place(self) -> tuple[int, int]:
-        """An address at or near the limits of the window, and a count."""
+        """Draw an address, often at or near the limits of a window, and a count."""
         choose = self._random
         space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memory_map["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
@@ -212,7 +212,7 @@ class Twins:
         return space.number << 28 | address, choose.choice([1, choose.randrange(1, 70), max(1, size - address)])
 
     def _aim(self) -> None:
-        """Prepare a list that is valid except for addresses anywhere in memory, and a command that uses it."""
+        """Prepare a list that is valid, except for addresses anywhere in memory, and a command that uses the list."""
         choose, programs = self._random, self._generator.programs
         operation = choose.choice([Operation.INFER, Operation.LAYERS, Operation.LAYERS, Operation.MASK])
         fields = {"state_base": 0, "length": choose.randrange(1, 7)}
@@ -249,7 +249,7 @@ class Twins:
             return [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, words) for words in self._commands()]
         if kind < 0.66:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
-        if kind < 0.75:  # contents of lists: jobs, layers and instructions
+        if kind < 0.75:  # contents of lists of jobs, layers and instructions
             name, first, end = choose.choice(self.lists)
             position = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
@@ -293,7 +293,7 @@ class Twins:
         return self._attacker
 
     def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
-        """Send the tenant's packets, each preceded by the tenant's number; return answers with their cycles."""
+        """Send the packets of a tenant, each after the tenant's number; return the answers and their cycles."""
         simulation = self._opened[twin].simulation
         for node, packet in enumerate(packets):
             simulation.send(node, np.concatenate([np.array([self._asks(node, packet)], np.uint32), packet]))
@@ -309,7 +309,7 @@ class Twins:
         return answers
 
     def batch(self) -> None:
-        """Send requests to both rings and compare; a :class:`LeakError` names the seed and the batch."""
+        """Send requests to both rings and compare answers; a :class:`LeakError` gives the seed and the batch."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()
@@ -347,7 +347,7 @@ class Twins:
 
 def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int,
            kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
-    """Run a number of batches, or until the first leak; return a summary."""
+    """Run a number of batches, stopping at the first leak; return a summary."""
     began = time.process_time()
     twins = kind(library, nodes=nodes, seed=seed, configs=configs)
     leak = ""

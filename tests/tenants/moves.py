@@ -1,6 +1,6 @@
 """A hostile tenant on a worker with a far memory and three queues, with or without its server.
 
-The server belongs to the model owner, who pushes requests on the tenant's behalf and pops the events.
+The server belongs to the owner of the model, who pushes requests on the tenant's behalf and pops their events.
 """
 
 import fractions
@@ -24,7 +24,7 @@ Words = npt.NDArray[np.uint32]
 _COMMON = {"lanes": 2, "segment": 32, "programs": Programs(depth=8, move_queue=True), "features": (Tenants(),)}
 _WORDS = {"gradient": 512, "weight": 512, "state": 256}
 
-#: The smallest possible nodes.
+#: Nodes as small as possible.
 WORKER = NodeConfig(role=Worker(), memories=Memories(planes=0, **_WORDS), masking=False, sparsify=False,
                     compute=Compute(rows=1, activations=512, far=1024), **_COMMON)
 SERVER = ServerConfig(memories=ServerMemories(planes=1, far=1024, **_WORDS), **_COMMON)
@@ -33,7 +33,7 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 
 
 class MovingTwins(Twins):
-    """Twins with a worker, or a worker and its server; both rings' far memories have the same speed."""
+    """Twins of a worker, or of a worker and its server. Far memories of both rings have the same speed."""
 
     room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 
@@ -56,7 +56,7 @@ class MovingTwins(Twins):
                         memory[base:base + size] = inside[name][node][:size]
 
     def _bases(self) -> dict[str, int]:
-        """Base addresses and a length, mostly inside windows, otherwise at their limits or beyond."""
+        """Draw base addresses and a length: mostly inside windows, and otherwise at their limits or beyond."""
         choose, windows = self._random, self._windows
         near, far = windows["activations"][1], windows["far"][1]
         length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])
@@ -67,7 +67,7 @@ class MovingTwins(Twins):
         return fields
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well-formed, mutated or random."""
+        """Draw the words of a command for each node: well-formed, mutated or random."""
         choose, server = self._random, self.nodes - 1
         operation = choose.choice([*_MOVES, *_MOVES, Operation.BROADCAST, Operation.PUSH, Operation.ALL_REDUCE,
                                    Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.LAYERS, Operation.QUIESCE])
@@ -93,7 +93,7 @@ class MovingTwins(Twins):
         return descriptors
 
     def _aim(self) -> None:
-        """Prepare nothing: these nodes use no lists."""
+        """Prepare nothing, as these nodes use no lists."""
 
     def _asks(self, node: int, packet: Words) -> int:
         by_owner = self.configs[node].is_server and int(packet[0]) >> 24 in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT)

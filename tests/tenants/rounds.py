@@ -1,4 +1,4 @@
-"""Hostile tenant on nodes with control words and quorum updates: remote waits, any gradient slots."""
+"""A hostile tenant on nodes with control words and quorum updates: remote waits, and arbitrary gradient slots."""
 
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ _PATIENCE = 3_000
 
 
 class QuorumTwins(Twins):
-    """Twin nodes with the configuration ``wide`` of :mod:`tests.host.rings`."""
+    """Twins of nodes with the configuration ``wide`` of :mod:`tests.host.rings`."""
 
     config = CONFIGS["wide"]
     room: ClassVar = {"gradients": 1024, "weights": 512, "state_0": 256, "masters": 256, "scales": 512}
@@ -34,7 +34,7 @@ class QuorumTwins(Twins):
         return {name: value for name, value in fields.items() if name != "root_reduce"}
 
     def _commands(self) -> list[Words]:
-        """Command words for each node: well-formed, but with arbitrary field values."""
+        """Draw the words of a command for each node: well-formed, but with any values in the fields."""
         choose = self._random
         fields = {
             "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.APPLY_LATE,
@@ -55,7 +55,7 @@ class QuorumTwins(Twins):
         return [self._packet(Opcode.WRITE_REGISTER, 1, register(name).address, value)] * self.nodes
 
     def _aim(self) -> None:
-        """Prepare quorum updates with arbitrary slot and scale addresses, or a program with remote waits."""
+        """Prepare quorum updates with any addresses of slots and scales, or a program with remote waits."""
         choose, nodes = self._random, range(self.nodes)
         length, number = choose.choice([40, 100]), choose.randrange(1, 64)
         common = {"tenant": self._attacker, "size": self.nodes, "length": length}

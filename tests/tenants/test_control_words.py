@@ -1,4 +1,4 @@
-"""Tenants on nodes with control words and quorum updates: counts and pending gradients are per tenant."""
+"""Tenants on nodes with control words and quorum updates, each with its own counts and pending gradients."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,8 @@ def opened():
 
 @pytest.fixture
 def nodes(opened):
-    """Devices of each tenant, host, and simulation; tenant 1 is running, with no earlier quorum updates."""
+    """Devices of each tenant, tenant host, and simulation; tenant 1 is active, and there were no quorum updates
+    yet."""
     devices, host, simulation = opened
     host.change(0)
     host.change(1)
@@ -47,7 +48,7 @@ def nodes(opened):
 
 
 def begin(device, rank, tenant, *, remote=False, commands=1):
-    """Run COMPUTEs in one queue and a QUIESCE, which may wait for the other node's COMPUTE, in the other."""
+    """Run COMPUTEs in one queue, and in the other a QUIESCE, which may wait for the other node's COMPUTE."""
     device.write_register("TIMEOUT", TIMEOUT)
     device.load_program(0, [Command(operation=Operation.COMPUTE, tenant=tenant, duration=50)] * commands)
     device.load_program(1, [Command(operation=Operation.QUIESCE, tenant=tenant, remote=int(remote), unit=1 - rank,
@@ -61,7 +62,7 @@ def ended(device, count):
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_counts_are_of_one_tenant(opened, first):
-    """Counts from another tenant or the host, even from a run with the same number, do not release a command."""
+    """A command is not released by counts of another tenant or the host, even of a run with the same number."""
     devices, host, simulation = opened
     second = 2 if first == 1 else 1
     of = {number: [Device(device.transport, CONFIG, name=device.name, tenant=number) if number else device
@@ -83,7 +84,7 @@ def test_counts_are_of_one_tenant(opened, first):
 
 
 def test_control_words_of_nodes_of_different_tenants(nodes):
-    """Nodes of different tenants do not count each other's commands or wait longer to compute."""
+    """Nodes of different tenants do not count each other's commands, nor wait for each other's computation."""
     of, host, simulation = nodes
     TenantHost(host._devices[1:]).change(2)
     simulation.run(500)
@@ -95,7 +96,7 @@ def test_control_words_of_nodes_of_different_tenants(nodes):
 
 
 def test_tenant_changes_while_links_are_reset(nodes):
-    """Writing the register has no effect on its own; the tenant changes when links are reset."""
+    """Writing the register TENANT has no effect until links are reset, when the tenant changes."""
     of, host, _ = nodes
     device = host._devices[0]
     device.write_register("TENANT", 2)
@@ -124,7 +125,7 @@ def test_gradients_that_wait_are_of_one_tenant(nodes):
     assert other.read_register("GRADIENTS_COMPUTED") == other.read_register("GRADIENTS_DROPPED") == 0
     host.change(1)
     assert not any(own.read_fields("SLOT_0").values())
-    # A gradient marked as pending by RESUMED_SET is not restored with the tenant's settings, either.
+    # When a tenant's settings are restored, a gradient that RESUMED_SET has marked as pending is not restored.
     own.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
     assert own.read_fields("SLOT_1")["pending"]
     host.change(2)
@@ -136,7 +137,7 @@ def test_gradients_that_wait_are_of_one_tenant(nodes):
 
 @pytest.mark.parametrize("stride", [992, 1024, 2016, 3072])
 def test_slots_outside(nodes, stride):
-    """The checker does not detect that the second gradient slot starts after the window, but a guard does."""
+    """The checker does not see that the second gradient slot starts beyond the window, but a guard does."""
     of, host, _ = nodes
     own, device = of[1][0], host._devices[0]
     device.write_memory(Space.GRADIENT, 0, np.full(1024, 7, np.uint32))
@@ -151,7 +152,7 @@ def test_slots_outside(nodes, stride):
 
 
 def test_scale_outside(nodes):
-    """An update with a scale outside its window ends with OUT_OF_WINDOW, and the scale reads as zero."""
+    """If the scale of an update is outside of its window, the update ends with OUT_OF_WINDOW and reads zero."""
     of, host, simulation = nodes
     try:
         for number, spaces in enumerate((WINDOWS[1], WINDOWS[1].keys() - {"scales"})):

@@ -1,4 +1,4 @@
-"""Hostile tenants: effect on another tenant's job (``make hostile`` runs many more requests)."""
+"""Attacks of hostile tenants, and their effect on another tenant's job (``make hostile`` runs many more)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 103), (2, 102)])
 def test_twins(nodes, seed):
-    """Twin rings give equal answers to every batch of requests: 50 batches with 3,000 requests."""
+    """Twin rings give the same answers to every batch of requests, in 50 batches with 3,000 requests."""
     summary = attack(library(CONFIG), nodes, seed, 25)
     assert not summary["leak"]
     assert summary["requests"] == 25 * 40 * nodes, f"{seed=}"
@@ -28,14 +28,14 @@ def test_twins(nodes, seed):
 
 
 def tenants(ring, number):
-    """A tenant's devices, with transports that add the tenant's number to requests."""
+    """Devices of a tenant, with transports that add the tenant's number to each request."""
     return [Device(device.transport, CONFIG, name=f"tenant {number} at {device.name}", tenant=number)
             for device in ring.devices]
 
 
 @pytest.mark.parametrize("attacked", [False, True])
 def test_job_beside_an_attack(attacked):
-    """Collectives of one tenant stay correct while another tenant sends random requests between words."""
+    """The collectives of a tenant are correct even while another tenant sends random requests between words."""
     generator = np.random.default_rng(5)
     gradients = generator.standard_normal((2, 700)).astype(np.float32)
     with open_nodes(2, config=CONFIG) as (ring, simulation):
@@ -72,7 +72,7 @@ def test_job_beside_an_attack(attacked):
 
 
 def test_neighbours_of_different_tenants():
-    """Commands with the same number do not combine if their nodes execute different tenants."""
+    """If nodes execute different tenants, their commands do not form one collective, even with the same number."""
     with open_nodes(2, config=CONFIG) as (ring, _):
         hosts = [TenantHost([device]) for device in ring.devices]
         for rank, host in enumerate(hosts):

@@ -21,7 +21,7 @@ WINDOWS = {1: {"activations": (64, 128), "far": (64, 64)}, 2: {"activations": (1
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 307), (2, 301)])
 def test_twins(nodes, seed):
-    """Twins get equal answers to every batch of MOVE_OUT, MOVE_IN, FETCH and PUSH commands."""
+    """Twins give the same answers to every batch of MOVE_OUT, MOVE_IN, FETCH and PUSH commands."""
     configs = [WORKER, SERVER][:nodes]
     summary = attack([library(config) for config in configs], nodes, seed, 12, kind=MovingTwins, configs=configs)
     assert not summary["leak"]
@@ -31,7 +31,7 @@ def test_twins(nodes, seed):
 
 @pytest.fixture
 def worker():
-    """Privileged host's device, devices of both tenants, host and simulation; tenant 1's commands run."""
+    """Devices of the privileged host and of both tenants, tenant host and simulation, with tenant 1 active."""
     with open_nodes(1, config=WORKER) as (ring, simulation):
         device, host = ring.devices[0], TenantHost(ring.devices)
         for tenant, windows in WINDOWS.items():
@@ -48,7 +48,7 @@ def moved(device, tenant, operation, near, far, length):
 
 @pytest.mark.parametrize("operation", [Operation.MOVE_OUT, Operation.MOVE_IN])
 def test_known_answers(worker, operation):
-    """Known answers, with windows 64 to 128 of far memory and 64 to 192 of activations."""
+    """Moves have known results for windows from 64 to 128 in far memory and from 64 to 192 in activations."""
     _, own, _, _, simulation = worker
     far = simulation.far_memory(0)[0]
     far[:] = np.arange(1, 1025)
@@ -68,7 +68,7 @@ def test_known_answers(worker, operation):
 
 
 def test_windows_of_the_far_memory(worker):
-    """Far memory is scrubbed through the activations, which keep their contents; no request accesses it."""
+    """Far memory is scrubbed by means of the activations, which keep their contents; no request can access it."""
     device, own, _, host, simulation = worker
     far = simulation.far_memory(0)[0]
     for space in (15, ACTIVATIONS + 2):
@@ -76,15 +76,15 @@ def test_windows_of_the_far_memory(worker):
             own.read_memory(space, 0, 1)
         with pytest.raises(OutOfWindowError):
             own.write_memory(space, 0, np.zeros(1, np.uint32))
-    device.write_register("BUDGET", 20)  # budget of tenants
+    device.write_register("BUDGET", 20)  # applies to tenants only
     kept = np.arange(7, 519, dtype=np.uint32)
     device.write_memory(ACTIVATIONS, 0, kept)
     far[:] = 5
-    host.grant(2, {"far": (128, 800)})  # replaces the window from 512 to 768
+    host.grant(2, {"far": (128, 800)})  # in place of 512 to 768
     assert np.flatnonzero(far == 0).tolist() == list(range(128, 928))
     host.withdraw(1)
     assert np.flatnonzero(far == 0).tolist() == list(range(64, 928))
-    kept[64:320] = 0  # withdrawn windows of activations are cleared
+    kept[64:320] = 0  # windows of a withdrawn tenant are cleared
     assert (device.read_memory(ACTIVATIONS, 0, 512) == kept).all()
     assert (host.tenant, device.read_register("TENANT"), device.read_register("BUDGET")) == (1, 1, 20)
     assert moved(own, 1, Operation.MOVE_OUT, 0, 0, 1).status is EventStatus.OUT_OF_WINDOW
@@ -95,7 +95,7 @@ def test_windows_of_the_far_memory(worker):
 
 
 def test_no_row_comes_to_the_next_tenant(worker):
-    """If a move is cut or times out, the tenant changes only after all pending answers have arrived."""
+    """If a move ends early or times out, the tenant changes only after all outstanding answers have arrived."""
     device, own, other, host, simulation = worker
     simulation.far_memory(0)[0][:] = np.arange(1024)
     simulation.set_far_speed(latency=200, rate=fractions.Fraction(1, 4))
@@ -116,13 +116,14 @@ def test_no_row_comes_to_the_next_tenant(worker):
     simulation.run(1000)
     device.write_register("TIMEOUT", 1000)
     assert moved(other, 2, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.FAR_TIMEOUT
-    device.write_register("CONTROL", 1)  # a reset does not clear the pending answers
+    device.write_register("CONTROL", 1)  # does not clear outstanding answers
     refuses("node 0: the far memory must give the answers that it owes", host.change, 1, error=NotAtRestError)
     assert device.read_register("TENANT") == 2
 
 
 def test_relay():
-    """FETCH and PUSH change only the tenant's own windows; the server allows tenants only PING."""
+    """FETCH and PUSH change only windows of the tenant, and PING is the only request that the server allows
+    tenants."""
     windows = {1: {"gradients": (32, 64), "weights": (32, 64), "state_0": (0, 32)},
                2: {"gradients": (128, 64), "weights": (128, 64), "state_0": (32, 64)}}
     with open_nodes(2, config=[WORKER, SERVER]) as (ring, simulation):

@@ -24,7 +24,7 @@ OPTIMIZERS = {1: SGD(learning_rate=0.1, momentum=0.9), 2: SGD(learning_rate=0.25
 
 @dataclasses.dataclass
 class _Job:
-    """A tenant's job, with the memory contents and settings expected after its last turn."""
+    """A tenant's job, and the memory contents and settings that are expected after its last turn."""
 
     ring: Ring
     weights: golden.Bits
@@ -34,7 +34,7 @@ class _Job:
 
 
 def test_tenants_train_in_turn():
-    """A tenant resumes with the weights, state and settings of its last turn and gets the golden results."""
+    """A tenant continues with the weights, state and settings of its last turn, and gets the golden results."""
     generator = np.random.default_rng(3)
     with open_nodes(NODES, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)

@@ -1,1 +1,1 @@
-"""Random PyTorch scripts with modules, optimizers and groups, run on the ring and over gloo only."""
+"""Random PyTorch scripts with modules, optimizers and groups, run both on the ring and over gloo alone."""

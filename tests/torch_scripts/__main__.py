@@ -1,4 +1,4 @@
-"""``make torch-scripts``: random PyTorch scripts on the ring, compared with the same scripts on gloo."""
+"""``make torch-scripts``: random PyTorch scripts on the ring, compared with the same scripts over gloo."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ from sim.verilated.processes import ended_by_signals
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Number of scripts per launch; each script keeps its rings open.
+#: Number of scripts in a launch. Each script keeps its rings open.
 _SHARE = 25
 
 
 def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str, str]:
-    """Play scripts in one launch; return how each one ended, keyed by seed."""
+    """Run scripts in one launch; return how each of them ended, by seed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{seed}-{options.nodes}-{options.gradients}.json"
     launch([str(SCRIPT), str(seed), str(scripts), str(file)], options)
@@ -32,9 +32,9 @@ def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str
 
 
 def main(
-    scripts: Annotated[int, typer.Option(min=1, help="Scripts in all.")] = 300,
+    scripts: Annotated[int, typer.Option(min=1, help="Total number of scripts.")] = 300,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "2,4",
-    gradients: Annotated[str, typer.Option(help="Codecs of gradients.")] = "raw,mx9",
+    gradients: Annotated[str, typer.Option(help="Codecs for gradients.")] = "raw,mx9",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first script.")] = 0,
 ) -> None:
     """Play random scripts and compare their weights with gloo's."""

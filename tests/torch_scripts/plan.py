@@ -7,13 +7,13 @@ import dataclasses
 import random
 from typing import Any
 
-#: Shapes of a module's parameters.
+#: Shapes of the parameters of a module.
 SHAPES = ((3,), (2, 5), (4,))
 
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A module and the actions that the script performs on it, as (name, arguments) pairs."""
+    """A script: a module, and actions on it as pairs of name and arguments."""
 
     dtype: str
     half: bool  # whether only half of the ranks are in the module's process group

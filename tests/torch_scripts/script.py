@@ -1,4 +1,4 @@
-"""Run random scripts on the ring and over gloo, in the same ranks, and compare the results.
+"""Run random scripts in the same ranks on the ring and over gloo, and compare the results.
 
 ``gradring launch -n 4 script.py SEED COUNT FILE`` writes the outcome of each script.
 """
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradring.torch
 from host.pytorch.messages import KEEPS
 
-#: Errors for operations that nodes do not support.
+#: Errors that are allowed because nodes do not support the operation.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
@@ -26,12 +26,12 @@ REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group mu
             "loaded state dict contains a parameter group that doesn't match the size")
 
 
-#: Whether the gradient codec is lossy.
+#: Whether the codec of gradients is lossy.
 LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
-    """Module of parameters with a loss that has the given factors as gradients."""
+    """Module with several parameters, and a loss with the given factors as gradients."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -46,7 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """State of a script on the ring or over gloo, with ``weights`` and sums after each action."""
+    """State of a script on the ring or over gloo; ``weights`` has the weights and sums after each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups
@@ -58,11 +58,11 @@ class World:
         self.remake(None)
 
     def play(self):
-        """Perform all actions; return the text of the error that ended the script, if any."""
+        """Perform all actions; return the text of the error that ends the script, or None."""
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # compared with the errors on other ranks and over gloo
+            except Exception as error:  # to be compared with other ranks and with gloo
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None
@@ -75,14 +75,14 @@ class World:
     def optimizer(self, choice):
         kind = gradring.torch.SGD if self.nodes and choice["nodes"] else torch.optim.SGD
         if any(number in numbers for numbers in self.given.values() for number in choice["parameters"]):
-            return  # each parameter has one optimizer
+            return  # only one optimizer per parameter
         if any(self.body.weights[number].requires_grad for number in choice["parameters"]):
             self.given[choice["slot"]] = choice["parameters"]
             self.optimizers[choice["slot"]] = kind(self.split(choice["slot"], choice["groups"]), lr=0.5,
                                                    momentum=choice["momentum"])
 
     def split(self, slot, groups):
-        """Parameters for an optimizer, either in one group or each in its own group."""
+        """Parameters for an optimizer, either all in one group or each in a group of its own."""
         parameters = [self.body.weights[number] for number in self.given[slot]]
         return [{"params": [parameter]} for parameter in parameters] if groups else parameters
 
@@ -91,7 +91,7 @@ class World:
         self.given.pop(slot, None)
 
     def save(self, slot):
-        """Move the state to another optimizer of the same kind through a file."""
+        """Save the state of an optimizer to a file, and load it into another optimizer of the same kind."""
         if slot in self.optimizers and self.optimizers[slot].state_dict()["state"]:
             before = self.optimizers.pop(slot)
             file = io.BytesIO()
@@ -125,7 +125,8 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        # With a lossy codec, an infinity corrupts its block, which may include first elements of other parameters.
+        # In a lossy codec, an infinity also corrupts other elements of its block, such as the start of another
+        # parameter.
         for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
             factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]
@@ -175,7 +176,7 @@ def equal(left, right):
 
 
 def verdict(seed, groups, halves):
-    """Outcome of a script on this rank: equal, refused, or different."""
+    """Compare a script on the ring and over gloo on this rank; the outcome is equal, refused, or different."""
     script = draw(seed, dist.get_world_size())
     plain = World(script, groups, halves, nodes=False)
     failed = plain.play()
@@ -190,7 +191,7 @@ def verdict(seed, groups, halves):
 
 
 def main():
-    """Play scripts; rank 0 writes how they ended."""
+    """Run scripts; rank 0 writes how they ended."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group()
     ranks = dist.get_world_size()

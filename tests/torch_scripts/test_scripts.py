@@ -1,4 +1,4 @@
-"""Test ten random scripts on rings that other tests also build."""
+"""Ten random scripts on rings of nodes that other tests build too."""
 
 import pytest
 
@@ -15,10 +15,10 @@ SEED = 20260
 
 @pytest.mark.parametrize(("options", "scripts"), [(Options(nodes=2, gradients="mx9"), 6), (Options(nodes=4), 4)])
 def test_scripts(tmp_path, monkeypatch, options, scripts):
-    """Weights and sums are bit-identical to gloo's, or all ranks reject the same action."""
+    """Weights and sums are bit-identical to gloo's, unless all ranks reject the same action."""
 
     def simulated(*, gradients, weights, optimizer, **rest):
-        # The mx9 nodes of other tests would also round weights.
+        # Only sums may use the mx9 nodes of other tests, since these nodes would also round weights.
         node = CONFIGS["mx9"] if gradients == "mx9" and optimizer is None else JOBS
         return simulate(node=node, optimizer=optimizer, **rest)
 

@@ -44,12 +44,12 @@ def signals(folder: Path) -> list[dict[str, object]]:
 
 
 def main(
-    cases: Annotated[int, typer.Option(min=1, help="Command lines.")] = 200,
+    cases: Annotated[int, typer.Option(min=1, help="Number of command lines.")] = 200,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    first: Annotated[int, typer.Option(min=0, help="Number of the first command line.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Index of the first command line.")] = 0,
     work: Annotated[float, typer.Option(
         help="Processor seconds after which a running command counts as legal and is ended.")] = LEGAL,
-    send_signals: Annotated[bool, typer.Option("--signals", help="Send signals to all commands as well.")] = False,
+    send_signals: Annotated[bool, typer.Option("--signals", help="Also send signals to all commands.")] = False,
 ) -> None:
     """Run invalid command lines, and check how they exit."""
     folder = Path(tempfile.mkdtemp())

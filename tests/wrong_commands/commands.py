@@ -1,4 +1,4 @@
-"""All command lines of the program and of boards/, derived from their parsers, not listed by hand."""
+"""All commands of the program and of boards/, which are read from their parsers instead of a list."""
 
 import argparse
 import ast
@@ -19,27 +19,27 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    name: str  # name on the command line; empty for a positional argument
+    name: str  # as on the command line; empty for an operand
     kind: type  # type of the value; bool for flags
-    samples: tuple[str, ...]  # values that may be legal: choices, the default, or words in its help
+    samples: tuple[str, ...]  # values that may be legal: choices, default, or words of its help
     required: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    module: str  # module that is run
+    module: str  # module to run
     path: tuple[str, ...]  # names of the command and its subcommands
     options: tuple[Option, ...]
 
     @property
     def name(self) -> str:
-        """Name as typed in a shell."""
+        """The command as a user types it in a shell."""
         return " ".join(["gradring" if self.module == "gradring" else f"python -m {self.module}", *self.path])
 
 
 def walk(command: core.TyperCommand,
          path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], core.TyperCommand]]:
-    """Yield all commands of the program that can be called, with their names."""
+    """Yield all commands of the program that can be called, each with its names."""
     children = getattr(command, "commands", {})
     if not children or getattr(command, "invoke_without_command", False):
         yield path, command
@@ -48,12 +48,12 @@ def walk(command: core.TyperCommand,
 
 
 def _kind(annotation: object) -> type:
-    """Type of an option's value; str for lists."""
+    """Type of the values of an option; str for lists."""
     return annotation if isinstance(annotation, type) else str
 
 
 def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Sample values for an option, derived from its type, default and help text."""
+    """Sample values for an option, from its type, default and help text."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
     values = [] if default is None or callable(default) else [str(default)]
@@ -75,7 +75,7 @@ def _of_program() -> Iterator[Command]:
 
 
 class _Caught(BaseException):
-    """Exception that carries the parser of a program that was about to parse its command line."""
+    """Carries the parser of a program that was about to parse its command line."""
 
 
 def _parser(module: object) -> argparse.ArgumentParser:
@@ -108,5 +108,5 @@ def _of_boards() -> Iterator[Command]:
             for action in _parser(module)._actions if action.dest != "help"))
 
 
-#: All command lines.
+#: All commands that are tested.
 COMMANDS = (*_of_program(), *_of_boards())

@@ -1,4 +1,4 @@
-"""Invalid command lines drawn from a seed: options, values, operands and files."""
+"""Invalid command lines, drawn from a seed: wrong options, values, operands and files."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from tests.wrong_commands.commands import COMMANDS, Command, Option
 
 LARGE = str(10**22 + 7)
 
-#: Values that are invalid for every option of a type, and values that are valid for some options.
+#: Values by type: values that are invalid for every option of the type, and values that are valid for some options.
 _NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
           float: ("x", "", "1,5", "1/0x")}
 _DOUBTFUL = {
@@ -26,15 +26,15 @@ _DOUBTFUL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    module: str  # module that is run
+    module: str  # module to run
     command: str
-    words: tuple[str, ...]  # command line of the module
-    certain: bool  # whether it must be rejected; otherwise it may be legal
-    mistakes: tuple[str, ...]  # kinds of mistakes
+    words: tuple[str, ...]  # its command line
+    certain: bool  # whether it must be rejected, as it cannot be legal
+    mistakes: tuple[str, ...]  # kinds of its mistakes
 
 
 def prepare(folder: Path) -> None:
-    """Create the files that command lines name."""
+    """Create the files that are named in command lines."""
     (folder / "script.py").write_text("")
     (folder / "folder").mkdir()
     (folder / "empty").touch()
@@ -44,7 +44,7 @@ def prepare(folder: Path) -> None:
 
 
 def _misspelt(generator: random.Random, word: str) -> str:
-    """A name with one character replaced."""
+    """Return a name in which one character has been replaced."""
     if len(word) < 2:
         return word + "q"
     at = generator.randrange(1, len(word))
@@ -52,12 +52,12 @@ def _misspelt(generator: random.Random, word: str) -> str:
 
 
 def _joined(option: Option, value: str) -> list[str]:
-    """Return words for an operand, or for an option and its value, which may begin with a dash."""
+    """Return the words for an operand, or for an option with a value, which may begin with a dash."""
     return [f"{option.name}={value}"] if option.name else [value]
 
 
 def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
-    """Draw a wrong value; return it, and whether it is always wrong."""
+    """Draw a wrong value of an option; return it, and whether it is wrong in any case."""
     if issubclass(option.kind, enum.Enum):
         return _misspelt(generator, generator.choice(option.samples)), True
     if option.kind in _NEVER and generator.random() < 0.4:
@@ -79,7 +79,7 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Return a function that makes a mistake: it appends a misspelt name of one of the matching options."""
+    """Create a function that makes a mistake by adding the altered name of an option for which ``fits`` is true."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:
@@ -91,13 +91,13 @@ def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str
 
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """Use one operand too many, or omit a required operand."""
+    """Add more operands than a command accepts, or omit the required ones."""
     needed = [option for option in command.options if not option.name and option.required]
     if needed and generator.random() < 0.5:
         taken.update(option.name for option in needed)
         return True
     words[:0] = ["x"] * (1 + sum(not option.name for option in command.options))
-    return not any(not option.name for option in command.options)  # otherwise the operands may belong to a script
+    return not any(not option.name for option in command.options)  # or else the operands may belong to a script
 
 
 def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
@@ -108,7 +108,7 @@ def _wrong_command(generator: random.Random, command: Command, words: list[str],
 
 
 def _together(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """Combine two options that may exclude each other or have no effect together."""
+    """Combine options that may exclude each other, or have no effect together."""
     options = [item for item in command.options if item.name and item.name not in taken]
     if len(options) < 2:
         return None
@@ -118,7 +118,7 @@ def _together(generator: random.Random, command: Command, words: list[str], take
     return False
 
 
-#: Kinds of mistakes, with their relative frequencies.
+#: Kinds of mistakes, each with its relative frequency.
 MISTAKES = {
     "value": (_wrong_value, 8), "options together": (_together, 4),
     "name of an option": (_one_word(lambda item: item.name, _misspelt), 2),
@@ -128,7 +128,8 @@ MISTAKES = {
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Draw a case by number: odd numbers rotate through commands, even ones prefer many options."""
+    """Draw case ``number``. Odd numbers cycle through all commands; even numbers prefer commands with many
+    options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
         commands, [1 + len(item.options) for item in commands])[0]
@@ -152,6 +153,6 @@ def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> C
     needed = [generator.choice(item.samples) for item in command.options if not item.name and item.required
               and item.name not in taken]
     if any(item.name == "--output" for item in command.options) and "--output" not in taken:
-        words.insert(0, "--output=out")  # a legal run must not touch the user's results
+        words.insert(0, "--output=out")  # if the run is legal, the user's results must stay
     return Case(module=command.module, command=command.name, words=(*path, *needed, *words), certain=certain,
                 mistakes=tuple(mistakes))

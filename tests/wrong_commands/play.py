@@ -1,4 +1,4 @@
-"""Run command lines in separate processes with limits of memory and time, and record their outcomes."""
+"""Run command lines in separate processes with limited memory and time, and record their outcomes."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,10 @@ from pathlib import Path
 from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
-#: CPU seconds after which errors are too late, and after which a command counts as legal and is ended; seconds that
-#: it may wait, and seconds that it may take to end.
+#: CPU seconds after which an error is too late, and after which a command counts as legal and is ended; seconds for
+#: which a command may wait, and seconds that it may take to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0
-#: Limits: bytes of address space; lines and characters of an error message.
+#: Maximum bytes of address space, and maximum lines and characters of an error message.
 MEMORY, LINES, LENGTH = 4 << 30, 3, 3000
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,23 +25,23 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of a command line."""
+    """Outcome of running a command line."""
 
     code: int  # exit code
-    seconds: float  # processor time of all of its processes
-    legal: bool  # whether it was still working when the test ended it
+    seconds: float  # processor time of all its processes
+    legal: bool  # whether it was still at work when it was ended
     error: str  # standard error
-    wrong: list[str]  # all violated requirements
+    wrong: list[str]  # requirements that it violates
 
 
 class Family:
-    """A process and its descendants in any session; ``seconds`` is the CPU time at the last check."""
+    """A process and all its descendants, even in other sessions; ``seconds`` is their CPU time when last checked."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
 
     def look(self) -> list[int]:
-        """Process IDs of the live processes."""
+        """Return the IDs of the processes that are alive."""
         stats = {}
         for folder in Path("/proc").glob("[0-9]*"):
             if fields := status(int(folder.name)):
@@ -59,14 +59,14 @@ class Family:
         return [number for number in known if stats[number][0] not in "ZX"]
 
     def kill(self) -> None:
-        """Kill the processes that are alive."""
+        """Kill all processes that are alive."""
         for number in self.look():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
 
 
 def _child(case: Case, folder: Path) -> None:
-    """Run the command line in this process and end the process."""
+    """Run a command line in this process, and end the process."""
     code = 70
     try:
         os.setsid()
@@ -98,7 +98,7 @@ def _child(case: Case, folder: Path) -> None:
 
 
 def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
-    """List all violated requirements."""
+    """List the requirements that an outcome violates."""
     error, wrong = outcome.error.strip("\n"), []
     lines = [line for line in error.splitlines() if not line.startswith((" ", "usage:"))]  # no argparse help
     if "Traceback" in error + printed:
@@ -123,7 +123,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Kill the processes that outlive the first one for some time; return their number."""
+    """Kill processes that still run some time after the first one has ended; return their number."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def survivors(family: Family) -> int:
 
 
 def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
-    """Run a command line in an empty folder for a limited CPU time; return its outcome."""
+    """Run a command line in an empty folder, with limited CPU time; return its outcome."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()

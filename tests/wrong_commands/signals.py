@@ -1,4 +1,4 @@
-"""Outcome of signals sent to commands, during imports and during work."""
+"""Signals that are sent to commands, during imports and during work, and their outcomes."""
 
 import dataclasses
 import os
@@ -14,12 +14,12 @@ from tests.wrong_commands.play import Family, survivors
 
 ROOT = Path(__file__).parents[2]
 
-#: CPU time of a command, in seconds, when a signal is sent: during imports, after them, or during work.
+#: CPU seconds of a command after which a signal is sent: during imports, after them, or during work.
 MOMENTS = (0.3, 2.5, 6.0)
-#: Seconds within which a command must end, extra seconds for a busy machine, and seconds for which it may wait.
+#: Seconds in which a command must end, additional seconds on a busy machine, and seconds for which it may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
-#: Run with a straggler that takes a thousand times longer than the other ranks.
+#: Training run with a straggler that takes a thousand times as long as the other ranks.
 LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--stale-gradients", "drop", "--cycles", "100000000")
 
 _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
@@ -30,21 +30,21 @@ class Sent:
     module: str
     words: tuple[str, ...]
     number: int  # number of the signal
-    moment: float  # CPU seconds used by the command and its programs before the signal
-    twice: bool = False  # whether the signal is sent again soon
+    moment: float  # CPU seconds of the command and its programs before the signal
+    twice: bool = False  # whether the signal is soon sent again
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signalled:
-    """Outcome of a signal."""
+    """Outcome of sending a signal."""
 
     code: int  # exit code, as in a shell
-    seconds: float | None  # seconds from the signal until the end, or None if the command had already ended
-    wrong: list[str]  # all violated requirements
+    seconds: float | None  # seconds from signal to end; None if the command had ended before
+    wrong: list[str]  # requirements that are violated
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Plan every combination of signal, command and moment; commands get only their required operands."""
+    """Plan every combination of signal, command and moment. Commands get only the operands that they require."""
     planned = []
     for command in commands:
         needed = [option.samples[0] for option in command.options if not option.name and option.required]
@@ -57,12 +57,12 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
 
 
 def hear_interrupts() -> None:
-    """Restore the default SIGINT handler, since programs ignore SIGINT if the tests run in the background."""
+    """Restore the default handler of SIGINT, as programs ignore SIGINT if the tests run in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def send(sent: Sent, folder: Path) -> Signalled:
-    """Start a command in an empty folder and send it the signal."""
+    """Start a command in an empty folder, and send the signal to it."""
     folder.mkdir(parents=True)
     (folder / "script.py").write_text(_SCRIPT)
     with (folder / "printed").open("wb") as printed:

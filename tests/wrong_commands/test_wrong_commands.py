@@ -1,4 +1,4 @@
-"""Test some invalid command lines and signals; ``make wrong-commands`` tests many more."""
+"""Some invalid command lines and signals; ``make wrong-commands`` tests many more."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_draw():
-    """Cases cover all commands, all kinds of mistakes and most options; a number determines its case."""
+    """Random cases cover all commands, all kinds of mistakes and most options, and depend only on number and seed."""
     cases = [draw(number, seed=1) for number in range(2000)]
     assert cases == [draw(number, seed=1) for number in range(2000)]
     assert {case.command for case in cases} == {command.name for command in COMMANDS}
@@ -44,7 +44,7 @@ def test_verdict(changes, wrong):
 
 
 def test_wrong_commands(tmp_path):
-    """Randomly drawn command lines, each run in its own process, end as required."""
+    """Command lines drawn at random end as required, each in its own process."""
     ended = subprocess.run([sys.executable, "-m", "tests.wrong_commands", "--cases", "12", "--seed", "54",
                             "--work", "3"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -52,7 +52,7 @@ def test_wrong_commands(tmp_path):
 
 
 def test_plan():
-    """The plan sends signals to every command at every moment in ``MOMENTS``."""
+    """The plan sends signals to every command, at every moment of ``MOMENTS``."""
     planned = plan()
     assert len(planned) == 2 * len(COMMANDS) * len(MOMENTS)
     assert {sent.moment for sent in planned if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}
@@ -70,7 +70,7 @@ def test_signals(tmp_path, words, number, moment, twice):
 
 
 def test_a_command_that_ignores_signals(monkeypatch, tmp_path):
-    """A command that does not end is killed and reported."""
+    """A command that does not end is killed, and this is reported."""
     monkeypatch.setattr(signals, "ENDS", 0.5)
     monkeypatch.setattr(signals, "SLACK", 0)
     monkeypatch.setattr(signals, "ROOT", tmp_path)

@@ -50,7 +50,7 @@ class Adder(wiring.Component):
     """
 
     #: Capacity in groups, counted from the arrival of a mask: groups of zeros that arrive while a dense group is
-    #: written, which takes 33 cycles, and groups in the pipeline. With less room, bubbles would follow.
+    #: written, which takes 33 cycles, and groups in the pipeline. With less room, the pipeline would stall.
     groups = 1 + 3 * LUT_ROWS
 
     #: Capacity for sums: a group can only be written when all of its sums are known.
@@ -126,7 +126,7 @@ class Adder(wiring.Component):
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
-        # Not reset, so that the reset inputs of the flip-flops can be used to generate zeros.
+        # These registers are not reset, so that the flip-flops' reset inputs can be used to generate zeros.
         left = Signal.like(adder.a, reset_less=True)
         right = Signal.like(adder.b, reset_less=True)
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))

@@ -11,10 +11,10 @@ __all__ = ["ZeroValueCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec:
-    """Gradients without zeros, added in encoded form; members as in :class:`hdl.compression.codec.Codec`.
+    """Codec that omits zeros and adds encoded gradients; members as in :class:`hdl.compression.codec.Codec`.
 
-    Gradients are not decoded on the way, so the units, including an adder, are in the ring's datapath
-    (:mod:`hdl.ring.datapath`), and this codec has no encoder or decoder.
+    Nodes add gradients without decoding them. The units for this, including an adder, are in the ring's datapath
+    (:mod:`hdl.ring.datapath`), and this codec has no encoder or decoder of its own.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class ZeroValueCodec:
 
     @property
     def parameters(self):
-        """No arguments, since there are no units."""
+        """Arguments for the encoder and decoder classes: none, since this codec has neither."""
         return {}
 
     def max_words(self, count):

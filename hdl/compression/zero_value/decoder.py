@@ -63,10 +63,10 @@ class Decoder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Not reset, so that the flip-flops' reset inputs can be used to produce zeros.
+        # These registers are not reset, so that the flip-flops' reset inputs can be used to produce zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # A row of the masks visited by `walker` is one or more beats.
+        # Each row of a mask that `walker` visits covers one or more beats.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         positions = slices(walker.place, self._lanes)

@@ -12,7 +12,7 @@ from hdl.floating.stages import register
 
 __all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout", "multiplier"]
 
-#: How many more bits binary32 has than bfloat16.
+#: Number of bits by which binary32 is longer than bfloat16.
 _LOWER = FP32.width - BF16.width
 
 

@@ -62,7 +62,7 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum rounds per sum at which the array never stalls its source; its multiples also work."""
+        """Minimum number of rounds per sum with which the array never stalls its source; multiples also work."""
         return self._form.block
 
     @property

@@ -25,7 +25,7 @@ _NOTHING = 5
 
 @dataclasses.dataclass(frozen=True)
 class BlockForm(abc.ABC):
-    """Form of a block format with a shared exponent and elements that are integers times a power of two.
+    """Representation of a block format in the array: a shared exponent, and integers times a power of two.
 
     The product of two factors of one stands for 2 ** (sum of both blocks' exponents - 254 - 2 * ``places``), times
     the product of both scales' fractions, if any.
@@ -143,7 +143,7 @@ class MinifloatForm(BlockForm):
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """Exponent of a number and, if scales are rounded up, a low bit that is set if it raises the scale."""
+        """Exponent of a number. If scales are rounded up, a low bit is added: whether the number raises it."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)

@@ -14,7 +14,7 @@ from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
-#: Maximum number of tiles in flight, counting their initial values and sums.
+#: Maximum number of tiles in flight; there is memory for the initial values and sums of this many.
 BANKS = 4
 
 

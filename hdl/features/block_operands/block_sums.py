@@ -140,7 +140,7 @@ class BlockSums(wiring.Component):
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # Sums are read three cycles ahead of the addition.
+        # Sums are read three cycles before the addition.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)
@@ -204,7 +204,7 @@ class BlockSums(wiring.Component):
         with m.If(freed):
             m.d.sync += bank.eq(bank + 1)
 
-        # Fields of the number, lowest first: column of units, group of columns, row of units, group of rows.
+        # Fields of an element's number, lowest first: column of units, group of columns, row of units, group of rows.
         column, rest = number[:column_bits], number[column_bits:]
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         selected, slot = Signal(marks), Signal(range(SLOTS))

@@ -24,7 +24,7 @@ class BlockOperands(Operands):
 
     @property
     def terms(self):
-        """Number of terms that a step adds to a sum."""
+        """Number of terms added to a sum in one step."""
         return self.codec.block
 
     def make_array(self, name, *, rows, columns, dsps):

@@ -45,7 +45,7 @@ class CentroidTable:
 
     @property
     def index_bits(self):
-        """Width of an index."""
+        """Width of a centroid index in bits."""
         return self.centroids.bit_length() - 1
 
     @property

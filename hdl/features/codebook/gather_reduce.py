@@ -164,7 +164,7 @@ class MatrixVector(wiring.Component):
             sums, rows = [], []
             before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
-            again = Signal(name=f"again_{lane}")  # adds to the previous column's sum, which is not yet in memory
+            again = Signal(name=f"again_{lane}")  # same sum as the previous column's, which is not yet in memory
             target = Signal.like(index, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])

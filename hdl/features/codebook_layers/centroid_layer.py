@@ -229,7 +229,7 @@ class CentroidLayer(wiring.Component):
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
-        further = 3 - self._lane_bits  # number of bits of a block number that select it in a row of indices
+        further = 3 - self._lane_bits  # number of low block-number bits that select a block in a row of indices
         m.d.comb += [
             within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
             following.eq(block + 1), step.p.tag.edge.eq(group == last.group),

@@ -25,12 +25,12 @@ from hdl.streams.stream import Queue, check_lanes, connect_stream, word_layout
 
 __all__ = ["CentroidProduct", "Job", "column_layout"]
 
-#: Latency in cycles from a sum's address to writing the sum with its next term: memory, operands and adder.
+#: Cycles from addressing a sum to writing it with a term added: one each for memory and operands, plus the adder.
 _SUM = FloatAdder.latency + 2
 
 
 class Job(enum.IntEnum):
-    """Job of the unit."""
+    """Kind of a job for :class:`CentroidProduct`."""
 
     PRODUCT = 0
     """Compute the outputs of eight examples: each is a start plus the products of its sums and the centroids."""
@@ -209,7 +209,7 @@ class CentroidProduct(wiring.Component):
             factors = register(m, f"factors_{number}", a=Mux(is_gradient, factor, centroid), b=sums.read.data)
             m.d.comb += [multiplier.a.eq(factors.a), multiplier.b.eq(factors.b)]
 
-            # Totals of the terms.
+            # Add the terms to the totals.
             m.d.comb += [
                 totals.read.addr.eq(Cat(reading.place, reading.outputs)),
                 totals.write.addr.eq(Cat(landing.place, landing.outputs)),

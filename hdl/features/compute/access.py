@@ -15,23 +15,24 @@ _MEMORY_BITS = 2
 
 
 def place_shape(owner_bits=0):
-    """Shape of a place: a :class:`~hdl.features.compute.layer_list.Place` in the low bits and, with buffer tags, the
-    operand's buffer number in the bits above. Units pass places through unchanged."""
+    """Shape of ``place`` fields: the memory (:class:`~hdl.features.compute.layer_list.Place`) in the low bits and,
+    with buffer tags, the operand's buffer number in the bits above. Units pass these fields through unchanged.
+    """
     return unsigned(_MEMORY_BITS + owner_bits)
 
 
 def memory_of(operand):
-    """Memory number of a place."""
+    """Memory number in a ``place`` field."""
     return operand[:_MEMORY_BITS]
 
 
 def owner_of(operand):
-    """Buffer number of a place."""
+    """Buffer number in a ``place`` field."""
     return operand[_MEMORY_BITS:]
 
 
 def place_of(operand):
-    """Return the place of an operand in a checked list: memory number and buffer number."""
+    """Return the ``place`` field of an operand in a checked list: memory number and buffer number."""
     return Cat(memory_of(operand.place), operand.owner)
 
 

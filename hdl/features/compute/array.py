@@ -17,7 +17,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
 __all__ = ["ONE", "TILES", "MacArray", "check_units", "delays", "result_layout", "term_layout"]
 
-#: Encoding of 1.0.
+#: Encoding of 1.0 in binary32.
 ONE = FP32.bias << FP32.fraction_bits
 
 #: Number of forms that a register tile can take.

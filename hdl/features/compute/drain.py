@@ -107,7 +107,7 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan a tile's row sequences in C and, if final, in the gate: multiply, add, then offer."""
+        """Plan a tile's row sequences in C and, if it is final, in the gate, in three steps: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}

@@ -54,18 +54,18 @@ class Compute(Section):
         Multiplication format of product operands: a name of :data:`OPERAND_NAMES`. Sums are always in
         binary32.
     codebook : int
-        Number of centroids of a table, 4, 8 or 16, for products with centroid indices as weights:
+        Number of centroids in a table, 4, 8 or 16, for products with centroid indices as weights:
         docs/compute/centroids.md. 0 for an engine without these products.
     scale_mask : bool
         Whether products can be scaled and masked.
     sequences : bool
-        Whether there are functions of sequences: ROWS, SOFTMAX and labels of padding.
+        Whether the engine has functions for sequences: ROWS, SOFTMAX and padding labels.
     buffer_tags : bool
         Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading a row of
         another buffer ends with READ_DEAD: docs/compute/engine.md.
     far : int
-        Capacity in elements of the far memory at the node's port: docs/far.md. A multiple of 32, or 0 in
-        a node without one.
+        Capacity of the node's far memory in elements, a multiple of 32: docs/far.md. 0 for a node without
+        far memory.
     """
 
     rows: int = option(4, OneOf(1, 2, 4))
@@ -97,11 +97,11 @@ class ComputeFeature(Feature):
                  clash=lambda compute, optimizer: compute is not None and _units(compute, optimizer.lanes),
                  rule=f"compute.rows times optimizer.lanes must be at most {MAX_BLOCK_UNITS} with operands in "
                       "blocks",
-                 reason="lanes must be as many as those of the optimizer, and one adder serves all units that "
-                        "multiply blocks",
+                 reason="lanes must be at least optimizer.lanes, and one adder serves all units that multiply "
+                        "blocks",
                  advice="lower compute.rows or optimizer.lanes, or take operands fp32 or bf16"),
         Coupling(sections=("compute", "lanes"), clash=lambda compute, lanes: compute is not None and lanes < 2,
-                 rule="compute needs lanes of 2, 4 or 8", reason="its panels of operands are read by rows of several",
+                 rule="compute needs lanes of 2, 4 or 8", reason="panels of operands need rows of several elements",
                  advice="raise lanes or leave compute out"),
         Coupling(sections=("compute", "lanes"),
                  clash=lambda compute, lanes: compute is not None and compute.rows > lanes,

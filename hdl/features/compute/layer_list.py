@@ -24,7 +24,7 @@ CENTROID_BITS = 4
 
 MULTIPLIED_BIT = 8
 """Lowest bit of the cycle count in the detail of a LAYERS event, above the count of instructions: the number of
-cycles when all lanes of the centroid unit multiply."""
+cycles in which all lanes of the centroid unit multiply."""
 
 
 BASE_BITS = 20
@@ -120,9 +120,9 @@ def gemm_layout():
 
     A has ``m`` rows and ``k`` columns, B ``k`` rows and ``n`` columns; a size of 0 is the length of the command. With
     ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are in
-    elements. ``initial`` is one of :class:`Initial`. ``relu`` replaces zero or less with +0.0; ``gated`` replaces an
-    element with +0.0 where the gate, a matrix with the shape of C, is not greater than zero. The factors and
-    ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
+    elements. ``initial`` is one of :class:`Initial`. ``relu`` replaces elements of zero or less with +0.0; ``gated``
+    replaces an element with +0.0 where the gate, a matrix with the shape of C, is not greater than zero. The factors
+    and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
     Before these two are applied, ``scaled`` multiplies each element by ``scale``, and ``masked`` replaces each
     element that a mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and

@@ -83,7 +83,7 @@ def extents(job, *, rows, lanes):
     """Base-2 logarithms of the number of rows, columns and terms in a job's panel."""
     row_bits, lane_bits = rows.bit_length() - 1, lanes.bit_length() - 1
     return {"m": job.tile + job.row_tiles + row_bits,
-            "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
+            "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile is 3 - tile
 
 
 def fits(job, strides, *, lanes, blocks, terms=1):

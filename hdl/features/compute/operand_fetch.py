@@ -107,7 +107,7 @@ class OperandFetch(wiring.Component):
         matrix = Mux(side, job.b, job.a)
         matrix = data.View(job.a.shape(), matrix)
         along_k = Mux(side, job.transpose_b, ~job.transpose_a)
-        extent = {name: Signal(SIZE_BITS, name=f"extent_{name}", reset_less=True) for name in ("x", "k")}  # less one
+        extent = {name: Signal(SIZE_BITS, name=f"extent_{name}", reset_less=True) for name in ("x", "k")}  # minus one
         outer, inner = (Signal(SIZE_BITS, name=f"{name}_origin", reset_less=True) for name in ("line", "group"))
         product = Signal(len(walk.i.p.row), reset_less=True)
         offset = Signal(len(walk.i.p.row), reset_less=True)

@@ -53,9 +53,9 @@ class PanelBuffer(wiring.Component):
     """Hold two panels of operands: one is filled with memory rows while columns of the other one are read.
 
     A panel consists of square blocks of ``lanes`` by ``lanes`` elements. A memory row is a column or a row of a
-    block, written in one cycle in both cases; a read returns a column, or a part of it. Hence A and B of a product
-    may each be stored in either order. Element (i, k) of a block is in bank (i + k) modulo ``lanes``, so that rows
-    and columns are both spread over all banks.
+    block, written in one cycle in both cases; a read returns a column, or a part of it. A and B of a product may
+    therefore each be stored in either order. Element (i, k) of a block is in bank (i + k) modulo ``lanes``, so that
+    rows and columns are both spread over all banks.
 
     One row is accepted and one column read per cycle, also from panel to panel. Each panel is filled and then read: a
     fill ends with ``last``, and the panel can be read two cycles later, in any order and any number of times, until a

@@ -48,7 +48,7 @@ class ProgramLane(wiring.Component):
     """Run the steps of a program for sixteen threads, one thread per cycle.
 
     A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous one, when the
-    previous result arrives, so the result needs no register. Each thread has a kept number and a count. Each of
+    previous result arrives, so the result needs no register. Each thread keeps one number and one count. Each of
     sixteen rows has a largest element, a total, and a difference at its label, which is later replaced by its loss.
     ``control`` selects the row of a thread.
 
@@ -89,7 +89,7 @@ class ProgramLane(wiring.Component):
         control = self.control
         spare = THREADS - 1 - lane.latency
 
-        # Functions of only the result are computed before its register, if there is one.
+        # Values that depend only on the result are computed before the result's register, if there is one.
         raw = data.View(FP32.layout, lane.o)
         nan = raw.exponent.all() & raw.fraction.any()
         upper = raw.fraction >= ROOT_HALF_FRACTION

@@ -10,7 +10,7 @@ __all__ = ["ProgramSequencer"]
 
 
 def _mask(condition):
-    """Mask with one bit per step that meets the condition."""
+    """Return a mask with one bit per step, which is set if the step meets the condition."""
     return C(sum(bool(condition(step)) << number for number, step in enumerate(STEPS)), len(STEPS))
 
 

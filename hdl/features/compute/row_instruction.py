@@ -68,7 +68,7 @@ def row_operands(instruction, sizes):
     """
     rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
     gathers, scatters, numbers = (_among(instruction, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
-    vectors = ("deviation", "scale", "shift")  # each has one row and no stride
+    vectors = ("deviation", "scale", "shift")  # operands with a single row and no stride
     heights = {**dict.fromkeys(vectors, 1), "x": Mux(gathers, count, rows), "target": Mux(scatters, count, rows)}
     widths = {"deviation": rows, "y": Mux(numbers, 1, columns)}
     used = {name: _among(instruction, functions) for name, functions in ROW_USES.items()}

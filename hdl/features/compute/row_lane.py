@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the multiplier, since ``latency`` needs it even without elaboration.
-"""Lane of the row unit: stores every lanes-th column, and performs the arithmetic of each pass over it."""
+"""Lane of the row unit: stores one in every ``lanes`` columns, and performs the arithmetic of all passes."""
 
 from types import SimpleNamespace
 
@@ -48,8 +48,8 @@ class RowLane(wiring.Component):
     last addition is to the sum of the row, which comes from the previous lane and is passed to the next one; controls
     are delayed by :attr:`step` cycles from lane to lane. A column ``outside`` leaves the sum unchanged.
 
-    The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. In the work buffer
-    it can be used by controls that arrive at least :attr:`latency` + 1 cycles later. No register is reset.
+    The result for a control word is on ``o`` and ``result`` :attr:`latency` cycles later. Control words that arrive
+    at least :attr:`latency` + 1 cycles later can use the result from the work buffer. No register is reset.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ class RowLoader(wiring.Component):
         source_row = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements
         start = Signal.like(source_row)
         label = Signal(len(source_row) + lane_bits, reset_less=True)  # address of the label
-        labels = Signal()  # the label is next
+        labels = Signal()  # a label is requested next
         left = Signal(SIZE_BITS, reset_less=True)
         columns = Signal(SIZE_BITS, reset_less=True)
         ends = Signal()

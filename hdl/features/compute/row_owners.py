@@ -92,7 +92,7 @@ class RowOwners(wiring.Component):
                 read.eq(self.read), read.valid.eq(self.read.valid & guard.allowed),
             ]
 
-        # The number has an extra register after the memory, as elements do.
+        # Buffer numbers have an extra register after the memory, as elements do.
         asked, compared = Signal(access_layout(self._rows)), Signal(access_layout(self._rows))
         tag = Signal(OWNER_BITS, reset_less=True)
         m.d.sync += [asked.eq(read), compared.eq(asked), tag.eq(look.data)]

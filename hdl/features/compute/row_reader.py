@@ -142,7 +142,7 @@ class RowReader(wiring.Component):
         step = Signal(_STEPS, reset_less=True)
         kind = Signal(Load)
         row, group = Signal(range(self._rows)), Signal(range(self._groups))
-        single, line_only = Signal(), Signal()  # only one row; only one column block
+        single, line_only = Signal(), Signal()  # there is only one row, or only one column block
         named, last_row, last_group, moves = Signal(), Signal(), Signal(), Signal()
         most = Mux(job.function == RowFunction.SCATTER, min(SCATTERED, self._rows), self._rows)
         m.d.comb += [

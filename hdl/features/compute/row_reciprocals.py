@@ -11,7 +11,7 @@ __all__ = ["RowReciprocals"]
 
 
 class RowReciprocals(wiring.Component):
-    """Count the rows of a block as 1.0 is divided by their totals, and store the quotients.
+    """Step through the rows of a block while 1.0 is divided by their totals, and store the quotients.
 
     ``row`` and ``stored`` are functions of registers; ``ends`` and ``ready`` depend combinationally on ``rows`` and
     ``wanted``. ``factor`` is a register.

@@ -35,7 +35,7 @@ class RowSequencer(wiring.Component):
     Members
     -------
     starts : In(1)
-        Begin a block; its function (``kind``), sizes and loads are the inputs below. No pass is running.
+        Begin a block, described by the inputs below; high only while no pass is running.
     kind : In(8)
     started : In(1)
     rows : In(range(rows + 1))

@@ -18,7 +18,7 @@ __all__ = ["VectorLane"]
 class VectorLane(wiring.Component):
     """Compute ``a * b + c`` in every cycle, rounding both the product and the sum to nearest even.
 
-    Adding -0.0 leaves any product unchanged, and so does multiplying by 1.0 for any number. Latency is
+    Adding -0.0 leaves every product unchanged, and multiplying by 1.0 leaves every number unchanged. Latency is
     :attr:`latency` cycles. There is no handshake, and no register is reset.
 
     Parameters

@@ -23,7 +23,7 @@ _LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_
 
 #: Smallest argument for which the exponential is computed: -104.
 LEAST = 0xC2D0_0000
-#: Fraction bits of sqrt(1/2); for fractions from here on, the logarithm halves the significand.
+#: Fraction bits of sqrt(1/2); if a fraction is at least this, the logarithm halves the significand.
 ROOT_HALF_FRACTION = 0x35_04F3
 #: Power of two that scales up an exponential, so that only the last product can round.
 SCALE = 64
@@ -37,7 +37,7 @@ class Factor(enum.IntEnum):
     LIMITED = 1
     """Result of the previous step, but at least -104."""
     SCALED = 2
-    """Result of the previous step, times two to the power of :data:`SCALE` less the count."""
+    """Result of the previous step, times two to the power of :data:`SCALE` minus the count."""
     SIGNIFICAND = 3
     """Result of the previous step, divided by two to the power of the count."""
     COUNT = 4
@@ -131,7 +131,7 @@ def _polynomial(coefficients):
     return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
 
 
-#: Exponential of each element minus the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, with n in the low
+#: Steps of the exponential of each element minus its row's largest: x - max; x · log₂e + 1.5 · 2²³, with n in the low
 #: bits; (x - n h) - n l; polynomial; ((p r) r + r) + 1; the power of two.
 EXPONENTIAL = (
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.LARGEST, take=Take.ELEMENT),
@@ -145,13 +145,14 @@ EXPONENTIAL = (
     Step(a=Factor.SCALED, b=(FP32.bias - SCALE) << FP32.fraction_bits, loop=Loop.ELEMENTS),
 )
 
-#: Sum of each row's exponentials, after one step that stores the last exponentials.
+#: Steps of the sum of each row's exponentials, after one step that stores the last exponentials.
 SUM = (
     Step(b=ONE, take=Take.ELEMENT),
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.RESULT, constant=0, loop=Loop.COLUMNS),
 )
 
-#: Logarithm of the sum minus the difference at the label: m - 1; polynomial; (((p m) m + n l) + m) + n h.
+#: Steps of the logarithm of the sum minus the difference at the label: m - 1; polynomial; (((p m) m + n l) + m) + n
+#: h.
 LOGARITHM = (
     Step(a=Factor.SIGNIFICAND, b=ONE, constant=NEGATIVE_ZERO | ONE, count=Count.EXPONENT, take=Take.TOTAL),
     *_polynomial(_LOG),

@@ -105,7 +105,7 @@ class ComputeModel(wiring.Component):
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()
         now_due, moves = Signal(), Signal()
-        due = Signal(range(rows + 1))  # rows that may leave
+        due = Signal(range(rows + 1))  # rows that may be sent
         no_length = command.length == 0
         with m.If(self.command.ready):
             m.d.sync += [

@@ -202,8 +202,9 @@ class FarMemories(wiring.Component):
         ]
 
     def _tenancy(self, name, kind, engines):
-        """For each port at a memory: its window in the far memory, its queue, and the code of its requests. The host
-        comes last, with the whole memory and no queue. Empty if unguarded."""
+        """Return the window in the far memory, the queue and the request code of each port at a memory. The host
+        comes last, with the whole memory and no queue. The result is empty in an unguarded node.
+        """
         if self._owners is None:
             return [{}] * (engines + 1)
         config, layout, ours = self._config, window_layout(self._config.far_words), getattr(self, f"{name}_window")
@@ -231,7 +232,7 @@ class FarMemories(wiring.Component):
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
         """Make the next request, a row write or read; return whether it is a read. In guarded memories, only rows
         that are ``inside`` are requested."""
-        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
+        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: a write
         writers = []
         for name, base in self._bases():
             *engine_ports, last = getattr(self, f"{name}_write")

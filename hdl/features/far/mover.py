@@ -131,7 +131,7 @@ class Mover(wiring.Component):
         lanes, far = self._config.lanes, self.far
         m.submodules.queue = queue = ResetInserter(runner.reset)(
             Queue(shape=data.ArrayLayout(32, lanes), depth=OUTSTANDING, block=False))
-        rows, stale = Signal(range(OUTSTANDING + 1)), Signal(range(OUTSTANDING + 1))  # stale: of earlier commands
+        rows, stale = Signal(range(OUTSTANDING + 1)), Signal(range(OUTSTANDING + 1))  # stale: rows of ended commands
         places = Signal(range(OUTSTANDING + 1))  # rows that may be requested
         left = Signal.like(job.length)
         following = Signal.like(rows)

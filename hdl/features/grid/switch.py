@@ -29,8 +29,8 @@ class LinkSwitch(wiring.Component):
     words, from port to port (bypass) and from the transmitter to a port, and for return wires, from port to port and
     from a receiver to a port. All other wires reach the receivers and the transmitter without delay.
 
-    Wires other than ``valid`` change only with a word. Wires of a port that is off do not change, nor do return wires
-    of a port without a listener; a port without a listener drops arriving words.
+    Wires other than ``valid`` change only with a word. Wires of a port that is off and return wires of a port without
+    a listener do not change; a port without a listener drops arriving words.
 
     An input port can serve either a bypass to one port or a receiver. If a setting uses it more than once, it serves
     only the bypass to the lower port. Settings must change only while no word is moving at any port.

@@ -17,7 +17,7 @@ __all__ = ["COUNTERS", "Engine", "sparsify_cycles", "update_cycles"]
 #: Names of the engine's counter registers.
 COUNTERS = ("compressed_words", "elements_encoded", "command_cycles", "elements_masked")
 
-#: Maximum number of half words in a compressed group: marks and values.
+#: Maximum number of half words in a compressed group: the mask and the values.
 _HALVES = GROUP // WIDTH + GROUP
 
 
@@ -36,7 +36,7 @@ class Engine(wiring.Component):
     """Run FUSED_UPDATE and SPARSIFY on the memories of an int16 node.
 
     FUSED_UPDATE processes gradients in groups of 32. A group is encoded into a buffer as half words of zero-value
-    compression (its marks, then its nonzero values). It is decoded from there, and each value updates its weight;
+    compression (its mask, then its nonzero values). It is decoded from there, and each value updates its weight;
     zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
 
     The memories serve the engine in every cycle when it accesses them.

@@ -1,4 +1,4 @@
-"""MASK on an int16 node: compare each element of a job list with the mask's parameters, one by one."""
+"""MASK on an int16 node: compare the elements of the listed matrices, one by one, with the parameters of masks."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -93,7 +93,7 @@ class Masker(wiring.Component):
         replaced = Signal.like(left)
         field, following = Signal(job_bits), Signal(job_bits)
         kinds = Signal(len(KINDS) - 1)
-        matrices, elements = Signal(WIDTH), Signal(WIDTH)  # left, including the current one
+        matrices, elements = Signal(WIDTH), Signal(WIDTH)  # number left, including the current one
         row, column = Signal(INDEX_BITS), Signal(INDEX_BITS)
         counting = Signal()
         step = Signal(range(len(_STEPS)))

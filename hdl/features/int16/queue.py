@@ -207,11 +207,11 @@ class CommandQueue(wiring.Component):
                             if not operation.extents:
                                 compare_flags()
                             if operation.on_ring:
-                                with m.If(word[8:] != 1 << 8):  # port and rank 0, size 1
+                                with m.If(word[8:] != 1 << 8):  # only port 0, rank 0 and size 1 exist
                                     m.d.sync += detail.eq(word[8:])
                                     m.d.comb += field.eq(_ROOT)
                                     m.next = "Ring"
-                            if operation.refused is not None:  # has priority
+                            if operation.refused is not None:  # overrides the checks above
                                 condition, reason, value = operation.refused(settings)
                                 with m.If(condition):
                                     m.d.sync += detail.eq(value)

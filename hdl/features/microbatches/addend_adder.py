@@ -21,9 +21,9 @@ _TOTAL = 32
 class AddendAdder(wiring.Component):
     """Sum the integers of several addends, group by group.
 
-    A packet consists of groups of up to 32 elements. The words of a group arrive once for each addend, and sums of
-    all addends leave. An element of the sum is infinite or NaN if it is in any addend; the integer is then the sum
-    of the other addends' integers.
+    A packet consists of groups of up to 32 elements. The words of a group arrive once for each addend, and leave as
+    sums over all addends. An element of the sum is infinite or NaN if it is in any addend; the integer is then the
+    sum of the other addends' integers.
 
     The sum of the integers that enter must equal the sum of the integers that leave, modulo 2**32, so each wrong
     bit of a sum is found. The last word of a packet is offered only after this check. If it fails, the word is never

@@ -16,7 +16,7 @@ class Microbatches(Section):
 
 
 class MicrobatchesFeature(Feature):
-    """Feature that adds several gradients of a node in each sum of integers."""
+    """Feature that lets each node contribute several gradients to a sum of integers."""
 
     requires = ("reproducible",)
     couplings = (
@@ -27,7 +27,7 @@ class MicrobatchesFeature(Feature):
                  advice="leave Microbatches out or change gradients"),
         Coupling(sections=("Microbatches", "Tenants"),
                  clash=lambda section, tenants: section is not None and tenants is not None,
-                 rule="Microbatches goes without Tenants", reason="a window covers one gradient of a command",
+                 rule="Microbatches goes without Tenants", reason="a window check covers one gradient per command",
                  advice="leave one of them out"),
     )
 

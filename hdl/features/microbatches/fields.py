@@ -47,7 +47,7 @@ class AddendMaximum(wiring.Component):
         connect_stream(m, output.o, self.o)
         addend, group = Signal(ADDENDS), Signal(range(MAX_GROUPS))
         field = self.i.payload.data[:_FIELD]
-        before, largest = Signal(_FIELD), Signal(_FIELD)  # the largest one before this field, and with it
+        before, largest = Signal(_FIELD), Signal(_FIELD)  # largest field without and with the current one
         earlier = Signal(_FIELD * (_PER_WORD - 1))  # fields of earlier groups for the same word
         index = Signal(range(_PER_WORD))
         taken, final, ends = Signal(), Signal(), Signal()

@@ -86,8 +86,9 @@ class Encoder(wiring.Component):
         return m
 
     def _find(self, m, blocks):
-        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: steps between a
-        block's numbers are powers of two, so the smallest normal number is one of them, or is next to zero."""
+        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: the steps between
+        a block's numbers are powers of two, each of which either divides the smallest normal number or exceeds it.
+        """
         block = blocks.payload
         nan = block.exponent == self._codec.nan
         magnitudes = [code[:-1] for code in block.codes]

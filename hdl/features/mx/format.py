@@ -13,8 +13,8 @@ The scale rule
 Exponents are biased by 127, as in binary32, and e(x) is the exponent field of an element.
 
 1. E is the largest e(x) of the block, or the codec's ``lowest`` if all are smaller. E - ``lowest`` is stored. If
-   scales are rounded up, e(x) is increased by one here if the fraction of x exceeds that of the format's largest
-   number, unless e(x) is 0 or 254.
+   scales are rounded up, e(x) is increased by one here if the fraction of x exceeds the fraction of the format's
+   largest number, unless e(x) is 0 or 254.
 2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: its exponent is stored as ones, and
    everything else as zeros.
 3. For each subset, D is E minus the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.

@@ -85,7 +85,7 @@ class Microscaling(BlockCodec):
 
     @property
     def top_field(self):
-        """Field of the largest magnitude."""
+        """Value of the field above the fraction bits in the largest magnitude."""
         return self.largest >> self.fraction_bits
 
     @property

@@ -25,7 +25,7 @@ def bank_layout():
 
 
 def set_layout():
-    """Layout of the number of the running or last run set and the number of the latest accepted edit."""
+    """Layout of two numbers: the set that is running or was run last, and the latest accepted edit."""
     return data.StructLayout({"set": 16, "latest": 16})
 
 
@@ -57,11 +57,11 @@ class BanksSignature(wiring.Signature):
 class ProgramBanks(wiring.Component):
     """Select the running bank and check edits.
 
-    Each pass is a set. The set of a run is its ``first``, the number of passes before the run. An edit is accepted if
-    it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank, which
-    must not be empty. It waits until a run begins with its set. In that cycle, the banks of all queues are swapped,
-    never during a run. A run that begins with a different set leaves the edit waiting, and uses the current bank. A
-    header for the idle bank cancels a waiting edit; its number cannot be used again.
+    Passes are numbered as sets: the set of a run is its ``first``, the number of passes before the run. An edit is
+    accepted if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle
+    bank, which must not be empty. It waits until a run begins with its set. In that cycle, the banks of all queues
+    are swapped, never during a run. A run that begins with a different set leaves the edit waiting, and uses the
+    current bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
 
     The digest restarts with a header for queue 0 and slot 0 of the idle bank, and covers all words loaded into that
     bank, including headers. It equals their zlib CRC-32. After a swap there is no digest.

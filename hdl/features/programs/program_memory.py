@@ -128,7 +128,7 @@ class ProgramMemory(wiring.Component):
         return m
 
     def _states(self, m):
-        """Lengths and number of each bank's program."""
+        """Return the lengths and the model number of the programs in each bank."""
         if self._banks == 1:
             return [(self.lengths, self.model)]
         states = [(Signal(self.lengths.shape(), name=f"lengths_{bank}"), Signal(8, name=f"model_{bank}"))

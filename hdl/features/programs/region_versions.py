@@ -25,7 +25,8 @@ class RegionVersions(wiring.Component):
     version p - 1 (0 in the first pass) of its pass's copy, so the weights lag by one update.
 
     ``version``, ``expected`` and ``right`` refer to the command at ``head``, with a latency of :attr:`settling`
-    cycles after it changes and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
+    cycles after it changes and :attr:`latency` cycles after an update has ``ended``. For region 0, ``right`` is
+    always high.
 
     Parameters
     ----------

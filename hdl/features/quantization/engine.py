@@ -259,7 +259,7 @@ def peak_cycles(layers, samples, *, lanes):
 
 
 def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
-    """Number of cycles that an INFER command takes if neither memories nor layers cause waits.
+    """Number of cycles that an INFER command takes if it never waits for a memory or for an earlier layer.
 
     The host does not access the memories, and reading inputs and parameters is no slower than multiplying.
 

@@ -74,7 +74,7 @@ def shape_layout(lanes):
 
 
 def input_layout(lanes):
-    """Payload of the inputs on their way to the multipliers: one memory row.
+    """Payload of the input stream to the multipliers: one memory row of inputs.
 
     ``odd`` is set on every other beat of an output, starting with the second one, ``last`` on the last beat of an
     output, and ``end`` on the last beat of a sample. Bytes after the inputs are zero.

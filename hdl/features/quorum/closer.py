@@ -17,14 +17,14 @@ class QuorumCloser(wiring.Component):
     """Close the round that the node waits for once enough gradients are on time, or at a deadline.
 
     The unit keeps track of all nodes' gradients by node and slot. While its node ``waits`` for a round it examines
-    one gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
-    ``quorum`` of the gradients examined in it are on time, or if ``deadline`` cycles have passed since the end of the
-    lap with the first one. The next lap removes the gradients of the round, and gradients too late for any round;
-    then the round is offered at ``close``. A gradient that arrives takes one cycle of a lap, and misses the round if
-    the lap has passed its position.
+    one gradient per cycle; a lap, which examines all of them once, takes :attr:`lap` cycles. At the end of a lap, the
+    round is closed if ``quorum`` of the gradients examined in it are on time, or if ``deadline`` cycles have passed
+    since the end of the lap with the first one. The next lap removes the gradients of the round, and gradients too
+    late for any round; then the round is offered at ``close``. A gradient that arrives takes one cycle of a lap, and
+    misses the round if the lap has passed its position.
 
-    Each node can have one on-time gradient, and one late one: the oldest with a weight. The index is the sum of the
-    weights in sixteenths, modulo 512.
+    Each node can have one on-time gradient, and one late one: the oldest with a weight. Field ``index`` of ``close``
+    is the sum of the weights in sixteenths, modulo 512.
 
     A gradient can arrive in any cycle except during a reset and :attr:`lap` cycles after it. ``close`` is a register.
 
@@ -76,7 +76,8 @@ class QuorumCloser(wiring.Component):
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # Results of the lap. A node's first slot is held until its second is read; masks rotate by one bit per node.
+        # Results of the current lap. A node's first slot is held until its second is read; masks rotate by one bit
+        # per node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)

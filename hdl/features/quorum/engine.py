@@ -23,7 +23,8 @@ class QuorumEngine(wiring.Component):
 
     It connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
     :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
-    :class:`~hdl.features.quorum.gate.UpdateGate`, which are described there. docs/ring/quorum.md states the rules.
+    :class:`~hdl.features.quorum.gate.UpdateGate`; their own descriptions give the details. docs/ring/quorum.md states
+    the rules.
 
     Parameters
     ----------

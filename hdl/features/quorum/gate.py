@@ -1,4 +1,4 @@
-"""Queue gates: commands of rounds wait for a slot or a scale, and get the address of their gradient."""
+"""Queue gates that delay commands of quorum rounds and set the addresses of their gradients."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -24,11 +24,11 @@ def _pass(m, gate, holds):
 
 
 class ComputeGate(wiring.Component):
-    """Hold a COMPUTE with ``round`` until there is a slot for its gradient, or its round is closed.
+    """Delay a COMPUTE with ``round`` until a slot is free for its gradient or its round is closed.
 
-    The command then computes into this slot. A command of a closed round computes nothing: it passes with length and
-    duration 0. The same applies while ``stopped`` is high or links are reset, since there may be no node left to make
-    room. Other commands pass without a register.
+    The command then writes its gradient to this slot. A command of a closed round computes nothing: it passes with
+    length and duration 0. The same applies while ``stopped`` is high or links are reset, since no node may be left
+    to free a slot. Other commands pass combinationally.
 
     A COMPUTE that does not have to wait is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
 
@@ -92,10 +92,10 @@ class ComputeGate(wiring.Component):
 
 
 class UpdateGate(wiring.Component):
-    """Hold a FUSED_UPDATE with ``round`` until its scale has been read, and set its gradient address.
+    """Delay a FUSED_UPDATE with ``round`` until its scale has been read, and set its gradient address.
 
     The gradient is the node's on-time gradient or, if there is none, its late gradient or the zeros after the slots.
-    The scale is selected by the index of the round. Other commands pass without a register.
+    The index of the round selects the scale. Other commands pass combinationally.
 
     An update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
 
@@ -151,7 +151,7 @@ class UpdateGate(wiring.Component):
             m.d.comb += gate.o.payload.gradient_base.eq(base)
         lane = data.ArrayLayout(32, self._lanes)(port.elements)[work.index[:lane_bits]] if lane_bits else (
             port.elements[0])
-        # Zeros follow both slots.
+        # The memory contains zeros after both slots.
         far = Cat(of_late & (work.fresh | work.late), ~(work.fresh | work.late))
         m.d.sync += base.eq(command.gradient_base + Mux(far[0], self.stride, 0) + Mux(far[1], self.stride << 1, 0))
         with m.If(gate.ended):

@@ -1,4 +1,4 @@
-"""Layouts for rounds of gradients and for their control words, and the classification of gradients."""
+"""Layouts for quorum rounds and their control words, and the classification of gradients by age."""
 
 from amaranth.hdl import Cat, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -25,7 +25,7 @@ __all__ = [
 
 #: Number of gradient slots in a node.
 SLOTS = 2
-#: Maximum age at which a gradient still has a weight.
+#: Maximum age, in rounds, at which a gradient still has a weight.
 AGES = 15
 #: Weight of an on-time gradient, in sixteenths.
 ONE = 16
@@ -34,49 +34,49 @@ INDEX_BITS = 9
 
 
 def weights_layout():
-    """Weights of ages 1 to 15 in sixteenths."""
+    """Layout of the weights of late gradients aged 1 to 15 rounds, in sixteenths."""
     return data.ArrayLayout(5, AGES)
 
 
 def closing_layout():
-    """A closed round: its number, masks of the on-time and late nodes, and the index of its scale."""
+    """Layout of a closed round: its number, masks of the on-time and late nodes, and the index of its scale."""
     return data.StructLayout({"tag": 16, "on_time": 16, "late": 16, "index": INDEX_BITS})
 
 
 def own_ready_layout():
-    """Announcement that this node has computed a gradient: its slot and round number."""
+    """Layout of the announcement that this node has computed a gradient: its slot and round number."""
     return data.StructLayout({"slot": 1, "tag": 16})
 
 
 def heard_layout():
-    """A gradient of a node."""
+    """Layout of the announcement at rank 0 that a node has computed a gradient: node, slot and round number."""
     return data.StructLayout({"source": 4, "slot": 1, "tag": 16})
 
 
 def slot_layout():
-    """Registers SLOT_0 and SLOT_1."""
+    """Layout of the registers SLOT_0 and SLOT_1."""
     return data.StructLayout({"tag": 16, "computing": 1, "pending": 1, "taken": 1})
 
 
 def resumed_layout():
-    """Register RESUMED_SET."""
+    """Layout of the register RESUMED_SET."""
     return data.StructLayout({"tag": 16, "slot": 1, "ready": 1})
 
 
 def work_layout():
-    """A node's share of a round: slots of its on-time and late gradients, and the weight of the late one."""
+    """Layout of a node's share of a round: slots of its on-time and late gradients, and the late one's weight."""
     return data.StructLayout({
         "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
 
 
 def counts_layout():
-    """Counter increments in a cycle, keyed by register name."""
+    """Layout of the counter increments in a cycle, keyed by register name."""
     return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_applied_late": 1,
                               "gradients_dropped": 2})
 
 
 def quorum_signature():
-    """Interface between the round units and the control words, as seen by the round units.
+    """Interface between the units for quorum rounds and the control words, as seen by these units.
 
     Members
     -------
@@ -128,7 +128,7 @@ def judge(m, name, *, tag, present, of, weights):
 
 
 def _choose(index, values):
-    """Select the value at an index with a multiplexer tree."""
+    """Return the value at an index, selected by a multiplexer tree."""
     for bit in index:
         values = [Mux(bit, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
     return Cat(values[0])[:5]

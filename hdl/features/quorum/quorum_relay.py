@@ -1,4 +1,4 @@
-"""READY and CLOSE words: nodes report gradients to rank 0, which reports closed rounds to the nodes."""
+"""READY and CLOSE words, with which nodes report gradients to rank 0, and rank 0 reports closed rounds."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,17 +10,17 @@ from hdl.features.replay.control_word import ControlType, control_layout, messag
 
 __all__ = ["CLOSE_WORDS", "QuorumRelay"]
 
-#: Number of words of a CLOSE: tag, masks, index.
+#: Number of words in a CLOSE message: round number, masks, and index of the scale.
 CLOSE_WORDS = 3
 
 
 class QuorumRelay(wiring.Component):
-    """Forward READYs to rank 0, and each CLOSE from rank 0 once around the ring.
+    """Forward READY messages to rank 0, and each CLOSE message from rank 0 once around the ring.
 
-    Rank 0 removes both types, so words of rounds never wait for later ones: rank 0 accepts all words, and the other
-    nodes wait only for their successor. A node's own READY has priority over arriving words, but never interrupts a
-    message. A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, and a round is ``closed`` in
-    the cycle after the last word of its CLOSE was taken.
+    Rank 0 removes both types from the ring, so circular waits are impossible: rank 0 accepts all words, and the
+    other nodes wait only for their successor. A node's own READY has priority over arriving words, but never
+    interrupts a message. A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, and a round is
+    ``closed`` in the cycle after the last word of its CLOSE was taken.
 
     A node without a position sends nothing and drops all words. Without a rank 0, a node drops its returning READYs.
     ``o`` comes from registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
@@ -33,7 +33,7 @@ class QuorumRelay(wiring.Component):
         READYs and CLOSEs to the successor.
     place : In(place_layout())
     alive : In(1)
-        Some node is active.
+        A node of the ring is active.
     rounds : In(quorum_signature())
     reset_link : In(1)
         Level: discard all state.
@@ -53,7 +53,7 @@ class QuorumRelay(wiring.Component):
         rounds, position = self.rounds, self.place
         word = self.i.payload
         header, ready = data.View(control_layout(), word.data), data.View(ready_layout(), word.data)
-        count = Signal(range(CLOSE_WORDS))  # words of a CLOSE that have arrived
+        count = Signal(range(CLOSE_WORDS))  # number of words of a CLOSE that have arrived
         sent = Signal(range(CLOSE_WORDS))
         known = position.size != 0
         first = known & (position.rank == 0)

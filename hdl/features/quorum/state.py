@@ -1,4 +1,4 @@
-"""State of a node's gradients in quorum rounds: slot contents, and what happened to each gradient."""
+"""State of a node's gradients in quorum rounds: contents of the slots, and the outcome for each gradient."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,15 +20,16 @@ __all__ = ["QuorumState"]
 
 
 class QuorumState(wiring.Component):
-    """Manage a node's slots and its share in the current round, and count the fates of gradients.
+    """Manage a node's slots and its share in the current round, and count gradients by outcome.
 
     A slot is free, or its gradient is being computed, is pending, or is used by a closed round that has not ended
     yet. When a computation ends, its gradient is compared with the latest closed round within :attr:`latency` cycles:
-    either it becomes pending and is reported to rank 0 once, or it is dropped, being too late for any weight. When a
-    round is closed, it takes :attr:`latency` cycles to take the node's gradient of that round if it is on time, to
-    take its oldest gradient with a weight if the round includes a late one from this node, and to drop gradients that
-    are too late for any weight, which frees their slots. Weights must not increase with age, so that the fate of a
-    gradient does not depend on whether its computation ends before or after rounds are closed without it.
+    either it becomes pending and is reported to rank 0 once, or it is dropped because it is too late for any
+    weight. When a round is closed, the unit needs :attr:`latency` cycles to assign the node's gradient of that
+    round if it is on time, to assign the oldest gradient that has a weight if the round includes a late one from
+    this node, and to drop gradients that are too late for any weight, which frees their slots. Weights must not
+    increase with age, so that the outcome for a gradient does not depend on whether its computation ends before or
+    after rounds are closed without it.
 
     A gradient stays pending until it is applied, applied late or dropped, in the cycle in which its slot stops being
     pending. A reset drops all pending gradients.
@@ -51,7 +52,7 @@ class QuorumState(wiring.Component):
     room : Out(1), slot : Out(1)
         Some slot is free, and the number of the first free one.
     begun : In(1), into : In(1)
-        The gradient is computed in this free slot from now on; there is one at a time.
+        Computation of a gradient starts in this free slot; only one gradient is computed at a time.
     ended, good : In(1)
         The computation has ended, and has succeeded: its gradient is classified. If it has failed, the slot is free.
     resumed : In(resumed_layout())
@@ -104,7 +105,7 @@ class QuorumState(wiring.Component):
         reported = Signal(SLOTS)
         pending = Cat(slot.pending for slot in states)
         free = Cat(~(slot.computing | slot.pending | slot.taken) for slot in states)
-        latest = Signal(16)  # round that was closed last
+        latest = Signal(16)  # number of the round that was closed last
         some = Signal()  # a round was closed
         since = Signal(16)
         following = Signal(data.StructLayout({"present": 1, "tag": 16, "work": work_layout()}))
@@ -119,7 +120,7 @@ class QuorumState(wiring.Component):
 
         # Closing a round takes one cycle per slot plus one; otherwise, classifying a gradient takes one cycle.
         turn = Signal(SLOTS + 1)
-        ends = Signal(SLOTS)  # its gradient has been computed but not yet classified
+        ends = Signal(SLOTS)  # the slot's gradient has been computed but not yet classified
         judges, chosen, present = Signal(), Signal(), Signal()
         of = Signal(16)
         m.d.sync += turn.eq(Cat(self.closed, turn))
@@ -133,7 +134,7 @@ class QuorumState(wiring.Component):
         ]
         fresh, weight, stale, age = judge(m, "slot", tag=latest, present=present, of=of, weights=self.weights)
 
-        # Transition of a gradient to pending.
+        # A gradient becomes pending after its computation or when the host resumes it.
         before, again = Signal(), Signal()
         m.d.sync += before.eq(self.resumed.ready & (before | ~judges))
         m.d.comb += again.eq(self.resumed.ready & ~before & ~judges & ~self.reset)

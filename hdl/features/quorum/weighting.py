@@ -1,4 +1,4 @@
-"""Products of gradients and weights, where weights are multiples of 1/16."""
+"""Multiplier of gradients by weights that are multiples of 1/16."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -35,9 +35,9 @@ class Weighting(wiring.Component):
     weight: In(5)
     o: Out(32)
 
-    #: Operand bits of a multiplier block.
+    #: Width of a multiplier block's operands in bits.
     _BLOCK = 18
-    #: Maximum number of binades between number and product, since weights are at least 1/16.
+    #: Maximum difference between the exponents of number and product, since weights are at least 1/16.
     _PLACES = 4
 
     def elaborate(self, platform):
@@ -52,13 +52,14 @@ class Weighting(wiring.Component):
             exponent=Cat(a.exponent[0] | ~normal, a.exponent[1:]), special=a.exponent.all(),
             fraction=a.fraction.any())
 
-        # Stage 2: multiply in parts.
+        # Stage 2: partial products.
         passing = {"sign": opened.sign, "infinite": opened.special, "nan": opened.special & opened.fraction}
         parts = register(
             m, "parts", low=opened.significand[:block] * opened.weight,
             high=opened.significand[block:] * opened.weight, exponent=opened.exponent - 1, **passing)
 
-        # Stage 3: combine the parts. ``mark`` limits the later left shift so that the exponent stays representable.
+        # Stage 3: add the partial products. ``mark`` limits the later left shift so that the exponent stays
+        # representable.
         width = FP32.fraction_bits + 1 + places
         total = Cat(parts.low[:block], (parts.low[block:] + parts.high)[:width - block])
         passing = {"sign": parts.sign, "infinite": parts.infinite, "nan": parts.nan}

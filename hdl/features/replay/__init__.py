@@ -1,1 +1,1 @@
-"""Links that repeat damaged words: both link ends, the check of a word, and control words."""
+"""Links that retransmit damaged words: both link ends, the CRC of a word, and control words."""

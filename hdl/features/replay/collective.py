@@ -1,4 +1,4 @@
-"""Replay links in the collective engine, and the control words that nodes exchange as reports."""
+"""Extension of the collective engine for replay links and for the control words that nodes exchange."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In

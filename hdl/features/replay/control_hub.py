@@ -1,4 +1,4 @@
-"""Routing of control words: from the link to the unit for their type, and from all units to the link."""
+"""Router for control words, from the link to the unit for their type, and from all units to the link."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -21,12 +21,13 @@ class ControlHub(wiring.Component):
     """Route each message to the unit for its type, and send the messages of all units.
 
     The first word of a message contains the number of further words, which follow the same route. A message without a
-    unit is skipped with all its words; a word with nonzero reserved bits was damaged and is skipped on its own.
+    unit is skipped with all its words; a first word with nonzero reserved bits is taken as damaged, and only this
+    word is skipped.
 
     If several units have a message, the first one in the list has priority, and a message is never interrupted. A
-    word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, with ``o`` as the register;
-    throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on the unit's
-    ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
+    word passes to a unit combinationally, and to the register ``o`` in :attr:`latency` cycle; throughput is one
+    word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on the unit's ``ready``, and
+    ``give.ready`` on ``o.ready`` and ``give.valid``.
 
     With tenants, the first word of each message on a link carries the mark of the tenant that the node is executing
     (:func:`~hdl.features.replay.control_word.mark`); units do not see it. Messages of a different tenant are skipped
@@ -35,7 +36,7 @@ class ControlHub(wiring.Component):
     Parameters
     ----------
     takes : sequence of sequence of ControlType
-        Types for each unit; no type belongs to two units.
+        Message types that each unit receives; no type belongs to two units.
     tenants : bool
         Whether messages carry tenant marks.
 
@@ -76,7 +77,7 @@ class ControlHub(wiring.Component):
 
     @property
     def takes(self):
-        """Types for each unit."""
+        """Message types that each unit receives."""
         return list(self._takes)
 
     def elaborate(self, platform):
@@ -84,14 +85,14 @@ class ControlHub(wiring.Component):
         units = range(len(self._takes))
 
         # Words from the link: the type in a message's first word selects the unit for all of its words.
-        left = Signal(control_layout()["words"].shape)  # remaining words of this message
+        left = Signal(control_layout()["words"].shape)  # number of remaining words of this message
         incoming = self.i.payload
-        if self._tenants:  # words have no mark at the units
+        if self._tenants:  # units see words without tenant marks
             incoming = Mux(left == 0, marked(self.i.payload, self.tenant, own=True), self.i.payload)
         word = data.View(control_layout(), incoming)
         kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
         first, whole = Signal(), Signal()
-        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # a word with a mark is whole
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # a valid mark implies `whole`
         follow = Signal.like(word.words)
         singles = SINGLE_IN_SLOTS if any(ControlType.RECORD in types for types in self._takes) else SINGLE
         single = Cat(word.type == type for type in singles).any()

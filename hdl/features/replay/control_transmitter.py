@@ -1,4 +1,4 @@
-"""Transmitter for a link that carries only control words, which it can repeat."""
+"""Transmitter for a link that carries only control words, with retransmission."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import stream, wiring
@@ -16,11 +16,11 @@ __all__ = ["ControlTransmitter"]
 
 
 class ControlTransmitter(wiring.Component):
-    """Send control words, and repeat them from the word that the receiver requests.
+    """Send control words, and retransmit them from the word that the receiver requests.
 
-    It behaves exactly like a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
-    packets, but needs fewer LUTs: it counts no credits, stores words without checks (which are computed from the
-    wires), and restarts time at 0 with each restart of the link.
+    The transmitter behaves exactly like a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port
+    and no packets, but needs fewer LUTs: it counts no credits, stores words without their CRCs (which are computed
+    from the wires), and resets its timer to 0 with each restart of the link.
 
     Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. All
     outputs depend on registers and ``reset_link``; all wires except the check are registers.
@@ -56,9 +56,9 @@ class ControlTransmitter(wiring.Component):
         m.submodules.window = window = Window(rows=self._window + 1, window=self._window)
         m.submodules.listener = listener = Listener()
         id, next_id = Signal(2), Signal(2)
-        confirmed, holds = Signal(), Signal()  # receiver has seen the last restart; words wait for that
+        confirmed, holds = Signal(), Signal()  # receiver has seen the last restart; words wait for this
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since the last news from the receiver, and the limit: the round trip plus PATIENCE.
+        # Cycles since the last progress reported by the receiver, and their limit: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -81,7 +81,7 @@ class ControlTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # Each of these three events restarts the timer at 0.
+        # Any of these three events resets the timer to 0.
         first, goes_back, news = Signal(), Signal(), Signal()
         m.d.comb += [
             first.eq(~started & listener.complete & ~listener.lost),
@@ -101,7 +101,8 @@ class ControlTransmitter(wiring.Component):
             with m.Elif(~first & (timer == Mux(again, START_AGAIN_LATER + ENDS, START_AGAIN + ENDS))):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(goes_back):
-            # Restarts with no words in between share a number, so one in flight is not taken for a later one.
+            # Consecutive restarts without words in between share a number, so one in flight is not mistaken for a
+            # later one.
             m.d.comb += next_id.eq(id + (demanded | ~holds))
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded)]
 
@@ -114,7 +115,7 @@ class ControlTransmitter(wiring.Component):
         return kept
 
     def _send(self, m, window, started, id, restart_due, holds):
-        """Pass words in and out, through the latch of the memory and the register of the wires."""
+        """Accept words into the memory, and send them through the memory's output latch and the wires' register."""
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._window + 1, init=[], attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
@@ -125,7 +126,7 @@ class ControlTransmitter(wiring.Component):
         m.d.comb += [
             window.enters.eq(window.room & self.control.valid),
             self.control.ready.eq(window.room | self.reset_link),
-            write.addr.eq(window.write), write.en.eq(window.room),  # a free row may hold anything
+            write.addr.eq(window.write), write.en.eq(window.room),  # a free row may be written with any data
             write.data.eq(self.control.payload),
             restart.type.eq(Mux(started, ControlType.RESTART, ControlType.START)),
             restart.number.eq(number), restart.id.eq(id),

@@ -1,4 +1,4 @@
-"""Control words: reports that links and nodes exchange between the words of packets.
+"""Control words: messages that links and nodes send between the words of packets.
 
 A control word has ``kind`` set on the link. If ``last`` is also set, the word belongs to the link itself and has the
 layout :func:`restart_layout`. All other control words are forwarded; the first word of a message has the layout
@@ -32,27 +32,27 @@ class ControlType(enum.Enum, shape=4):
     START = 14
 
 
-#: Types with fields that differ from :func:`control_layout`; they consist of a single word.
+#: Types of messages that consist of a single word, with fields that differ from :func:`control_layout`.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
-#: Types of control words that have only one word on links with slots.
+#: Types of messages that consist of a single word on links with slots.
 SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
-#: Types of the SIGNALs of tenants 1 and 2 on links; SIGNALs have no spare bits.
+#: Types of SIGNALs of tenants 1 and 2 on links, since SIGNALs have no spare bits for a tenant.
 TENANT_SIGNALS = (9, 10)
 
 
 def message_layout():
-    """A word of a message within a node, and its position in the message."""
+    """Layout of a word of a message within a node, with flags for the first and the last word."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def control_layout():
-    """First word of a message. It is followed by ``words`` more words; ``tag`` depends on the type."""
+    """Layout of the first word of a message. It is followed by ``words`` more words; ``tag`` depends on the type."""
     return data.StructLayout({"type": ControlType, "words": 8, "tag": 16, "reserved": 4})
 
 
 def restart_layout():
-    """RESTART: number of the next word on the link.
+    """Layout of RESTART, which gives the number of the next word on the link.
 
     ``id`` counts restarts, and ``zeros`` must be zero. The first restart after a reset is START.
     """
@@ -60,28 +60,28 @@ def restart_layout():
 
 
 def signal_layout():
-    """SIGNAL: how many commands of a queue the source has completed in this run, modulo 65,536."""
+    """Layout of SIGNAL: commands of a queue that the source has completed in this run, modulo 65,536."""
     return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
 
 
 def keepalive_layout():
-    """KEEPALIVE: a node is computing. The word is forwarded to ``hops`` more nodes after its receiver."""
+    """Layout of KEEPALIVE: a node is computing. The receiver forwards the word to ``hops`` more nodes."""
     return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
 def ready_layout():
-    """READY: one of the source's slots holds a gradient for the round with this number."""
+    """Layout of READY: one of the source's slots holds a gradient for round ``tag``."""
     return data.StructLayout({"type": ControlType, "source": 4, "slot": 1, "zeros": 7, "tag": 16})
 
 
 def close_layout():
-    """Second word of CLOSE: masks of on-time and of late nodes. The third word is the scale's index."""
+    """Layout of the second word of CLOSE: masks of on-time and late nodes. The third word is the scale's index."""
     return data.StructLayout({"on_time": 16, "late": 16})
 
 
 def mark(word):
-    """Tenant of a message's first word on a link, in a node with tenants. It is encoded in the type of a SIGNAL, the
-    zeros of a READY, or ``reserved`` of other messages; 3 means none."""
+    """Return the tenant marked in a message's first word on a link, 3 for none. The mark is in the type of a
+    SIGNAL, in ``zeros`` of a READY, and in ``reserved`` of other messages."""
     kind = word[:4]
     result = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
     result = Mux(result < 3, result[:2], 3)
@@ -91,7 +91,7 @@ def mark(word):
 
 
 def marked(word, tenant, own):
-    """Replace tenant 0's mark in a message's first word with a tenant's mark or, if ``own``, remove it."""
+    """Return a message's first word with the mark of a tenant or, if ``own``, without its tenant mark."""
     kind, zeros = word[:4], ready_layout()["zeros"]
     is_signal = kind == ControlType.SIGNAL
     number = Mux(tenant == 0, ControlType.SIGNAL, Cat(tenant, Const(TENANT_SIGNALS[0] >> 2, 2)))
@@ -104,6 +104,6 @@ def marked(word, tenant, own):
 
 
 def sync_layout():
-    """Tag of a SYNC, which is one word, and of the FOLLOW with the same number, which has two more words: the SYNC's
-    departure time, and the sum of link round trips."""
+    """Layout of the tag of SYNC and FOLLOW messages. A SYNC has one word; the FOLLOW with the same number has two
+    more words, with the SYNC's departure time and the sum of link round trips."""
     return data.StructLayout({"number": 15, "follows": 1})

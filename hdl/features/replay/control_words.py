@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # Units are created only to read their ports.
-"""Control words of a node: units that receive and send them, and reports to the command queues."""
+"""Units of a node that receive and send control words, and their connections to the command queues."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,21 +21,21 @@ __all__ = ["ControlUnit", "ControlWords", "units"]
 
 @dataclasses.dataclass(frozen=True)
 class ControlUnit:
-    """Unit that receives and sends control words.
+    """Description of a unit that receives and sends control words.
 
     Parameters
     ----------
     name : str
         Name of the submodule.
     takes : tuple of ControlType
-        Message types that it receives.
+        Message types that the unit receives.
     make : callable
         Creates the component from a :class:`~hdl.config.NodeConfig`. The component has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
         each. Further ports with the name of a member of :func:`~hdl.control.remote_after.signals_signature`, or named
         ``reset_link``, are connected to the signal of that name.
     interface : str
-        Name of its interface to another engine or to the link ends; empty if there is none.
+        Name of the unit's interface to another engine or to the link ends; empty if there is none.
     """
 
     name: str
@@ -44,12 +44,12 @@ class ControlUnit:
     interface: str = ""
 
     def member(self, config):
-        """Interface as a member of :class:`ControlWords`."""
+        """The unit's interface, as a member of :class:`ControlWords`."""
         return {self.interface: self.make(config).signature.members[self.interface]}
 
 
 def units(config):
-    """Units of a node with this configuration; the first unit with a message has priority."""
+    """Return the units of a node with this configuration, in order of priority."""
     return tuple(unit for feature in features_of(config) for unit in feature.control_units(config))
 
 
@@ -74,9 +74,10 @@ class ControlWords(wiring.Component):
     clock_words, record_words : In(unit_words_signature()), in a node with slots
     place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)
-        Level: discard all state; with messages, only the state of these units, while control words continue.
+        Level: discard all state; in a node with messages, only the state of these units, while control words
+        continue to pass.
     tenant : In(2), in a node with tenants
-        Tenant of these control words; changes only while ``reset_link`` is held.
+        Tenant to which the control words belong; changes only while ``reset_link`` is held.
     """
 
     latency = SignalRelay.latency + ControlHub.latency
@@ -109,7 +110,7 @@ class ControlWords(wiring.Component):
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)
-            # Words not sent before a reset were meant for the previous links and are dropped.
+            # A reset drops waiting words, which were meant for the links before the reset.
             m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
                 self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])

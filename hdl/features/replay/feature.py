@@ -1,4 +1,4 @@
-"""Links that retransmit damaged or lost words; see docs/ring/link.md."""
+"""Feature of links that retransmit damaged or lost words; see docs/ring/link.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,17 +11,17 @@ from hdl.section import Integer, option
 
 __all__ = ["FEATURE", "MAX_REPLAYED", "Replay", "ReplayFeature", "ReplayLink", "two_queues"]
 
-#: Maximum number of segments in an ingress, limited by the packet count in messages of a replay link.
+#: Maximum number of segments in an ingress, limited by the width of the packet count in messages on the return line.
 MAX_REPLAYED = 15
 
 
 def two_queues(programs):
-    """Return whether a node has the two queues that control words require."""
+    """Return whether a node has the two command queues that control words require."""
     return programs is not None and not programs.move_queue
 
 
 class ReplayLink(Link):
-    """Base class of links that have the replay wires."""
+    """Base class of link types that have the replay wires."""
 
     replay: ClassVar[bool] = True
 
@@ -55,7 +55,7 @@ class ReplayFeature(Feature):
                  clash=lambda link, topology, programs: (
                      link.replay and topology.max_nodes > SMALL_RING and two_queues(programs)),
                  rule=f"link Replay and programs without move_queue need topology.max_nodes of {SMALL_RING} or fewer",
-                 reason="they have control words, where ranks have 4 bits",
+                 reason="ranks in their control words have 4 bits",
                  advice="lower max_nodes, leave programs out, or take link Credits"),
     )
 

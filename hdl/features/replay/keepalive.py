@@ -14,8 +14,9 @@ class KeepAlive(wiring.Component):
     """Send a KEEPALIVE after every :attr:`period` cycles of work, and forward KEEPALIVEs of other nodes.
 
     A KEEPALIVE travels once around the ring and back to its sender, which thus learns that no link is broken. It
-    contains the number of hops left, so it cannot circulate forever. If several are waiting, only the one with the
-    most hops left is sent: it also reaches all nodes that the rest would reach, so there is always room.
+    contains the number of hops left, so it cannot circulate forever. Of several that are waiting, only the one with
+    the most hops left is sent, since it reaches all nodes that the others would reach. One register therefore holds
+    all that are waiting.
 
     A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``. ``o`` comes from registers,
     ``i`` is always ready, and ``alive`` depends combinationally on ``i``. Words other than KEEPALIVE are dropped.
@@ -29,7 +30,7 @@ class KeepAlive(wiring.Component):
     at_work : In(1)
         The node is doing work that ends by itself and that other nodes may wait for.
     place : In(place_layout())
-        A single node, or one without a place in the ring, sends no KEEPALIVE of its own.
+        Position of the node. A single node, or one without a position in the ring, sends no KEEPALIVE of its own.
     alive : Out(1)
         Pulse: this node or another one is working, and all links between it and this node are intact.
     """

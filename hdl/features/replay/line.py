@@ -1,4 +1,4 @@
-"""Return line of a link with replay: 30-bit messages on one wire, and the units at its ends."""
+"""Return line of a link with replay, which carries 30-bit messages on one wire, and the units at its ends."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,22 +8,23 @@ from hdl.features.replay.check import INITIAL, after_bit
 
 __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 
-#: Number of bits of a message (mark, fields, inverse of ``given``, check), and of the gap before the first message.
+#: Number of bits in a message (mark, fields, inverse of ``given``, CRC), and in the gap before the first message.
 MESSAGE_BITS = 30
-#: Position of the first check bit.
+#: Position of the first CRC bit in a message.
 _CHECK = 22
-#: Value of the check register after a message's mark bit.
+#: Value of the CRC register after a message's mark bit.
 _MARKED = INITIAL << 1 & 0xFF
 
 
 def message_layout():
-    """Fields of a message: next expected word, number of packets that have left (modulo 16), number of the last
-    restart seen (modulo 4), and whether the receiver is waiting for the next restart."""
+    """Layout of a message from the receiver: number of the next expected word, number of packets that have left the
+    receiver (modulo 16), number of the last restart seen (modulo 4), and whether the receiver is waiting for a
+    restart."""
     return data.StructLayout({"expect": 10, "given": 4, "id": 2, "recover": 1})
 
 
 class Speaker(wiring.Component):
-    """Receiver's end of the line: silent until it is started; then a gap of zeros, then endless messages.
+    """Receiver's end of the return line, which sends a gap of zeros when started, followed by endless messages.
 
     A message reports the state at its beginning, except for ``recover``, which is sampled when its bit is sent. The
     line is driven by a register.
@@ -34,7 +35,7 @@ class Speaker(wiring.Component):
     start : In(1)
         Start the gap in the next cycle. The first message starts :data:`MESSAGE_BITS` cycles later.
     active : Out(1)
-        The speaker has been started.
+        The unit has been started.
     line : Out(1)
     """
 
@@ -59,7 +60,7 @@ class Speaker(wiring.Component):
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
                 fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
-                # After the last field bit, the check register is fed its own output bit, so that it only shifts.
+                # After the last field bit, the CRC register is fed its own output bit, so that it only shifts.
                 check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
             ]
             with m.If(count == MESSAGE_BITS - 1):
@@ -70,7 +71,7 @@ class Speaker(wiring.Component):
 
 
 class Listener(wiring.Component):
-    """Transmitter's end of the line: finds the first message after a gap, and then keeps its phase.
+    """Transmitter's end of the return line, which finds the first message after a gap and then keeps its phase.
 
     A gap has at least :data:`MESSAGE_BITS` zeros in a row, which no message has. Outputs depend only on registers.
 
@@ -85,7 +86,7 @@ class Listener(wiring.Component):
     swap : In(1)
         With two ports: ``line`` is the other port's line from the next cycle on.
     lost : In(1)
-        With ``complete``: the bits were no message. Look for the next gap.
+        With ``complete``: the bits were not a message, so look for the next gap.
     complete : Out(1)
         The last bit of a message arrived one cycle ago.
     good : Out(1)
@@ -105,7 +106,7 @@ class Listener(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        phased = Signal()  # a first message has begun, if its bits turn out to be valid
+        phased = Signal()  # a first message may have begun; its bits will show
         count = Signal(range(MESSAGE_BITS + 1))  # number of message bits received so far, or of successive zeros
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)
@@ -154,5 +155,5 @@ class Listener(wiring.Component):
 
 
 def _after(count):
-    """Position of the next bit within its message."""
+    """Return the position of the next bit within its message."""
     return Mux(count == MESSAGE_BITS - 1, 0, count + 1)

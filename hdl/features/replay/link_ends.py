@@ -13,17 +13,19 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["WINDOW", "ReplayEnds", "repair_members", "repairs_layout", "repairs_of"]
 
-#: Maximum number of unacknowledged words in flight on a link, which hides 80 cycles of wire in each direction.
+#: Maximum number of unacknowledged words in flight on a link, enough for full throughput with 80 cycles of wire in
+#: each direction.
 WINDOW = 255
 
 
 def repairs_layout(ports=1):
-    """Link repairs in a cycle, keyed by counter name; checks can fail in the receiver of each port."""
+    """Increments of the link repair counters in a cycle, keyed by name; the receivers of both ports can detect
+    errors."""
     return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": range(ports + 1)})
 
 
 def repair_members(ports=1):
-    """Members of link ends that repeat words."""
+    """Return the members of link ends that retransmit words."""
     control = stream.Signature(unsigned(32))
     return {"repairs": Out(repairs_layout(ports)), "control_i": In(control), "control_o": Out(control)}
 
@@ -68,8 +70,8 @@ class ReplayEnds(wiring.Component):
         Packet words to the successor and from the predecessor, each counted once even if it is repeated.
     repairs : Out(repairs_layout())
     control_i, control_o : In, Out(stream of unsigned(32))
-        Control words to the successor and from the predecessor. The sink of the latter should always have room: see
-        :class:`~hdl.features.replay.receiver.ReplayReceiver`.
+        Control words to the successor and from the predecessor. The sink of ``control_o`` should always have room:
+        see :class:`~hdl.features.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Measured latency in cycles of the link to the successor.
     """

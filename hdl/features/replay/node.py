@@ -1,4 +1,4 @@
-"""Replay links in a node, with nodes that report to each other through control words."""
+"""Extension of a node for replay links and for the control words with which nodes report to each other."""
 
 from amaranth.lib import wiring
 
@@ -9,7 +9,7 @@ __all__ = ["ReplayNode"]
 
 
 class ReplayNode(NodeExtension):
-    """Control words for the queues of commands."""
+    """Node extension that connects control words to the command queues."""
 
     def connect(self, m, units):
         if SIGNALS in units.outputs:

@@ -1,4 +1,4 @@
-"""Receiver of a link that repeats words."""
+"""Receiver of a link that retransmits words."""
 
 from amaranth.hdl import Cat, Module, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -21,17 +21,19 @@ class ReplayReceiver(wiring.Component):
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle.
     All outputs are registers; ``control.ready`` indicates in each cycle whether there is room for a control word.
 
-    A word with a wrong check, or with a number out of sequence, is dropped together with all following words, until
-    RESTART gives the next number; after a reset, all words are dropped until START. Words that had already arrived
-    are then checked and dropped. A control word that arrives while another one waits at ``control`` is treated like a
-    damaged one. Nothing is lost, but each of these words costs a restart: the sink of ``control`` should have room.
+    A word with a wrong CRC, or with a number out of sequence, is dropped together with all following words, until
+    RESTART gives the next number; after a reset, all words are dropped until START. Retransmitted words that had
+    already arrived are checked and dropped. A control word that arrives while another one waits at ``control`` is
+    treated like a damaged one. Nothing is lost, but each such word costs a restart, so the sink of ``control``
+    should always have room.
 
     Parameters
     ----------
     segments : int
         Number of packets that can be held, 2 to 15.
     packet_words : int
-        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
+        Number of words in the longest packet, header and CRC included; at least 5. See
+        :func:`~hdl.ring.header.packet_words`.
 
     Members
     -------
@@ -79,7 +81,7 @@ class ReplayReceiver(wiring.Component):
         m.submodules.speaker = speaker = Speaker()
         ring = self.ring_i
 
-        # First stage: register the word, the number implied by its check, and whether it may be a RESTART.
+        # First stage: register the word, the sequence number implied by its CRC, and whether it may be a RESTART.
         fields = data.View(restart_layout(), ring.data)
         type = fields.type.as_value()
         word = Signal(word_layout())
@@ -95,7 +97,7 @@ class ReplayReceiver(wiring.Component):
                           & (fields.zeros == 0) & ring.kind & ring.last),
         ]
 
-        # Second register: the treatment of the word.
+        # Second stage: decide what to do with the word.
         expect = Signal(NUMBER_BITS)
         number = Signal(8)  # next word number on the wires, at most 255 less than `expect`
         id = Signal(2)
@@ -107,7 +109,7 @@ class ReplayReceiver(wiring.Component):
         m.d.comb += [
             distance.eq(expect - restart.number),
             due.eq(number == expect[:8]),
-            starts.eq(~word.data[0]),  # START rather than RESTART
+            starts.eq(~word.data[0]),  # the word is START, not RESTART
             restarts.eq(valid & is_restart & (implied == 0) & (distance[8:] == 0) & (starts | speaker.active)),
             follows.eq(valid & ~recover & ~(kind & word.last) & (implied == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),

@@ -1,4 +1,4 @@
-"""SIGNALs: distribute each node's counts of finished commands to all nodes of a ring."""
+"""Exchange of SIGNALs, which distribute each node's counts of finished commands to all nodes of a ring."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -19,9 +19,9 @@ class SignalRelay(wiring.Component):
     """Forward other nodes' SIGNALs and store their counts, and remove the node's own SIGNALs.
 
     A node's counts travel around the ring once in SIGNALs, and the node itself removes each one before it sends the
-    next. There are thus never more than :data:`SOURCES` on a ring, so the queue in each node, which has this
-    capacity, is never full. A SIGNAL waits for no data, so circular waits are impossible. Only the latest counts are
-    sent, not every change; if the counts of several queues have changed, they are sent one after another.
+    next. A ring thus never has more than :data:`SOURCES` SIGNALs, so the queue in each node, which has this
+    capacity, is never full. A SIGNAL waits for no data, so circular waits are impossible. Only the latest counts
+    are sent, not every change; if the counts of several queues have changed, they are sent one after another.
 
     Counts belong to a numbered run. A new run's first count of any queue informs the other nodes that the node has
     started this run; they then drop the counts of all its queues from an earlier run. Nothing is sent in run 0, by a
@@ -43,7 +43,8 @@ class SignalRelay(wiring.Component):
     o : Out(stream of unsigned(32))
         Control words to the successor.
     place : In(place_layout())
-        Place of this node. Rank and ring change only together with ``reset_link``, except for the first place.
+        Position of this node. Its rank and ring change only together with ``reset_link``, except for the first
+        position.
     run : In(6)
         Number of this node's run.
     done : In(array of queues counts)
@@ -136,7 +137,8 @@ class SignalRelay(wiring.Component):
                 self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # Queues are served one after another. This node's word has priority, but only once per lap.
+                # Queues take turns. This node's own word has priority, but is sent only once per trip around the
+                # ring.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]

@@ -1,4 +1,4 @@
-"""Wires of a link that repeats words."""
+"""Wires of a link that retransmits words."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -23,7 +23,7 @@ class ReplayLinkSignature(wiring.Signature):
     check : Out(8)
         CRC-8 of data, last and kind, XORed with the word's number modulo 256.
     line : In(1)
-        Continuous 30-bit messages: words received, credits and repeat requests.
+        Continuous 30-bit messages with the received words, credits, and requests to retransmit.
     """
 
     def __init__(self):

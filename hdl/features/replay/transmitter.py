@@ -1,4 +1,4 @@
-"""Transmitter of a link that repeats words."""
+"""Transmitter of a link that retransmits words."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -14,11 +14,11 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["ReplayTransmitter"]
 
-#: Latency in cycles from the first word of START on the wires until its answer, with zero-latency wires.
+#: Cycles from the first START on the wires to its answer, with zero-latency wires.
 ENDS = 35
-#: Cycles without news until a restart is sent, in excess of twice the wires' latency: time for four messages.
+#: Cycles without progress before a restart is sent, beyond twice the wires' latency: time for four messages.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles in excess of ``ENDS`` without an answer until START is repeated, the first time and later times.
+#: Cycles beyond ``ENDS`` without an answer before START is repeated, for the first time and for later times.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -27,14 +27,14 @@ def _row_layout():
 
 
 def _link_layout():
-    """State of a link after all words have left, except the number of its last restart: the number of the window's
+    """Layout of the state of an idle link, without the number of its last restart: the number of the window's
     word 0, the number of packets known to have left the receiver, whether START has been answered, and the latency of
     this answer minus the cycles at both ends."""
     return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
 class ReplayTransmitter(wiring.Component):
-    """Send packets on credit, and repeat from the word that the receiver requests.
+    """Send packets on credit, and retransmit from the word that the receiver requests.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``; all other outputs depend only
@@ -44,18 +44,20 @@ class ReplayTransmitter(wiring.Component):
     highest number ever sent, not with the next word's number, which decreases with each restart.
 
     After a reset the first word is START, and packets wait for its answer, which takes the round trip plus twice
-    :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles. The answer gives the phase of messages, and ``delay``.
+    :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles. The answer gives the phase of the receiver's messages,
+    and ``delay``.
 
     With two ports, each has a link with its own numbers, phase and latency; only one link is in use. When all words
     have arrived and all credits have returned, the transmitter can switch to the other link in two cycles: the link
-    then has a state of about 30 bits, which is stored. A link starts when the first word waits for it.
+    then has a state of about 30 bits, which is stored. Each link starts when the first word for it is waiting.
 
     Parameters
     ----------
     segments : int
         Number of packets that the receiver at the far end can hold; 2 to 15.
     egress_words : int
-        Minimum capacity for words to be sent or acknowledged; 5 to 512, and never less than ``window`` + 1.
+        Minimum capacity for words that are not yet sent or not yet acknowledged; 5 to 512, and never less than
+        ``window`` + 1.
     window : int
         Maximum number of unacknowledged words; a power of two minus 1, from 3 to 255.
     ports : int
@@ -63,7 +65,7 @@ class ReplayTransmitter(wiring.Component):
     throttled : bool
         Whether words other than restarts are sent only while ``enable`` is high.
     timed : bool
-        Whether there is ``round``.
+        Whether there is an output ``round``.
 
     Members
     -------
@@ -80,7 +82,7 @@ class ReplayTransmitter(wiring.Component):
     delay : Out(10)
         Latency of the wires in cycles: half the round trip of START and its answer, without the cycles at both ends.
     port : In(1)
-        With two ports: port to send on. No word is taken while it differs from ``at``.
+        With two ports: port to send on. No word is accepted while ``port`` differs from ``at``.
     at : Out(1)
         With two ports: port of ``ring_o``.
     home : Out(1)
@@ -154,7 +156,7 @@ class ReplayTransmitter(wiring.Component):
         asked = Signal() if has_ports else Const(1)
         again = Signal()
         timer = Signal(NUMBER_BITS + 1)
-        spent = Signal(4)  # packets that have been started
+        spent = Signal(4)  # number of packets that have been started
         said = Signal(message_layout())
 
         self._take(m, memory, window, spent)
@@ -167,9 +169,9 @@ class ReplayTransmitter(wiring.Component):
         ]
         m.d.sync += said.eq(listener.message)
 
-        # Evaluate a message.
+        # Evaluate a message from the receiver.
         latest, demanded, confirms = Signal(), Signal(), Signal()
-        away = Signal(4)  # packets not yet known to have left the receiver
+        away = Signal(4)  # number of packets not yet known to have left the receiver
         m.d.comb += [
             latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
@@ -180,7 +182,7 @@ class ReplayTransmitter(wiring.Component):
             self.delay.eq(link.round[1:]),
         ]
         if self._timed:
-            m.d.comb += self.round.eq(link.round - 1)  # without the additional cycle, which halving drops
+            m.d.comb += self.round.eq(link.round - 1)  # halving drops the additional cycle
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):
@@ -205,7 +207,7 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Restarts with no words in between share a number, so none is mistaken for a later restart.
+            # Consecutive restarts without words in between share a number, so none is mistaken for a later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
@@ -264,7 +266,7 @@ class ReplayTransmitter(wiring.Component):
             self.control.ready.eq(room | self.reset_link),
             self.may_start.eq((self.credits != 0) & here & ~self.reset_link),
             port.addr.eq(window.write),
-            port.en.eq(window.room),  # a free row may hold anything
+            port.en.eq(window.room),  # a free row may be written with any data
             row.kind.eq(self.control.valid),
             row.data.eq(Mux(row.kind, self.control.payload, self.i.payload.data)),
             row.last.eq(self.i.payload.last & ~row.kind),

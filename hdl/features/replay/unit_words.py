@@ -1,4 +1,4 @@
-"""Connect control words to a unit elsewhere in the node."""
+"""Adapter between the control words of a node and a unit elsewhere in the node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -11,13 +11,13 @@ __all__ = ["UnitWords", "unit_words_signature"]
 
 
 def unit_words_signature():
-    """Control words of a unit, from the unit's point of view."""
+    """Streams of a unit's control words, as seen by the unit."""
     words = stream.Signature(message_layout())
     return wiring.Signature({"i": In(words), "o": Out(words)})
 
 
 class UnitWords(wiring.Component):
-    """Pass the control words of a unit elsewhere in the node, without registers.
+    """Pass control words to and from a unit elsewhere in the node, without registers.
 
     Parameters
     ----------

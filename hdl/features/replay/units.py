@@ -20,7 +20,7 @@ def _keepalive(config):
 def describe(config):
     """Units that report finished commands and activity from node to node.
 
-    On a ring of two jobs, nodes report nothing to each other.
+    On a ring that two jobs share, nodes report nothing to each other.
     """
     if config.link.jobs > 1:
         return ()

@@ -1,4 +1,4 @@
-"""Sequence numbers of a transmitter's words: accepted, sent, to be repeated and arrived."""
+"""Sequence numbers of a transmitter's words that are accepted, sent, to be retransmitted, and acknowledged."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -34,7 +34,7 @@ class Window(wiring.Component):
     pending : Out(1)
         There is a word to send.
     send, write, highest, acknowledged : Out(10)
-        Number of the next word to send, to accept, to send for the first time, and to be acknowledged.
+        Number of the next word to send, to accept, to send for the first time, and to be acknowledged, respectively.
     repeats : Out(1)
         Word ``send`` has been sent before.
     complete : In(1)
@@ -46,7 +46,7 @@ class Window(wiring.Component):
     differs : Out(1)
         With ``judged``: the message's number differs from the previous one.
     demanded, goes_back : In(1)
-        Send next the word that the message expects, or the first unacknowledged word.
+        The next word to send is the one that the message expects, or the first unacknowledged word, respectively.
     flying : Out(1)
         High while sent words are unacknowledged.
     settled : Out(1)
@@ -72,7 +72,7 @@ class Window(wiring.Component):
         said, announced = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # numbers of this message and of the previous one
 
         def reaches(first, last):
-            """Whether ``last`` equals ``first`` or is less than 256 words ahead of it."""
+            """Return whether ``last`` equals ``first`` or is less than 256 words ahead of it."""
             return (last - first)[8:NUMBER_BITS] == 0
 
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Codecs of sums of integers. See docs/reproducible.md."""
+"""Codecs of integer gradients for reproducible sums. See docs/reproducible.md."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["IntegerCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntegerCodec:
-    """Gradients as integers of ``width`` bits. See :class:`~hdl.compression.codec.Codec` for the members."""
+    """Codec of gradients as integers of ``width`` bits. See :class:`~hdl.compression.codec.Codec` for the members."""
 
     code: int
     width: int
@@ -32,7 +32,7 @@ class IntegerCodec:
     block = 1
 
     def max_words(self, count):
-        """Return the number of words with the integers of ``count`` elements."""
+        """Return the number of words that the integers of ``count`` elements take."""
         return -(-count * self.width // WORD)
 
     def length_counter(self):

@@ -1,4 +1,4 @@
-"""Extension of the collective engine for sums of integers."""
+"""Extension of the collective engine for integer sums."""
 
 from amaranth.hdl import Mux
 
@@ -8,7 +8,7 @@ __all__ = ["ReproducibleExtension", "spare_bits"]
 
 
 def spare_bits(addends, most):
-    """Base-2 logarithm of a number of addends, up to ``most``, rounded up: the bits that a sum needs in addition."""
+    """Return the bits that a sum needs beyond its addends: log2 of their number, at most ``most``, rounded up."""
     spare = 0
     for bits in range((most - 1).bit_length()):
         spare = Mux(addends > 1 << bits, bits + 1, spare)
@@ -16,8 +16,8 @@ def spare_bits(addends, most):
 
 
 class ReproducibleExtension(CollectiveExtension):
-    """Derive the number of bits of addends from the number of nodes when a command is accepted."""
+    """Collective extension that derives the width of addends from the number of nodes of each accepted command."""
 
     def take(self, m, units, command):
-        """Set the base-2 logarithm of the number of nodes, rounded up."""
+        """Set ``spare`` of the setup to the base-2 logarithm of the number of nodes, rounded up."""
         m.d.sync += units.setup.spare.eq(spare_bits(command.size, self._config.topology.max_nodes))

@@ -1,4 +1,4 @@
-"""Exponent fields of groups: scan of a segment, maximum of two packets of fields, and reader of single fields.
+"""Units for exponent fields of groups: scan of a segment, maximum of two packets, and reader of single fields.
 
 A group is :data:`~hdl.group.GROUP` consecutive elements; the last group of a packet may be shorter. Fields travel in
 packets of words: four fields per word, the first in the lowest byte. A field is at least 1; bytes after the last
@@ -22,7 +22,7 @@ _PER_WORD = 4
 
 
 class ExponentScan(wiring.Component):
-    """Find the largest exponent field of the finite elements in each group, and at least 1.
+    """Find the largest exponent field of the finite elements in each group; the result is at least 1.
 
     Latency is :attr:`latency` cycles from the beat that completes a word, which ends its fourth group or the packet;
     throughput is one beat per cycle. The output is a register, and ``i.ready`` depends only on registers.
@@ -51,15 +51,15 @@ class ExponentScan(wiring.Component):
     @property
     def latency(self):
         """Latency in cycles from the beat that completes a word to the offer of the word."""
-        # One cycle to choose the fields, one for each halving of their number, one for the group's maximum, and the
-        # output.
+        # One cycle to extract the fields, one for each halving of their number, one for the group's maximum, and
+        # the output.
         return 1 + (self._lanes.bit_length() - 1) + 1 + SkidBuffer.latency
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.output = output = SkidBuffer(shape=word_layout())
         connect_stream(m, output.o, self.o)
-        advance = output.i.ready  # all stages move together
+        advance = output.i.ready  # all stages advance together
         m.d.comb += self.i.ready.eq(advance)
 
         valid, last, fields = self._largest_of_beat(m, advance)
@@ -77,7 +77,7 @@ class ExponentScan(wiring.Component):
                 with m.If((beat == 0) | (fields > largest)):
                     m.d.sync += largest.eq(fields)
 
-        # Fields of earlier groups for the same word. Bytes without a field are zero.
+        # Fields of earlier groups that belong to the same word; bytes without a field are zero.
         earlier = Signal(_FIELD * (_PER_WORD - 1))
         index = Signal(range(_PER_WORD))
         word = Signal(_FIELD * _PER_WORD)
@@ -94,7 +94,7 @@ class ExponentScan(wiring.Component):
         return m
 
     def _largest_of_beat(self, m, advance):
-        """Valid, last, and largest field of a beat, after one stage for each comparison."""
+        """Return valid, last, and the largest field of a beat, with one register stage per level of comparisons."""
         row = self.i.payload
         fields = []
         for lane in range(self._lanes):
@@ -117,7 +117,7 @@ class ExponentScan(wiring.Component):
 
 
 class FieldMaximum(wiring.Component):
-    """Take the larger of each pair of fields in two packets of equal length, or pass a packet without counterpart.
+    """Output the larger field of each pair in two packets of equal length; pass packets without a counterpart.
 
     Latency is :attr:`latency` cycle, throughput one word per cycle with no bubble between packets. Words of ``a`` and
     ``b`` are taken together: ``a.ready`` depends combinationally on ``paired`` and ``b.valid``, ``b.ready`` on
@@ -165,7 +165,7 @@ class FieldMaximum(wiring.Component):
 
 
 class FieldReader(wiring.Component):
-    """Read the fields of a packet one by one.
+    """Split a packet of exponent fields into single fields.
 
     Latency is :attr:`latency` cycle to the first field of a word, throughput one field per cycle with no bubble
     between words and packets. A word is taken together with its last field: ``i.ready`` depends combinationally on
@@ -195,7 +195,7 @@ class FieldReader(wiring.Component):
         final = Signal.like(index)  # index of the word's last field
         ends = Signal()
         m.d.comb += [
-            # The last word has the fields that remain after whole words of four.
+            # The last word has only the fields that remain after full words of four.
             final.eq(Mux(word.payload.last, groups.payload - 1, _PER_WORD - 1)),
             ends.eq(index == final),
             output.i.valid.eq(word.valid & groups.valid),

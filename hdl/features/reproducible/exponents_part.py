@@ -1,8 +1,8 @@
-"""Exponents of the groups, on which the nodes agree while earlier segments are summed.
+"""Part of the datapath with which nodes agree on the groups' exponents while earlier segments are summed.
 
-Packets begin with the exponents of a later segment (:mod:`hdl.features.reproducible.order`). In the scatter-reduce
-these are maxima of the nodes so far. The last node of a block forms the maximum of all nodes, and the gather
-distributes it.
+Packets begin with the exponents of a later segment (:mod:`hdl.features.reproducible.order`). In the scatter-reduce,
+these are the maxima over the nodes passed so far. The owner of a block forms the maximum over all nodes, and the
+all-gather distributes it.
 """
 
 import enum
@@ -27,7 +27,7 @@ __all__ = ["AgreedFrom", "CutTo", "Exponents", "JoinedFrom", "MaximumTo", "descr
 
 
 class MaximumTo(enum.IntEnum):
-    """Destination of the maxima of exponents, this node's included."""
+    """Destination of the maxima of exponents, which include this node's exponents."""
 
     SENT = 0
     OWN = 1
@@ -35,7 +35,7 @@ class MaximumTo(enum.IntEnum):
 
 
 class CutTo(enum.IntEnum):
-    """Destination of exponents from the ring."""
+    """Destination of the exponents in a packet from the ring."""
 
     MAXIMUM = 0
     FORWARD = 1
@@ -51,7 +51,7 @@ class JoinedFrom(enum.IntEnum):
 
 
 class AgreedFrom(enum.IntEnum):
-    """Source of the exponents of the next sums."""
+    """Source of the agreed exponents for the next sums."""
 
     OWN = 0
     GATHERED = 1
@@ -80,7 +80,8 @@ def _maximum_to(record, setup):
 
 
 def _agreed_from(record, setup):
-    # The owner of a block agrees with itself. Exponents of the other blocks are gathered, in the order of the sums.
+    # The owner of a block has the agreed exponents itself; those of other blocks are gathered, in the order of the
+    # sums.
     return ~record.last
 
 
@@ -105,7 +106,7 @@ def describe(config):
         name="exponents",
         component=Exponents,
         instructions=(
-            # Reads of the local gradients, in the order of the sums, but ahead of these.
+            # Reads of the local gradients, in the order of the sums, but ahead of them.
             _scan_job(config),
             # Whether a packet from the ring has exponents for the same segment.
             Instruction("compared", SUMS, 1, lambda record, setup: ~record.first, present=has_ahead),
@@ -129,7 +130,7 @@ def describe(config):
 
 
 class Exponents(Part):
-    """Exchange exponents with the other nodes, and pass them to the units that form and round sums.
+    """Exchange exponents with the other nodes, and pass the maxima to the units that form and round sums.
 
     Exponents of a segment are gathered while the segment before it is summed. The queue of gathered exponents has
     room for two segments of all blocks, so a packet never waits for it.
@@ -138,10 +139,10 @@ class Exponents(Part):
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
-            # Payloads from the ring, as they arrive and without exponents.
+            # Payloads from the ring, first as they arrive, then without exponents.
             "arrived": In(words),
             "passed": Out(words),
-            # Payloads to the ring, without exponents and with them.
+            # Payloads to the ring, first without and then with exponents.
             "sent": In(words),
             "completed": Out(words),
             # Exponents of each sum, in the order of the sums.
@@ -151,7 +152,7 @@ class Exponents(Part):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        words = field_words(config.segment)  # of exponents in a packet
+        words = field_words(config.segment)  # words of exponents in a packet
         m.submodules.scanned = scanned = Queue(shape=word_layout(), depth=4 * words)
         m.submodules.maximum = maximum = FieldMaximum()
         m.submodules.maximum_demux = maxima = PacketDemux(outputs=len(MaximumTo))

@@ -1,4 +1,4 @@
-"""Reproducible sums: integers below exponents on which all nodes agree, added in any order with the same result."""
+"""Reproducible sums: integers with exponents common to all nodes, added in any order with the same result."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.compression.registry import CODECS
@@ -20,7 +20,7 @@ class ReproducibleFeature(Feature):
                  clash=lambda gradients, role: gradients in _WIDTHS
                  and (not isinstance(role, Peer) or role.interleaved),
                  rule=f"gradients {' and '.join(_WIDTHS)} need role Peer without interleaved",
-                 reason="exponents of a segment precede its integers by two segments of the usual order",
+                 reason="exponents of a segment are sent ahead of its integers, in the default order of segments",
                  advice="leave gradients or the role out"),
         Coupling(sections=("gradients", "lanes"), clash=lambda gradients, lanes: gradients == "sum16" and lanes < 2,
                  rule="gradients sum16 needs lanes of 2 or more", reason="a word holds two elements",
@@ -29,18 +29,18 @@ class ReproducibleFeature(Feature):
                  clash=lambda gradients, weights: gradients in _WIDTHS
                  and not isinstance(CODECS[weights.codec], FixedCodec),
                  rule=f"gradients {' and '.join(_WIDTHS)} need weights.codec of a fixed number of words",
-                 reason="a packet with weights begins with exponents",
+                 reason="packets with weights begin with exponents of another segment",
                  advice="leave gradients or weights.codec out"),
     )
 
     def codecs(self):
-        """Ring codecs of the formats, by name."""
+        """Ring codecs, keyed by format name."""
         from hdl.features.reproducible.codec import IntegerCodec
 
         return {name: IntegerCodec(code=codes(name).ring, width=width) for name, width in _WIDTHS.items()}
 
     def parts(self, config):
-        """Parts of the datapath that agree on exponents and sum integers, unless each node has several addends."""
+        """Parts of the datapath that agree on exponents and sum integers; none if each node has several addends."""
         if not config.adds_integers or config.has("microbatches"):
             return ()
         from hdl.features.reproducible import exponents_part, integer_sum
@@ -48,7 +48,7 @@ class ReproducibleFeature(Feature):
         return exponents_part.describe(config), integer_sum.describe(config)
 
     def collective(self, config):
-        """Extension of the collective engine that sets the number of bits of addends."""
+        """Return the extension of the collective engine that sets the width of addends."""
         if not config.adds_integers:
             return None
         from hdl.features.reproducible.collective import ReproducibleExtension

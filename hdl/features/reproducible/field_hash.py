@@ -1,11 +1,11 @@
-"""Hashes of packets of exponent fields and of complete sums, which show that two units use the same words.
+"""Hashes of packets of exponent fields and of complete sums, which verify that two units use the same words.
 
-The hash of a packet begins as :data:`START`. For each word, it is rotated left by :data:`ROTATION` bits, and the word
-is added modulo 2. So each flipped bit changes it, and so do flipped bits at the same place of several words, and two
-different words that are exchanged, unless each bit of them differs.
+The hash of a packet starts at :data:`START`. For each word, it is rotated left by :data:`ROTATION` bits and XORed
+with the word. Any flipped bit therefore changes it. So do flipped bits at the same position of several words, and
+two swapped words that differ, unless they differ in every bit.
 
-Hashes that remain in a node are half as long: both halves of each word are added modulo 2 (:func:`folded`), and the
-hash begins as the lower half of :data:`START`. Each flipped bit still changes exactly one bit of the folded word.
+Hashes that stay in a node are half as long: the two halves of each word are XORed (:func:`folded`), and the hash
+starts at the lower half of :data:`START`. Each flipped bit still changes exactly one bit of the folded word.
 """
 
 from amaranth.hdl import Const, Module, Mux, Signal
@@ -22,19 +22,19 @@ __all__ = ["HASH", "ROTATION", "START", "SUM_HASH", "FieldHash", "HashGate", "Si
 HASH = 32
 #: Number of bits of a hash of complete sums.
 SUM_HASH = 16
-#: Hash of no words.
+#: Hash of an empty packet.
 START = 0x9E37_79B9
 #: Number of bits by which a hash rotates for each word; odd, so that words of a packet have different rotations.
 ROTATION = 5
 
 
 def folded(word):
-    """Sum modulo 2 of the halves of a word. The upper half is rotated, so that equal halves do not cancel."""
+    """XOR the halves of a word. The upper half is rotated, so that equal halves do not cancel."""
     return word[:SUM_HASH] ^ word[SUM_HASH:].rotate_left(1)
 
 
 def sum_hash(so_far, codes):
-    """Hash of complete sums, with one more word of codes."""
+    """Return the hash of complete sums after one more word of codes."""
     return so_far.rotate_left(ROTATION) ^ folded(codes)
 
 
@@ -42,7 +42,7 @@ class _Hash(wiring.Component):
     """Base class of units that form the hash of each packet that passes; their ``latency`` is 1 cycle."""
 
     latency = 1
-    #: Number of bits of the hash.
+    #: Number of bits of the unit's hashes.
     bits = HASH
 
     def __init__(self, depth, i, o, *, folds=False):
@@ -76,7 +76,7 @@ class _Hash(wiring.Component):
         return m
 
     def _pass(self, m, taken):
-        """Connect the payloads; return whether the payload begins a word, and the bits that are added."""
+        """Connect the payloads; return whether the payload begins a word, and the bits to XOR with the hash."""
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ class FieldHash(_Hash):
 
 
 class SingleFieldHash(_Hash):
-    """Form the hash of each packet of single fields that passes, which is that of the words with these fields.
+    """Form the hash of each packet of single fields that passes, equal to the hash of the words with these fields.
 
     Timing and ``depth`` are as in :class:`FieldHash`.
 
@@ -133,7 +133,7 @@ class SingleFieldHash(_Hash):
 
     def _pass(self, m, taken):
         field, last = self.i.payload.field, self.i.payload.last
-        index = Signal(range(HASH // 8))  # of the field in its word
+        index = Signal(range(HASH // 8))  # index of the field in its word
         with m.If(taken):
             m.d.sync += index.eq(Mux(last, 0, index + 1))
         added = Signal(HASH)
@@ -178,8 +178,8 @@ class SumHash(_Hash):
 
 
 class HashGate(wiring.Component):
-    """Hold the last word of each packet until two hashes are equal. If they differ, it is never offered, and neither
-    are words after it.
+    """Hold back the last word of each packet until its two hashes are available and equal. If they differ, neither
+    this word nor any later one is offered.
 
     Latency is 0 cycles; the hashes are taken one cycle after both are offered, and the last word may pass one cycle
     later. ``i.ready`` depends combinationally on ``o.ready`` and ``i.payload.last``; ``o.valid`` on ``i``. The other
@@ -195,7 +195,7 @@ class HashGate(wiring.Component):
     i : In(stream of shape)
     o : Out(stream of shape)
     a, b : In(stream of 16 bits)
-        Hashes, one of each for each packet. They are taken together, the next ones after the packet.
+        Two hashes for each packet. They are taken together, the next pair after the packet.
     wrong : Out(1)
         Pulse: the hashes that are taken in this cycle differ.
     """

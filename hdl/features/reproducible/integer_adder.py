@@ -1,10 +1,10 @@
-"""Adder of packets of integers, which checks the checksums of packets from the ring and updates them.
+"""Adder for packets of integers, which verifies and updates the checksums of packets from the ring.
 
 The checksum of a packet is a word: the sum of its integers, plus twice the sum of their prefix sums, plus the hash of
 the exponents with which they were formed (:mod:`hdl.features.reproducible.field_hash`), modulo 2**32. Integer i of n,
 from zero, thus has the weight 1 + 2 * (n - i). Weights are odd, so every wrong bit changes the checksum; so do two
-integers that are exchanged, unless their difference times their distance is a multiple of 2**31. An infinity or a NaN
-counts as its code. All integers of the last word count, including unused ones.
+swapped integers, unless their difference times their distance is a multiple of 2**31. An infinity or a NaN counts
+as its code. All integers of the last word count, including unused ones.
 """
 
 import itertools
@@ -22,14 +22,14 @@ __all__ = ["IntegerAdder", "kind_layout"]
 
 
 def kind_layout():
-    """Layout of the kind of a packet: whether a packet from the ring is added, whether the sum is complete, and
-    whether the node is the first of the packet, so that no other packet is added.
+    """Layout of the kind of an addition: whether a packet from the ring is added, whether the sum is then complete,
+    and whether the node is the first to add to this packet, so that no packet from the ring is added.
     """
     return data.StructLayout({"paired": 1, "final": 1, "first": 1})
 
 
 def _slot_layout():
-    """Layout of a slot of the pipeline: it has a word of integers, or a checksum, or nothing."""
+    """Layout of a pipeline slot, which contains a word of integers, a checksum or nothing."""
     return data.StructLayout({"integers": 1, "check": 1})
 
 
@@ -39,7 +39,7 @@ def _output_layout(width):
 
 
 def _register(m, step, value, name):
-    """Value one stage later."""
+    """Return the value one stage later."""
     register = Signal(value.shape(), name=name, reset_less=True)
     with m.If(step):
         m.d.sync += register.eq(value)
@@ -47,14 +47,14 @@ def _register(m, step, value, name):
 
 
 def _delayed(m, step, value, stages, name):
-    """Value some stages later."""
+    """Return the value ``stages`` stages later."""
     m.submodules[name] = line = DelayLine(shape=value.shape(), cycles=stages, paced=True)
     m.d.comb += [line.step.eq(step), line.i.eq(value)]
     return line.o
 
 
 def _elements(words):
-    """Signed integers of an array."""
+    """Return the integers of an array as signed values."""
     return [integer.as_signed() for integer in words]
 
 
@@ -67,16 +67,16 @@ class IntegerAdder(wiring.Component):
 
     The checksum sent is that of the packet from the ring, plus that of this node's changes: its own integers, and for
     elements that are infinite or NaN the difference of the codes. Changes are computed from ``a`` and ``b``, by
-    adders of their own, so that a fault in an adder of integers makes packet and checksum disagree. The first node of
-    a packet adds its hash to the checksum, and later nodes compare the hash with their own ones.
+    adders of their own, so that a fault in an adder of integers makes packet and checksum disagree. The first node
+    of a packet adds its hash to the checksum, and each later node compares the hash with its own.
 
-    ``first`` is the opposite of ``paired``. If they are equal, ``added_wrong`` pulses for the packet: with a wrong
-    bit ``paired``, the addends of earlier nodes would be missing, but the checksum would match.
+    ``first`` is the opposite of ``paired``. If they are equal, ``added_wrong`` pulses for the packet: if the bit
+    ``paired`` were wrong, the addends of earlier nodes would be missing, but the checksum would match.
 
-    Both the sum and the changes are formed from the node's own integers, so words at ``a`` have a parity, and so has
-    the register behind it. If one of them is wrong, ``added_wrong`` pulses. ``total_hash`` is formed from the sums
-    that are checked; a :class:`~hdl.features.reproducible.field_hash.SumHash` shows later whether they are still
-    right.
+    Both the sum and the changes are formed from the node's own integers, so words at ``a`` have a parity bit, and
+    so does the register after it. If one of them is wrong, ``added_wrong`` pulses. ``total_hash`` is formed from
+    the sums that are checked; a :class:`~hdl.features.reproducible.field_hash.SumHash` can later verify that they
+    have not changed.
 
     Each packet is checked twice: as it was received, and after the addition. Both checks end in the same cycle. If
     only ``added_wrong`` pulses, this node has a fault. If ``received_wrong`` pulses, the fault is in an earlier node
@@ -120,7 +120,8 @@ class IntegerAdder(wiring.Component):
     received_wrong : Out(1)
         Pulse: a packet from the ring and the hash did not match its checksum.
     added_wrong : Out(1)
-        Pulse: the sums of a packet and the hash did not match the received checksum and that of this node's changes.
+        Pulse: the sums of a packet and the hash did not match the received checksum plus the one of this node's
+        changes.
     complete : Out(1)
         Whether the packet whose checks have ended is final; valid in the cycle of ``checked``.
     total_hash : Out(16)
@@ -145,7 +146,7 @@ class IntegerAdder(wiring.Component):
 
     @property
     def _span(self):
-        """Number of cycles until a word's integers are in the checksum. The integers of two lanes are added first."""
+        """Cycles until the checksum includes a word's integers. The integers of two lanes are added first."""
         return 1 + self._lanes
 
     @property
@@ -156,16 +157,16 @@ class IntegerAdder(wiring.Component):
         m = Module()
         span = self._span
         m.submodules.output = output = SkidBuffer(shape=_output_layout(self._width))
-        # All stages move together, whenever the output buffer has a free row; bubbles move with them.
+        # All stages, bubbles included, advance together whenever the output buffer has a free row.
         step = Signal()
         m.d.comb += step.eq(output.i.ready)
-        # The number of a stage is its distance from the inputs, in cycles.
+        # Stages are numbered by their distance from the inputs in cycles.
         slots = self._slots(m, step, 4 + span)
         own, removed, received, marks, differs = self._enter(m, step)  # stage 1
         begun, offset, unsure = self._begin(m, step)  # stage 1
         flipped = self._flipped(m, step, differs, slots[1])  # stage 1
 
-        # Check of the packet from the ring. If there is none, its checksum is the hash.
+        # Checksum test of the packet from the ring. Without such a packet, the received checksum is the hash.
         check = self._checksum(m, step, "received", _elements(received), slots[1:])
         without = _register(m, step, (begun - offset)[:HASH], "without")  # stage 2
         without = _delayed(m, step, without, span - 1, "without_hash")  # stage 1 + span
@@ -174,7 +175,8 @@ class IntegerAdder(wiring.Component):
         received_unequal = _register(m, step, received_unequal, "received_unequal_2")  # stage 3 + span
         received_differs = _register(m, step, received_unequal, "received_differs")  # stage 4 + span
 
-        # Checksum of the sum: that of the packet from the ring plus that of the changes, without and with the hash.
+        # Checksum of the sum, without and with the hash: the packet's checksum plus the checksum of this node's
+        # changes.
         changes = [_register(m, step, self._change(own[lane], removed[lane], marks.special[lane]), f"change_{lane}")
                    for lane in range(self._lanes)]  # stage 2
         check = self._checksum(m, step, "changed", changes, slots[2:])
@@ -187,7 +189,7 @@ class IntegerAdder(wiring.Component):
         expected = _register(m, step, expected, "expected")  # stage 3 + span
         seal = _register(m, step, (check + begun)[:32], "seal")  # stage 3 + span
 
-        # Sums, and their check.
+        # Sums, and their checksum.
         sums, marks = self._sums(m, step, own, received, marks)  # stage 3
         check = self._checksum(m, step, "added", _elements(sums), slots[3:])
         added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # stage 4 + span
@@ -200,13 +202,13 @@ class IntegerAdder(wiring.Component):
         return m
 
     def _slots(self, m, step, last):
-        """Take inputs, and return the slots of the stages 0 to ``last``."""
+        """Accept inputs, and return the pipeline slots of the stages 0 to ``last``."""
         slots = [Signal(_slot_layout(), name=f"slot_{stage}") for stage in range(last + 1)]
         with m.If(step):
             m.d.sync += [later.eq(slot) for slot, later in itertools.pairwise(slots)]
         entry = slots[0]
         there = Signal()
-        check = Signal()  # the checksum comes next
+        check = Signal()  # the next word is the checksum
         paired = self.kind.payload.paired
         m.d.comb += [
             there.eq(self.kind.valid & (~paired | self.b.valid)),
@@ -222,9 +224,9 @@ class IntegerAdder(wiring.Component):
         return slots
 
     def _enter(self, m, step):
-        """Registers of the inputs: own integers or the codes of special sums, received codes that these replace,
-        received words, flags of the sum, and whether a parity is wrong. The code of +infinity is stored as that of
-        NaN.
+        """Return the input registers: own integers or the codes of special sums, the received codes that these
+        replace, received words, flags of the sum, and whether a parity is wrong. +infinity is stored with the code
+        of NaN.
         """
         width, paired = self._width, self.kind.payload.paired
         a, word = self.a.payload, self.b.payload.data
@@ -233,7 +235,7 @@ class IntegerAdder(wiring.Component):
         arrays = [Signal(data.ArrayLayout(width, self._lanes), name=name, reset_less=True)
                   for name in ("own", "removed", "received")]
         own, removed, received = arrays
-        parities = []  # of each lane and its flags
+        parities = []  # parity of each lane and its flags
         with m.If(step):
             m.d.sync += [
                 own.eq(self._load(a.data)),
@@ -245,7 +247,7 @@ class IntegerAdder(wiring.Component):
         for lane, flag in enumerate(flags.word_select(n, 2) for n in range(self._lanes)):
             special = Signal(2, name=f"special_{lane}")
             m.d.comb += special.eq(a.special[lane] | Mux(paired, flag, 0))
-            # The code of -infinity has an even number of ones, the other one an odd number.
+            # The code of -infinity has an even number of ones, the code of NaN an odd number.
             parities.append(Mux(special.any(), special[1], a.data.word_select(lane, width).xor()))
             # Synchronous resets of flip-flops need no LUTs.
             with m.If(step):
@@ -262,7 +264,7 @@ class IntegerAdder(wiring.Component):
         return own, removed, received, marks, wrong | differs
 
     def _flipped(self, m, step, differs, slot):
-        """Whether any word of the packet in this stage had a wrong parity; valid for the slot of the checksum."""
+        """Return whether a word of the packet in this stage had a wrong parity; valid in the checksum's slot."""
         flipped = Signal()
         with m.If(step & slot.integers & differs):
             m.d.sync += flipped.eq(1)
@@ -271,12 +273,12 @@ class IntegerAdder(wiring.Component):
         return flipped
 
     def _load(self, word):
-        """Word in the register with the node's own integers. Tests replace it by a register with faults."""
+        """Return the word to store in the register of own integers. Tests override this to inject faults."""
         return word
 
     def _begin(self, m, step):
-        """Registers of the checksum to which that of this node's changes is added, of the hash that it contains, and
-        of the contradiction of a wrong kind; their values are those for the slot of a checksum.
+        """Return registers with the checksum to update, the hash that it contains, and whether ``paired`` and
+        ``first`` contradict each other; they are valid in the slot of a checksum.
         """
         kind = self.kind.payload
         begun = Signal(HASH, reset_less=True)
@@ -286,13 +288,13 @@ class IntegerAdder(wiring.Component):
                 _register(m, step, kind.paired == kind.first, "unsure"))
 
     def _change(self, own, removed, special):
-        """Difference of integers or codes. The code of +infinity is 2**width - 1 more than that of NaN."""
+        """Return the difference of integers or codes. +infinity's code is 2**width - 1 more than NaN's code."""
         positive = special == 0b01
         difference = Cat(0, own, own[-1] & ~positive).as_signed() - Cat(positive, removed).as_signed()
         return difference[1:self._width + 2].as_signed()
 
     def _sums(self, m, step, own, received, marks):
-        """Codes of sums after two stages, with their properties."""
+        """Return the codes of sums after two stages, with their flags."""
         later = _register(m, step, marks, "marks_2")
         sums = Signal(data.ArrayLayout(self._width, self._lanes), reset_less=True)
         for lane in range(self._lanes):
@@ -302,7 +304,7 @@ class IntegerAdder(wiring.Component):
                 m.d.sync += sums[lane].eq(0)
         codes = _register(m, step, sums, "codes")
         for lane in range(self._lanes):
-            # The code of a special element has only to be set: its sum is zero.
+            # Only the ones in the code of a special element must be set, since its sum has been cleared.
             positive, negative = later.special[lane]
             with m.If(step & positive & ~negative):
                 m.d.sync += codes[lane][1:-1].eq(~0)
@@ -313,7 +315,7 @@ class IntegerAdder(wiring.Component):
         return codes, _register(m, step, later, "marks_3")
 
     def _add(self, own, received):
-        """Sum of two integers. Tests replace it by an adder with faults."""
+        """Return the sum of two integers. Tests override this to inject faults."""
         return own + received
 
     def _checksum(self, m, step, name, integers, slots):
@@ -322,7 +324,7 @@ class IntegerAdder(wiring.Component):
         """
         total = Signal(32, name=f"{name}_total")
         check = Signal(32, name=f"{name}_check")
-        # The share of a word, its integers and twice their prefix sums, is a multiple of the total and a rest.
+        # A word adds its integers and twice their prefix sums: a multiple of the total, and a term of this word only.
         if self._lanes == 1:
             added = rest = integers[0]
         else:
@@ -336,7 +338,7 @@ class IntegerAdder(wiring.Component):
             m.d.sync += total.eq(total + added)
         with m.If(step & last.integers):
             m.d.sync += check.eq(check + share)
-        # Each sum is cleared as soon as it has been used: the next packet may follow immediately.
+        # Each sum is cleared as soon as it has been used, since the next packet may follow immediately.
         with m.If(step & first.check):
             m.d.sync += total.eq(0)
         with m.If(step & last.check):
@@ -344,7 +346,7 @@ class IntegerAdder(wiring.Component):
         return check
 
     def _hash(self, m, step, codes, slot):
-        """Hash of the codes of the packet in this stage; valid for the slot of the checksum."""
+        """Return the hash of the codes of the packet in this stage; valid in the slot of the checksum."""
         start = START % (1 << SUM_HASH)
         so_far = Signal(SUM_HASH, init=start)
         with m.If(step & slot.integers):
@@ -368,7 +370,7 @@ class IntegerAdder(wiring.Component):
                 held.final.eq(marks.final),
             ]
         for lane in range(self._lanes):
-            # Outside the ring, flags replace codes.
+            # Within the node, flags replace codes.
             with m.If(step & slot.integers & marks.final & marks.special[lane].any()):
                 m.d.sync += held.data.word_select(lane, width).eq(0)
 
@@ -391,7 +393,7 @@ class IntegerAdder(wiring.Component):
                 m.d.sync += failed.eq(1)
 
     def _offer(self, m, stored):
-        """Offer the stored word at the output for its packet."""
+        """Offer the stored word at ``total`` if its packet is final, otherwise at ``sent``."""
         word = stored.payload
         m.d.comb += [
             self.sent.valid.eq(stored.valid & ~word.final),

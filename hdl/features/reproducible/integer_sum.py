@@ -1,4 +1,4 @@
-"""Sums of integers: each hop adds its own integers to a packet; complete sums are rounded once.
+"""Integer sums, to which each node adds its own integers; complete sums are rounded once.
 
 The node that owns a block completes its sums. In a fused update it rounds them for the optimizer; in other commands
 it writes them back, and in an all-reduce it sends them as integers, which every node rounds in the same way.
@@ -41,7 +41,7 @@ _CHECKSUM_WORDS = 1
 
 
 class FieldsTo(enum.IntEnum):
-    """Destination of the exponents of a sum."""
+    """Destination of the exponents for a sum."""
 
     QUANTIZER = 0
     OWN = 1
@@ -49,7 +49,7 @@ class FieldsTo(enum.IntEnum):
 
 
 class RoundedFrom(enum.IntEnum):
-    """Source of sums that are rounded, and of their exponents."""
+    """Source of the sums to round, and of their exponents."""
 
     OWN = 0
     GATHERED = 1
@@ -88,17 +88,17 @@ def _place(record, setup):
 
 
 def _kept_layout():
-    """Layout of the hash, the segment and the block of a complete sum, which are stored until the gather."""
+    """Layout of the hash, segment and block of a complete sum, which are stored until the all-gather."""
     return data.StructLayout({"hash": SUM_HASH, "place": _place_layout()})
 
 
 def _hash_layout():
-    """Layout of a packet of one hash."""
+    """Layout of a packet that consists of one hash."""
     return data.StructLayout({"hash": SUM_HASH, "last": 1})
 
 
 def _join(m, sources, sink):
-    """Connect the sum modulo 2 of hashes, which are taken together."""
+    """Connect the XOR of several hashes, which are taken together, to a sink."""
     there = Cat(source.valid for source in sources).all()
     m.d.comb += [
         sink.valid.eq(there),
@@ -108,7 +108,7 @@ def _join(m, sources, sink):
 
 
 def _rounded_from(record, setup):
-    return is_gather(record)  # OWN or GATHERED
+    return is_gather(record)  # GATHERED in the all-gather, otherwise OWN
 
 
 def _is_last(record, setup):
@@ -124,7 +124,7 @@ def describe(config):
         instructions=(
             # Reads of the local gradients, in the order of the sums.
             job(config, "summing_job", SUMS, "gradients"),
-            # Number of groups of each packet of local gradients, and destinations of their exponents.
+            # Number of groups in each packet of local gradients, and destinations of their exponents.
             Instruction("summed_groups", SUMS, groups, groups_in),
             Instruction("fields_to", SUMS, len(FieldsTo), _fields_to),
             # Whether a packet from the ring is added, and whether the sum is then complete.
@@ -133,11 +133,11 @@ def describe(config):
             Instruction("summed_place", SUMS, _place_layout(), _place),
             # Destinations of each complete sum, with one bit for each member of TotalTo.
             Instruction("total_to", SUMS, len(TotalTo), _total_to, when=_is_last),
-            # Number of groups of each packet of sums that are rounded, and the source of sums and exponents.
+            # Number of groups in each packet of sums to round, and the sources of the sums and of their exponents.
             Instruction("rounded_groups", ROUNDED, groups, groups_in),
             Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
-            # Source of their hashes, and block and segment of each packet, for reports of wrong hashes.
+            # Source of the hashes of these sums, and block and segment of each packet, for reports of wrong hashes.
             Instruction("rounded_hash_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_place", ROUNDED, _place_layout(), _place),
         ),
@@ -163,12 +163,12 @@ class IntegerSum(Part):
 
     All units work at the rate of the link: one word, of one or two integers, in a cycle.
 
-    Checksums of packets include a hash of the exponents (:mod:`hdl.features.reproducible.field_hash`), so they show
-    if nodes use different ones. Words and exponents that enter the rounder must have the same hashes as in the adder:
-    all of the node's own sums, and the exponents of gathered ones. Words of gathered sums must have the hash with
-    which they arrived. The last row of a packet is not offered before, which takes no additional cycles, since the
-    rounder's latency is longer, unless a packet has one or two words. Sums that leave for the gather are compared as
-    well, but do not wait.
+    Checksums of packets include a hash of the exponents (:mod:`hdl.features.reproducible.field_hash`), so nodes
+    that use different exponents are detected. Hashes are compared again at the rounder: the node's own sums and all
+    exponents must have the same hashes as in the adder, and gathered sums the hashes with which they arrived. The
+    last row of a packet is held back until then, which takes no additional cycles, since the rounder's latency is
+    longer, unless a packet has one or two words. Sums that leave for the all-gather are compared as well, but do
+    not wait.
     """
 
     def __init__(self, *, config, description):
@@ -176,13 +176,13 @@ class IntegerSum(Part):
         words = stream.Signature(word_layout())
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Packets with sums that are not complete.
+            # Packets from the ring with incomplete sums.
             "to_adder": In(words),
-            # Packets with complete sums.
+            # Packets from the ring with complete sums.
             "to_rounder": In(words),
-            # Packets that are forwarded unchanged.
+            # Packets from the ring to be forwarded unchanged.
             "transit": In(words),
-            # Exponents of each sum.
+            # Agreed exponents for each sum.
             "agreed": In(words),
             # Sums to be sent.
             "encoded": Out(words),
@@ -190,9 +190,9 @@ class IntegerSum(Part):
             "forwarded": Out(words),
             # Sums for the optimizer in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory in commands other than a fused update.
+            # Sums to write to the gradient memory, in commands other than a fused update.
             "write_back": Out(rows),
-            # Complete sums of the node's own block, for the gather.
+            # Complete sums of the node's own block, for the all-gather.
             "kept": Out(words),
         })
 
@@ -202,10 +202,10 @@ class IntegerSum(Part):
         slices = 32 // width
         packet = config.segment // slices + _CHECKSUM_WORDS
         m.submodules.adder = adder = IntegerAdder(width=width)
-        # Places of the packets whose checks have not ended; a packet takes at least two cycles.
+        # Segments and blocks of packets still being checked; a packet takes at least two cycles.
         m.submodules.places = places = Queue(shape=_place_layout(), depth=adder.latency)
         m.submodules.fields_demux = fields = PacketDemux(outputs=len(FieldsTo))
-        # One packet can wait for the link without stalling the adder, and another for the adder.
+        # One packet can wait for the link, and another for the adder, without stalling the adder.
         m.submodules.to_send = to_send = StampedQueue(depth=2 * packet)
         m.submodules.to_add = to_add = StampedQueue(depth=packet)
         connect_stream(m, self.fields_to, fields.route)
@@ -219,7 +219,8 @@ class IntegerSum(Part):
         connect_stream(m, adder.sent, to_send.i)
         connect_stream(m, to_send.o, self.encoded)
         connect_stream(m, self.transit, self.forwarded)
-        # The last row of a sum leaves only if its words and exponents have not changed since the adder or the ring.
+        # The last row of a sum leaves only if words and exponents have not changed since they left the adder or the
+        # ring.
         m.submodules.gate = gate = HashGate(shape=beat_layout(slices))
         own_hash, gathered_hash = self._hashes(m, adder, hashes)
         sums, arrived, kept_wrong = self._complete(m, adder, places.o.payload)
@@ -240,12 +241,13 @@ class IntegerSum(Part):
             pulses.not_finite.eq(setup.sum & taken(rounded) & has_infinite(rounded.payload)),
             pulses.wrong_sum.eq(Cat(adder.received_wrong, adder.added_wrong, gate.wrong, kept_wrong.found, own_wrong,
                                     to_add.wrong, to_send.wrong).any()),
-            # The node in which the fault occurred: if a packet was wrong when it arrived, its sender. If exponents of
-            # the two nodes differ, it may also be this node.
+            # The reported node is the sender if a packet was wrong when it arrived, otherwise this node. If the
+            # exponents of the two nodes differ, the fault may also be in this node.
             pulses.wrong_sum_detail.eq(Cat(
                 Mux(adder.received_wrong | adder.added_wrong, places.o.payload,
                     Mux(gate.wrong, self.rounded_place.payload,
-                        # After a wrong packet to add or to send, this is the next sum.
+                        # If a stored packet to add or to send was wrong, the segment and block of the next sum are
+                        # reported.
                         Mux(kept_wrong.found, kept_wrong.place, self.summed_place.payload))),
                 Mux(adder.received_wrong, setup.predecessor, setup.rank))),
             self.summed_place.ready.eq(taken(self.kind)),
@@ -257,8 +259,8 @@ class IntegerSum(Part):
         return m
 
     def _quantized(self, m, agreed, hashes):
-        """Read the local gradients, and form hashes of their exponents; return their integers, and whether the packet
-        to be added has failed a check.
+        """Read the local gradients, and form hashes of their exponents; return the gradients as integers, and
+        whether the packet to be added has failed a check.
         """
         m.submodules.narrower = narrower = RowNarrower(lanes=self._config.lanes, slice_lanes=32 // self._width)
         m.submodules.quantizer = quantizer = Quantizer(width=self._width)
@@ -273,7 +275,8 @@ class IntegerSum(Part):
 
     def _connect_fields(self, m, agreed, fields, quantizer, hashes):
         """Connect the exponent fields to the quantizer, and form their hashes."""
-        # Fields are hashed as the quantizer takes them. It holds the beats of some packets, and the adder one packet.
+        # Fields are hashed as the quantizer takes them. The quantizer holds the beats of some packets, and the
+        # adder holds one packet.
         m.submodules.field_hash = field_hash = SingleFieldHash(depth=Quantizer.latency + 4)
         connect_stream(m, agreed, fields.i)
         connect_stream(m, field_hash.o, quantizer.fields)
@@ -286,18 +289,18 @@ class IntegerSum(Part):
         ]
 
     def _own(self, m, integers):
-        """Integers of the node, with their parity, and whether the packet to be added has failed a check."""
+        """Return the node's integers with their parity, and whether the packet to be added has failed a check."""
         return integers, C(0, 1)
 
     def _hashes(self, m, adder, hashes):
-        """Connect the hashes of exponents to the adder, and keep the ones of sums that this node will round; return
-        streams of hashes of its own sums, with their exponents, and of the exponents of gathered ones.
+        """Connect the hashes of exponents to the adder, and store them for sums that this node will round; return
+        two streams: hashes of its own sums with their exponents, and hashes of the exponents of gathered sums.
         """
-        # A packet takes at least two cycles in the adder, and one in the rounder.
+        # A packet takes at least two cycles in the adder, and at least one cycle in the rounder.
         waiting = adder.latency + Rounder.latency
         m.submodules.used_hashes = used = Queue(shape=SUM_HASH, depth=waiting)
         m.submodules.total_hashes = totals = Queue(shape=SUM_HASH, depth=waiting)
-        # Exponents wait for the gather of their sums, which lags by one segment.
+        # Hashes of exponents wait for the all-gather of the sums, which lags by one segment.
         m.submodules.gathered_hashes = gathered = Queue(shape=SUM_HASH, depth=self._gathered_packets)
         final = self.kind.payload.final
         own = stream.Signature(SUM_HASH).create()
@@ -317,11 +320,11 @@ class IntegerSum(Part):
 
     @property
     def _gathered_packets(self):
-        """Number of packets whose exponents can wait for the gather of their sums."""
+        """Number of packets whose exponents can wait for the all-gather of the sums."""
         return 4 * max(self._config.topology.max_nodes, 2)
 
     def _select_hash(self, m, sink, *, own, gathered):
-        """Connect the hash of each packet that is rounded."""
+        """Connect the expected hash of each packet to be rounded."""
         m.submodules.rounded_hash_mux = chosen = PacketMux(inputs=len(RoundedFrom), shape=_hash_layout())
         connect_stream(m, self.rounded_hash_from, chosen.route)
         for source, parts in ((RoundedFrom.OWN, (own,)), (RoundedFrom.GATHERED, gathered)):
@@ -334,14 +337,14 @@ class IntegerSum(Part):
                      sink.payload.eq(chosen.o.payload.hash)]
 
     def _complete(self, m, adder, checked_place):
-        """Send complete sums to the gather; return all sums to round, the node's own ones and gathered ones, hashes
-        of the words of gathered ones, and whether a sum that has left was wrong.
+        """Send complete sums to the all-gather; return all sums to round (the node's own and gathered sums), hashes
+        of the words of gathered sums, and whether a sum that has been sent was wrong.
         """
         config, width = self._config, self._width
         layout, words = integers_layout(width), config.segment * width // 32
         m.submodules.total_demux = totals = PacketDemux(outputs=len(TotalTo), shape=layout)
         m.submodules.rounded_mux = chosen = PacketMux(inputs=len(RoundedFrom), shape=layout)
-        # Sums are gathered one segment later.
+        # The all-gather lags by one segment.
         m.submodules.kept_sums = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.arrived_hash = arrived = SumHash(depth=2)
         m.submodules.to_round = to_round = Queue(shape=word_layout(), depth=words, block=True)
@@ -361,9 +364,9 @@ class IntegerSum(Part):
         return chosen.o, arrived.hash, self._compare_kept(m, kept.o, adder, checked_place)
 
     def _compare_kept(self, m, kept, adder, checked_place):
-        """Send complete sums; return whether a sum has changed since the adder, with its segment and block."""
+        """Send complete sums; return whether a sum has changed since the addition, with its segment and block."""
         m.submodules.kept_hash = sent = SumHash(depth=2)
-        # Sums of two segments, and the last one of a command, which may be short.
+        # Room for sums of two segments, and for the last segment of a command, which may be short.
         m.submodules.kept_hashes = expected = Queue(shape=_kept_layout(), depth=4)
         connect_stream(m, kept, sent.i)
         connect_stream(m, sent.o, self.kept)
@@ -381,15 +384,15 @@ class IntegerSum(Part):
         return wrong
 
     def _rounded(self, m, sums, fields, gate):
-        """Round complete sums, and return rows; the gate receives hashes of the sums with their exponents, and rows
-        pass it.
+        """Round complete sums, and return rows that have passed the gate, which also gets hashes of sums and
+        exponents.
         """
         config, slices = self._config, 32 // self._width
         words = field_words(config.segment)
         m.submodules.rounder = rounder = Rounder(width=self._width)
         m.submodules.rounded_fields = reader = FieldReader()
         m.submodules.rounded_fields_mux = chosen = PacketMux(inputs=len(RoundedFrom))
-        # Exponents of sums wait for the gather of these sums, which lags by one segment.
+        # Exponents wait for the all-gather of the sums, which lags by one segment.
         for name, depth, sink, source in (
                 ("own_fields", 4 * words, FieldsTo.OWN, RoundedFrom.OWN),
                 ("gathered_fields", words * self._gathered_packets, FieldsTo.GATHERED, RoundedFrom.GATHERED)):

@@ -1,8 +1,8 @@
 """Layout of the integers of reproducible sums, between units and on the ring.
 
-A word holds 32 // width integers of ``width`` bits, the first one in the lowest bits. Between units, flags beside the
-word state which elements are infinite or NaN; their integers are 0. On the ring there are no flags: as at least two
-addends are summed there, the limits of the addends leave three codes unused, which stand for NaN and infinities.
+A word holds 32 // width integers of ``width`` bits, the first one in the lowest bits. Between units, each word has
+flags that mark infinite and NaN elements, with integers of 0. On the ring there are no flags: since at least two
+addends are summed there, the limits of the addends leave three codes unused, which represent NaN and infinities.
 """
 
 from amaranth.hdl import Cat, Const, Mux, Signal
@@ -10,15 +10,15 @@ from amaranth.lib import data
 
 __all__ = ["SPARE", "WIDTHS", "check_width", "codes_of", "integers_layout", "integers_of", "parity_of"]
 
-#: Widths in bits of integers on the ring.
+#: Supported widths in bits of integers on the ring.
 WIDTHS = (16, 32)
 
-#: Shape of the number of bits that sums have and their addends lack, the base-2 logarithm of the number of addends.
+#: Shape of the number of bits by which sums are wider than their addends: log2 of the number of addends.
 SPARE = range(9)
 
 
 def check_width(width):
-    """Raise ValueError unless ``width`` is a width of integers."""
+    """Raise ValueError unless ``width`` is a supported width of integers."""
     if width not in WIDTHS:
         raise ValueError(f"Integer width must be {' or '.join(map(str, WIDTHS))}, not {width!r}")
 
@@ -35,25 +35,25 @@ def integers_layout(width, *, parity=False):
 
 
 def parity_of(word):
-    """Field ``parity`` of the integers and flags of an :func:`integers_layout` view."""
+    """Compute the field ``parity`` of an :func:`integers_layout` view from its integers and flags."""
     return word.data.xor() ^ word.special.as_value().xor()
 
 
 def _codes(width):
-    """Codes of an element that is +infinity, -infinity and NaN."""
+    """Return the codes of +infinity, -infinity and NaN."""
     largest = (1 << width - 1) - 1
     return Const(largest, width), Const(largest + 2, width), Const(largest + 1, width)
 
 
 def codes_of(word, width):
-    """Word on the ring of an :func:`integers_layout` view."""
+    """Encode an :func:`integers_layout` view as a word on the ring."""
     positive, negative, nan = _codes(width)
     return Cat(Mux(word.special[lane].all(), nan, Mux(word.special[lane][0], positive, Mux(
         word.special[lane][1], negative, word.data.word_select(lane, width)))) for lane in range(32 // width))
 
 
 def integers_of(m, word, width):
-    """Integers and flags of a word from the ring: values for ``data`` and ``special`` of an integers_layout."""
+    """Decode a word from the ring to values for ``data`` and ``special`` of an :func:`integers_layout`."""
     positive, negative, nan = _codes(width)
     integers, flags = [], []
     for lane in range(32 // width):

@@ -4,8 +4,8 @@ A scatter-reduce packet with elements of segment t carries the exponents of segm
 with elements of segment t carries exponents of segment t + 2. With SR(r) and AG(r) as the packets with exponents of
 segment r of every block, the order is SR(0), AG(0), SR(1), AG(1), … SR(T), AG(T), AG(T+1), where T is the number of
 segments. SR(0), AG(0) and AG(1) have no elements; SR(T), AG(T) and AG(T+1) have no exponents. So the elements follow
-each other as in :mod:`hdl.ring.order`: the gather lags by one segment. Commands without sums have only elements and
-follow that order.
+each other as in :mod:`hdl.ring.order`: the all-gather lags by one segment. Commands without sums have only elements
+and follow that order.
 """
 
 from amaranth.hdl import Mux, Signal
@@ -18,12 +18,12 @@ from hdl.ring.topology import SMALL_RING
 
 __all__ = ["AHEAD", "ORDER", "AheadGenerator"]
 
-#: Number of segments by which exponents precede elements in a packet of each phase.
+#: Number of segments by which the exponents in a packet are ahead of its elements, in each phase.
 AHEAD = {Phase.SCATTER: 1, Phase.GATHER: 2}
 
 
 class AheadGenerator(SequenceGenerator):
-    """Emit one record per step, with the segment of the elements and that of the exponents.
+    """Emit one record per step, with the segment of the elements and the segment of the exponents.
 
     Timing and parameters are as in :class:`~hdl.ring.order.SequenceGenerator`. Records have two more fields:
     ``ahead`` is the number of elements in the segment of the exponents, and ``ahead_place`` the position of its first
@@ -36,7 +36,7 @@ class AheadGenerator(SequenceGenerator):
     sums : In(1)
         Whether the command forms sums; stable like ``plan``. A sequence without sums has steps in one phase only.
     silent : In(1)
-        Whether a gather has only exponents; stable like ``plan``.
+        Whether an all-gather has only exponents; stable like ``plan``.
     """
 
     def __init__(self, *, elements, segment, nodes_max=SMALL_RING):
@@ -52,7 +52,7 @@ class AheadGenerator(SequenceGenerator):
 
     def _follow(self, m, phase, segment, both):
         change, following = Signal(range(2)), Signal(Phase)
-        scatters, final, over = Signal(), Signal(), Signal()  # SR(T) and AG(T), and what follows
+        scatters, final, over = Signal(), Signal(), Signal()  # SR(T), AG(T) and the steps after them
         m.d.comb += [
             scatters.eq(phase == Phase.SCATTER),
             final.eq(segment == self.plan.segments),

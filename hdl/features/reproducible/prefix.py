@@ -1,4 +1,4 @@
-"""Prefixes of packets: cut off the first words of a packet, or put words before a packet."""
+"""Units that cut the first words off a packet, or put words before a packet."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -21,7 +21,7 @@ def prefix_layout():
 
 
 class PrefixCutter(wiring.Component):
-    """Cut each packet into its prefix and the rest.
+    """Split each packet into its prefix and the rest.
 
     Latency is :attr:`latency` cycle, throughput one word per cycle with no bubble between packets. ``i.ready``
     depends combinationally on ``cut``, and ``cut.ready`` on ``i`` and ``cut``. No path runs from an output's
@@ -51,7 +51,7 @@ class PrefixCutter(wiring.Component):
         m.submodules.rest = rest = SkidBuffer(shape=word_layout())
         connect_stream(m, prefix.o, self.prefix)
         connect_stream(m, rest.o, self.rest)
-        count = Signal(range(MAX_WORDS + 1))  # words of this packet's prefix that have been taken
+        count = Signal(range(MAX_WORDS + 1))  # number of words of this packet's prefix that have been taken
         following = Signal.like(count)
         in_rest = Signal()
         taken = Signal()
@@ -122,6 +122,6 @@ class PrefixJoiner(wiring.Component):
             join.ready.eq(taken & output.i.payload.last),
         ]
         with m.If(taken):
-            # The prefix's last word does not end a packet with a rest, and every other last word does.
+            # The prefix's last word does not end a packet that has a rest; any other last word does.
             m.d.sync += after_prefix.eq(~output.i.payload.last & (in_rest | prefix.payload.last))
         return m

@@ -1,4 +1,4 @@
-"""Quantizer from elements to the integers of reproducible sums."""
+"""Quantizer that converts elements to the integers of reproducible sums."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ class Quantizer(wiring.Component):
     the sum, an integer has b = ``width`` - ``spare`` bits: it is the multiple of 2**(F - 125 - b) nearest to its
     element, limited to ±(2**(b - 1) - 1). The integer of an infinity or a NaN is 0, and its flags are set; a lane
     without ``keep`` has integer 0 and no flags. An element with an exponent field above F has an unspecified result.
-    The parity is computed beside the integers, not from them, so it shows if they change later.
+    The parity is computed in parallel with the integers, not from them, so it detects any later change.
 
     Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages move together while the output is
     free or accepted. ``i.ready`` depends combinationally on ``o.ready`` and ``fields.valid``, and ``fields.ready`` on
@@ -67,7 +67,7 @@ class Quantizer(wiring.Component):
         m = Module()
         advance = Signal()
         taken = Signal()
-        final = Signal()  # last beat of its group
+        final = Signal()  # this beat is the last one of its group
         beats = GROUP // self._lanes
         position = Signal(range(beats))
         m.d.comb += [
@@ -81,7 +81,7 @@ class Quantizer(wiring.Component):
             m.d.sync += position.eq(Mux(self.i.payload.last, 0, position + 1))
 
         def register(stage, *, clear=None, **values):
-            """Registers that move with the pipeline; ``clear`` sets them to zero."""
+            """Return registers that advance with the pipeline; ``clear`` sets them to zero."""
             later = {name: Signal(Value.cast(value).shape(), name=f"{stage}_{name}", reset_less=True)
                      for name, value in values.items()}
             with m.If(advance):
@@ -116,12 +116,12 @@ class Quantizer(wiring.Component):
         return m
 
     def _lane(self, m, register, beat, lane):
-        """Stages 2 and 3 of a lane and the addition of stage 4; return the integer, its flags, and bits with the
-        parity of both.
+        """Build stages 2 and 3 of a lane and the addition of stage 4; return the integer, its flags, and bits whose
+        XOR is the parity of both.
         """
         width = self._width
 
-        # 2: unpack, and compute the distance from the integer's highest magnitude bit.
+        # Stage 2: unpack, and compute the distance from the integer's highest magnitude bit.
         element = data.View(FP32.layout, beat.elements.word_select(lane, 32))
         keep = beat.keep[lane]
         normal = element.exponent.any()
@@ -136,8 +136,8 @@ class Quantizer(wiring.Component):
             zero=special | ~keep | distance[bits:].any(),
             special=Cat(special & (nan | ~element.sign), special & (nan | element.sign)))
 
-        # 3: shift into magnitude and guard bit. A number that is shifted out of all these bits rounds to zero, and
-        # so does a special one. The magnitude is complemented here if the integer is negative.
+        # Stage 3: shift into magnitude and guard bit. A number that is shifted out of all these bits rounds to
+        # zero, as does an infinity or a NaN. The magnitude is complemented here if the integer is negative.
         significand = opened.significand
         excess = len(significand) - width  # bits below the guard bit if the exponent is F and no bits are spare
         value = significand[excess:] if excess > 0 else Cat(C(0, -excess), significand)
@@ -149,7 +149,7 @@ class Quantizer(wiring.Component):
             guard=window[0] & ~self._full(m, significand, opened.amount, lane), sign=opened.sign)
         rest = register(f"rest_{lane}", sticky=lost.any(), special=opened.special)
 
-        # 4: round and negate, in one addition.
+        # Stage 4: round and negate, in one addition.
         up = aligned.guard & (rest.sticky | (aligned.magnitude[0] ^ aligned.sign))
         integer = Signal(width, name=f"integer_{lane}")
         value, carry = Cat(aligned.magnitude, aligned.sign), up ^ aligned.sign
@@ -158,17 +158,19 @@ class Quantizer(wiring.Component):
 
     @classmethod
     def _changes(cls, value):
-        """Whether an odd number of bits change if a number with an even number of bits is incremented.
+        """Return whether incrementing a number, which has an even width, changes an odd number of its bits.
 
-        Pairs of ones change, and the carry passes. In the first other pair, one bit changes if it is even, and both
-        bits if it is odd. The tree of pairs is as fast as the carry chain.
+        The carry passes through pairs of ones, and both bits of each such pair change. In the first other pair, one
+        bit changes if the pair is even as a number, and both bits if it is odd. The tree of pairs is as fast as the
+        carry chain.
         """
         return cls._change_tree([(value[start:start + 2].all(), ~value[start]) for start in range(0, len(value), 2)])
 
     @classmethod
     def _change_tree(cls, pairs):
-        """Whether a carry into the lowest of some pairs of bits changes an odd number of bits. ``pairs`` has, for
-        each pair, whether the carry passes, and whether one bit changes.
+        """Return whether a carry into the lowest pair of bits changes an odd number of bits.
+
+        ``pairs`` has, for each pair, whether the carry passes, and whether one bit changes.
         """
         while len(pairs) > 1:
             pairs = [(low & high, changes | (low & other))
@@ -176,7 +178,7 @@ class Quantizer(wiring.Component):
         return pairs[0][1]
 
     def _full(self, m, significand, amount, lane):
-        """Whether a number has exponent F and the largest magnitude, which is not rounded up.
+        """Return whether a number has exponent F and the largest magnitude, which is not rounded up.
 
         The magnitude is then the highest ``width - 1 - spare`` bits of the significand. If these are all of its bits,
         its guard bit is zero and the result makes no difference.

@@ -1,4 +1,4 @@
-"""Rounder of reproducible sums: integers of agreed groups become binary32 numbers."""
+"""Rounder for reproducible sums, which converts integers with an exponent per group to binary32."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,12 +12,12 @@ from hdl.streams.stream import beat_layout
 
 __all__ = ["Rounder"]
 
-#: Number of steps of the normalising shift in stages 2, 3 and 4, keyed by the width of integers.
+#: Number of shift steps for normalisation in stages 2, 3 and 4, keyed by the width of integers.
 _STAGES = {16: (1, 1, 2), 32: (1, 2, 2)}
 
 
 class Rounder(wiring.Component):
-    """Convert packets of integers to binary32, rounding each once to nearest even.
+    """Convert packets of integers to binary32, rounding each integer once to nearest even.
 
     An integer q of a group with field F becomes q * 2**(F - 125 - (width - spare)). Subnormal results are correct, a
     result too large for the format is an infinity, and integer 0 is +0.0; a negative integer that rounds to zero is
@@ -31,7 +31,7 @@ class Rounder(wiring.Component):
     Parameters
     ----------
     width : int
-        Bits of an integer: 16 or 32. A beat has 32 // width elements.
+        Width of the integers in bits: 16 or 32. A beat has 32 // width elements.
 
     Members
     -------
@@ -40,9 +40,9 @@ class Rounder(wiring.Component):
         Agreed exponent field of each group, 1 to 254. Groups have 32 elements and are counted from the beginning of
         each packet; the last group of a packet may be shorter. Taken with the last beat of the group.
     spare : In(range(9))
-        Difference between the bits of a sum and those of an addend; stable while beats are taken.
+        Number of bits by which a sum is wider than an addend; stable while beats are taken.
     o : Out(stream of beat_layout(32 // width))
-        ``keep`` is all ones, and ``last`` that of the integers.
+        ``keep`` is all ones; ``last`` is copied from the integers.
     """
 
     latency = 5
@@ -59,7 +59,7 @@ class Rounder(wiring.Component):
 
     @property
     def width(self):
-        """Bits of an integer."""
+        """Width of the integers in bits."""
         return self._width
 
     def elaborate(self, platform):
@@ -69,7 +69,7 @@ class Rounder(wiring.Component):
         i, fields, o = self.i, self.fields, self.o
 
         advance = Signal()
-        ends = Signal()  # the last beat of a group
+        ends = Signal()  # this beat is the last one of its group
         position = Signal(range(beats))
         m.d.comb += [
             advance.eq(o.ready | ~o.valid),
@@ -80,7 +80,7 @@ class Rounder(wiring.Component):
         with m.If(i.valid & i.ready):
             m.d.sync += position.eq(Mux(ends, 0, position + 1))
 
-        # Valid bits must be defined after reset, so their flip-flops have one, unlike those of the payload.
+        # Valid bits must be defined after reset, so their flip-flops have a reset, unlike the payload's.
         valid = Signal(self.latency)
         with m.If(advance):
             m.d.sync += valid.eq(Cat(i.valid & fields.valid, valid))
@@ -89,7 +89,8 @@ class Rounder(wiring.Component):
             last = self._register(m, advance, f"framing_{cycle + 1}", last=last).last
         m.d.comb += [o.valid.eq(valid[-1]), o.payload.last.eq(last), o.payload.keep.eq(~0)]
 
-        # 1: field of a result without leading zeros, plus one. The lowest bit of this sum only generates a carry.
+        # Stage 1: exponent field of a result without leading zeros, plus one. The lowest bit of this sum only
+        # generates a carry.
         total = (Cat(Const(1, 1), fields.payload) + Cat(Const(1, 1), self.spare))[1:]
         scale = self._register(m, advance, "scale", highest=total).highest
         for lane in range(lanes):
@@ -102,24 +103,25 @@ class Rounder(wiring.Component):
             return register(m, stage, **values)
 
     def _lane(self, m, advance, lane, scale, o):
-        """Add the pipeline of one lane, with its result on ``o``; ``scale`` is on the second stage."""
+        """Add the pipeline of one lane, with its result on ``o``; ``scale`` belongs to the second stage."""
         width = self._width
         integer = self.i.payload.data.word_select(lane, width)
         sign = integer[-1]
 
-        # 1: look for ones in the upper half of the magnitude. The magnitude of a negative integer is taken as its
-        # complement, and as an endless row of ones after the point, which is the same number without an addition.
+        # Stage 1: look for ones in the upper half of the magnitude. For a negative integer, the magnitude is its
+        # complement followed by an infinite string of ones after the point: the same number without an addition.
         upper = Signal(width // 2, name=f"upper_{lane}")
         m.d.comb += upper.eq(integer[width // 2 - 1:-1] ^ sign.replicate(width // 2))
         now = self._register(
             m, advance, f"opened_{lane}", integer=integer, sign=sign, empty=~upper.any(),
             flags=self.i.payload.special[lane])
 
-        # 2, 3, 4: normalise by the number of leading zeros, or down to exponent field 1 if that is less: the shift is
-        # the smaller of count and limit, which are compared bit by bit from the highest. While both have had the same
-        # bits, a step is only allowed by a set bit of the limit; `free` means that the count is already smaller.
+        # Stages 2, 3 and 4: normalise. The shift is the smaller of the number of leading zeros (the count) and the
+        # shift to exponent field 1 (the limit), which are compared bit by bit from the highest. While their bits
+        # are equal, a step is only allowed if the limit's bit is set; `free` means that the count is already
+        # smaller.
         value = Cat(now.sign, now.integer[:-1] ^ now.sign.replicate(width - 1))
-        count = width.bit_length() - 1  # steps
+        count = width.bit_length() - 1  # number of shift steps
         limit, free = self._limit(m, scale, count, lane)
         highest, fill, flags, empty = scale, now.sign, now.flags, now.empty
         shift = []  # bits of the shift, highest first
@@ -153,9 +155,9 @@ class Rounder(wiring.Component):
 
     @staticmethod
     def _limit(m, scale, count, lane):
-        """Largest shift, scale - 2, as its lowest ``count`` bits; and whether it exceeds all counts.
+        """Return the lowest ``count`` bits of the largest shift, scale - 2, and whether it exceeds all counts.
 
-        A scale is at least 2. The lowest bit is that of the scale, the others are decremented.
+        The scale is at least 2. The shift's lowest bit equals the scale's; the other bits are decremented.
         """
         limit = Signal(count, name=f"limit_{lane}")
         free = Signal(name=f"free_{lane}")
@@ -166,15 +168,16 @@ class Rounder(wiring.Component):
         return limit, free
 
     def _round(self, m, advance, final, o, lane):
-        """5: round and pack. One addition combines fraction, rounding carry and exponent field."""
+        """Build stage 5, which rounds and packs. One addition combines fraction, rounding carry and exponent
+        field."""
         fraction = min(FP32.fraction_bits, self._width - 1)
         lost = self._width - 1 - fraction
         up = final.sign
         if lost:
             value = final.value
             guard, odd = value[lost - 1], value[lost]
-            # The bits after the guard bit are all zeros or, for a negative integer, all ones: an increment of those
-            # leaves zeros and a carry into the guard bit.
+            # The bits after the guard bit are all zeros or, for a negative integer, all ones: incrementing these
+            # ones leaves zeros and a carry into the guard bit.
             plain = Signal(name=f"plain_{lane}")
             m.d.comb += plain.eq(~(value[:lost - 1] ^ final.sign.replicate(lost - 1)).any())
             up = Signal(name=f"up_{lane}")

@@ -1,4 +1,4 @@
-"""Conversion between memory rows and the elements of a link word, without pauses."""
+"""Converters between memory rows and slices of one or two elements, at one slice per cycle."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -18,7 +18,7 @@ def _signatures(lanes, slice_lanes):
 
 
 class RowNarrower(wiring.Component):
-    """Split rows into slices, lowest lane first, and leave out slices without kept elements.
+    """Split rows into slices, lowest lane first, and omit slices without kept elements.
 
     Latency is :attr:`latency` cycle; throughput is one slice per cycle, with no bubble between rows. ``i.ready``
     depends combinationally on ``o.ready``. Elements that are not kept are unspecified.
@@ -99,7 +99,7 @@ class RowWidener(wiring.Component):
         m = Module()
         parts, incoming, row = self._parts, self.i.payload, self.o.payload
         width, count = len(incoming.elements.as_value()), len(incoming.keep)
-        # Slices that wait for the rest of their row, as in hdl.streams.rows.RowAssembler.
+        # Slices waiting for the rest of their row, as in hdl.streams.rows.RowAssembler.
         staged = [Signal(width, name=f"staged_{part}", reset_less=True) for part in range(parts - 1)]
         filled = Signal(max(parts - 1, 1))
         completes = Signal()
@@ -115,7 +115,7 @@ class RowWidener(wiring.Component):
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += filled.eq(Mux(completes, 0, Cat(1, filled)))
             with m.If(completes):
-                # Lanes beyond the last slice copy it, but are not kept.
+                # Lanes after the last slice hold copies of it and are not kept.
                 latest = incoming.elements.as_value()
                 values = [*(Mux(filled[part], held, latest) for part, held in enumerate(staged)), latest]
                 m.d.sync += [self.o.valid.eq(1), row.last.eq(incoming.last), row.elements.eq(Cat(values))]

@@ -1,4 +1,4 @@
-"""Sequences and conditions of the parts that sum integers."""
+"""Sequences and conditions for the parts of the datapath that sum integers."""
 
 from amaranth.hdl import Cat, Mux
 
@@ -27,9 +27,9 @@ class _Rounded(Sequence):
         return Path(steps=Mux(setup.sum, command.gathers, 0), first=command.own)
 
 
-#: Local gradients in the order in which they are added to packets; the sum of the last step of a segment is complete.
+#: Sequence of local gradients as they are added to packets; the last step of a segment completes its sum.
 SUMS = _Sums()
-#: Sums in the order in which they are rounded: the node's own sums and, in an all-reduce, received ones.
+#: Sequence of sums as they are rounded: the node's own sums and, in an all-reduce, received ones.
 ROUNDED = _Rounded()
 
 
@@ -44,30 +44,30 @@ def has_payload(record):
 
 
 def groups_of(elements):
-    """Number of groups of a number of elements."""
+    """Return the number of groups in a number of elements."""
     return (elements + (GROUP - 1)) >> 5
 
 
 def groups_in(record, setup):
-    """Number of groups of a packet's elements."""
+    """Return the number of groups in a packet's elements."""
     return groups_of(record.length)
 
 
 def field_words(elements):
-    """Number of words of the exponents of a number of elements: four groups in a word."""
+    """Return the number of words for the exponents of a number of elements, with four groups per word."""
     return (elements + (4 * GROUP - 1)) >> 7
 
 
 def is_gathered_sum(record, setup):
-    """Whether a packet contains sums that are complete."""
+    """Return whether a packet contains complete sums."""
     return is_gather(record) & setup.sum & ~setup.alone
 
 
 def is_partial_sum(record, setup):
-    """Whether a packet contains sums that are not complete."""
+    """Return whether a packet contains incomplete sums."""
     return is_scatter(record) & ~setup.alone
 
 
 def mask(sinks, chosen):
-    """Mask of the outputs of a demultiplexer, from a mapping of members of the enumeration ``sinks``."""
+    """Return a demultiplexer's output mask from a mapping of members of the enumeration ``sinks`` to bits."""
     return Cat(chosen.get(sink, 0) for sink in sinks)

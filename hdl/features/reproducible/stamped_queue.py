@@ -1,4 +1,4 @@
-"""Queue of packets that shows if a wrong address or count brings words of another packet."""
+"""Queue of packets that detects words of a different packet, read because of a wrong address or count."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -8,16 +8,16 @@ from hdl.streams.stream import Queue, word_layout
 
 __all__ = ["STAMP", "StampedQueue"]
 
-#: Number of bits of a stamp: as many as block memory, which is 36 bits wide, has left beside a word.
+#: Width of a stamp in bits. Block memory is 36 bits wide, which leaves enough for a stamp next to a word.
 STAMP = 3
 
 
 class StampedQueue(wiring.Component):
     """Queue of packets in block memory. Each row is stamped with the number of its packet, modulo 8.
 
-    If a flipped bit of an address or of a count repeats rows, their stamps are wrong. The first of these rows may
-    pass, but no row after it is offered, and ``wrong`` is high until reset. A checksum does not show this: an old
-    packet has the right checksum.
+    If a flipped bit in an address or a count causes old rows to be read, their stamps are wrong. The first of these
+    rows may pass, but no row after it is offered, and ``wrong`` is high until reset. A checksum does not detect
+    this, since an old packet has a correct checksum.
 
     Latency and throughput are as in :class:`~hdl.streams.stream.Queue` with ``block``. ``wrong`` is a register,
     high from the cycle after the row was taken; ``o.valid`` and ``i.ready`` depend only on registers.
@@ -43,7 +43,7 @@ class StampedQueue(wiring.Component):
         super().__init__()
 
     def _queue(self, shape):
-        """Queue of rows. Tests replace it by one with faults."""
+        """Return the queue of rows. Tests override this to inject faults."""
         return Queue(shape=shape, depth=self._depth, block=True)
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Settable update counter in the collective engine."""
+"""Extension of the collective engine for a settable update counter."""
 
 from amaranth.lib.wiring import In
 
@@ -10,7 +10,7 @@ __all__ = ["SettableVersionExtension"]
 
 
 class SettableVersionExtension(CollectiveExtension):
-    """Configurable initial value of the update counter."""
+    """Collective extension whose register sets the update counter."""
 
     control = {"settable": True}
     inputs = {"set_version": Setting("set_version")}

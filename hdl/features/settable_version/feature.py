@@ -1,4 +1,4 @@
-"""Writable update counter; see docs/migration.md."""
+"""Feature of a writable update counter; see docs/migration.md."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ __all__ = ["FEATURE", "SettableVersion", "SettableVersionFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SettableVersion(Section):
-    """Make register WEIGHT_VERSION writable, so that a run started on other nodes continues their update count; see
-    docs/migration.md."""
+    """Option that makes register WEIGHT_VERSION writable, so that a run moved from other nodes continues their
+    update count; see docs/migration.md."""
 
 
 class SettableVersionFeature(Feature):

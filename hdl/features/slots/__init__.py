@@ -1,1 +1,1 @@
-"""Time slots: a common clock for the nodes of a ring, and their slots for sending."""
+"""Time slots: the nodes of a ring share a common clock, which determines when each of them may send."""

@@ -1,4 +1,4 @@
-"""Access of rank 0's host to a node over messages: the gate, and an answer cache for repeated requests."""
+"""Access from rank 0's host to a node through messages, with an answer cache for repeated requests."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,7 +12,7 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["MESSAGES", "ONCE", "AnswerCache", "MessageAccess", "messages_signature"]
 
-#: Interface between the ring's messages and the access for rank 0's host (:func:`messages_signature`).
+#: Interface between the link ends and the access for rank 0's host (:func:`messages_signature`).
 MESSAGES = Interface("messages")
 
 #: Requests that must not be executed twice.
@@ -28,11 +28,11 @@ def messages_signature():
         Messages from this node.
     word : Out(word_layout())
     heard : Out(1)
-        The word belongs to a message for this node.
+        ``word`` belongs to a message for this node.
     rank : Out(4)
         Rank of the node.
     forget : Out(1)
-        The node's place has changed, so messages in progress belong to a different ring.
+        The node's position has changed, so messages in progress belong to a different ring.
     """
     return wiring.Signature({"i": In(stream.Signature(word_layout())), "word": Out(word_layout()), "heard": Out(1),
                              "rank": Out(4), "forget": Out(1)})
@@ -42,7 +42,8 @@ class AnswerCache(wiring.Component):
     """Execute a request received in messages only once, even if it is repeated.
 
     The answer to the latest request is stored if the request is in :data:`ONCE` and the answer has at most
-    :attr:`words`. If the next request has the same opcode and tag, it is dropped and receives the stored answer.
+    :attr:`words` words. If the next request has the same opcode and tag, it is dropped and receives the stored
+    answer.
 
     The first word of a request is delayed by one cycle while the request is examined; all other words pass
     combinationally. A stored answer is offered from the cycle after the request's last word, at one word per cycle.
@@ -72,7 +73,7 @@ class AnswerCache(wiring.Component):
         asked = data.View(header_layout(), self.i.payload.data)
         latest, known, keeps = Signal(16), Signal(), Signal()
         index = Signal(range(self.words))
-        drops = Signal()  # a register, since it selects between words
+        drops = Signal()  # registered, because it selects between words
         passes, answers, moves = Signal(), Signal(), Signal()
         m.d.comb += [
             self.i.ready.eq(passes & (drops | self.port_i.ready)),

@@ -1,4 +1,4 @@
-"""TIME of a node, and the control words with which rank 0 sets it on all other nodes."""
+"""Node clock that counts TIME, and the control words with which rank 0 sets TIME on all other nodes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -10,22 +10,22 @@ from hdl.features.replay.window import NUMBER_BITS
 
 __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signature", "departure_layout"]
 
-#: Width of a drift, and number of fraction bits of the cycle count that it is added to; its unit is 0.95 ppm.
+#: Width of the test drift, in units of 0.95 ppm, and number of fraction bits of the cycle count to which it is added.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
 #: Width of the sum of all round trips, and of a SYNC's number.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
-#: Width of the count of a message's further words on links in slots; a FOLLOW has two.
+#: Width of the count of a message's words after the first, on links with slots; a FOLLOW has two such words.
 _LEFT_BITS = 2
 
-#: How many cycles to wait after the round trip: by then, a link with a missing word would have restarted.
+#: Cycles to wait after the round trip; within this time, a link with a missing word would have restarted.
 _PATIENCE = 255
 
 
 def departure_layout():
-    """State of the link to the successor: a SYNC is on its wires for the first time, a word is resent or a RESTART
-    sent, all words have arrived; and the latencies of its wires, forward and back, in cycles."""
+    """Layout of the state of the link to the successor: whether a SYNC is on its wires for the first time, whether
+    a word is resent or a RESTART sent, whether all words have arrived, and the round-trip latency in cycles."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
@@ -60,12 +60,12 @@ class Departures(wiring.Component):
     """Detect SYNCs that leave on the wires of a replay link.
 
     ``departed`` depends combinationally on all inputs except ``reset_link``. A message's words after the first (at
-    most three) are never mistaken for a SYNC, whatever their value.
+    most three) are never mistaken for a SYNC, regardless of their value.
 
     Members
     -------
     fresh, kind : In(1)
-        A word is on the wires for the first time; it is a control word.
+        Whether a word is on the wires for the first time, and whether it is a control word.
     data : In(32)
     departed : Out(1)
         This word is a SYNC.
@@ -100,10 +100,10 @@ class Departures(wiring.Component):
 class Clock(wiring.Component):
     """Count TIME, and set it from the SYNCs of rank 0, which circulate once around the ring.
 
-    A SYNC marks the moment when it is on the wires, regardless of any earlier wait. It is followed by a FOLLOW, which
-    carries the time when the SYNC left rank 0 plus all cycles that it has spent in nodes since, and the sum of the
-    round trips of all links that it has passed. To get rank 0's TIME, a node adds half of this sum and the cycles
-    since the SYNC arrived. Only the total is halved, so no half cycles are lost on each link.
+    A SYNC marks the moment when it is on the wires, however long it has waited before. It is followed by a FOLLOW,
+    which carries the time when the SYNC left rank 0 plus all cycles that it has spent in nodes since, and the sum
+    of the round trips of all links that it has passed. To get rank 0's TIME, a node adds half of this sum and the
+    cycles since the SYNC arrived. Only the total is halved, so no half cycles are lost on each link.
 
     A node sends its FOLLOW when its SYNC has arrived at the first attempt, that is, when all words have arrived or
     would have been resent. If a link restarts before that, there is no FOLLOW, and all later nodes keep their TIME.
@@ -115,7 +115,7 @@ class Clock(wiring.Component):
 
     Latency is :attr:`latency` cycles from a SYNC at ``i`` to the forwarded SYNC at ``o``. All outputs are registered,
     and ``i`` is always ready. Words that do not belong to SYNCs, or are not expected at that time, are accepted and
-    dropped. A node without a place neither sends nor forwards anything.
+    dropped. A node without a position neither sends nor forwards anything.
 
     Parameters
     ----------
@@ -153,10 +153,11 @@ class Clock(wiring.Component):
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
         number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
-        # State of the node's own SYNC: to be offered; offered, but not departed; departed; a word was resent since.
+        # State of the node's own SYNC: to be offered; offered, but not departed; departed; a word was resent after
+        # it.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
-        # State of the FOLLOW: expected; still expected after one period; received; own FOLLOW offered.
+        # State of the FOLLOW: expected; still expected after one period; received; the node's own FOLLOW is offered.
         awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
         leaving, due = Signal(2), Signal(2)  # number of words of a FOLLOW still to be offered, and to be received
         sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")
@@ -168,7 +169,8 @@ class Clock(wiring.Component):
         cycles, offset, both = (Signal(32, name=name, init=init % (1 << 32)) for name, init in (
             ("cycles", -self._arrival), ("offset", 0), ("both", 1)))
         moved = Signal(32, init=self._arrival + 2)
-        # `came` is `cycles` when SYNC arrived; `left` is `cycles` `arrival` cycles after the node's own SYNC left.
+        # `came`: value of `cycles` when SYNC arrived. `left`: its value `arrival` cycles after the node's own SYNC
+        # left.
         came, left, base, summed = (Signal(32, name=name) for name in ("came", "left", "base", "summed"))
         rounds = Signal(_SUM_BITS)
         fraction = Signal(FRACTION_BITS)
@@ -209,7 +211,7 @@ class Clock(wiring.Component):
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [self.o.valid.eq((leaving != 0) | pending | follows),
                          out.first.eq(leaving == 0), out.last.eq(Mux(leaving == 0, pending, leaving == 1)),
-                         # All three sources are 0 unless chosen.
+                         # Each of the three sources is 0 unless it is selected.
                          out.data.eq((first.as_value() & (leaving == 0).replicate(32))
                                      | ((base + left)[:32] & leaving[1].replicate(32))
                                      | ((rounds + link.round)[:_SUM_BITS] & leaving[0].replicate(32)))]

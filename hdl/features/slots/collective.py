@@ -1,4 +1,4 @@
-"""Slots in the collective engine."""
+"""Extension of the collective engine for links with time slots."""
 
 from amaranth.hdl import Signal
 from amaranth.lib import wiring
@@ -18,7 +18,7 @@ _TIME = ("time", "time_status", "superframes")
 
 
 class SlotsExtension(CollectiveExtension):
-    """Link ends with slots, TIME, the node's position on the ring, and messages."""
+    """Collective extension for link ends with slots, TIME, the node's position on the ring, and messages."""
 
     inputs = {"slot_position": Setting("slot_position"), "time_test": Setting("time_test")}
 
@@ -55,7 +55,7 @@ class SlotsExtension(CollectiveExtension):
                          messages.rank.eq(link.rank), messages.forget.eq(link.forget)]
             began = Signal()
             m.d.sync += began.eq(engine.link_reset)
-            # If the reset lasted longer, words waiting here would block the message that ends it.
+            # This reset must be short: otherwise words waiting here would block the message that ends it.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
             units.words_reset = engine.slot_position.size == 0

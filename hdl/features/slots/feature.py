@@ -1,4 +1,4 @@
-"""Packets in slots of a common TIME; see docs/ring/slots.md."""
+"""Feature of links that send packets in slots of a common TIME; see docs/ring/slots.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -50,16 +50,16 @@ class JobSlots(ReplayLink):
 
 
 class SlotsFeature(Feature):
-    """Feature with a common TIME on all nodes, which determines the node that sends in each slot."""
+    """Feature that provides a common TIME on all nodes, which determines the node that sends in each slot."""
 
     requires = ("replay", "programs")
     couplings = (
         Coupling(sections=("role", "link"), clash=lambda role, link: link.slots and not isinstance(role, Peer),
                  rule="links Slots and JobSlots need role Peer",
-                 reason="a superframe has a slot for every node, as peers use them",
+                 reason="a superframe has equal slots for all nodes, which only peers can use",
                  advice="leave the role out, or take link Credits or Replay"),
         Coupling(sections=("link", "topology"), clash=lambda link, topology: link.slots and topology.ports > 1,
-                 rule="links Slots and JobSlots need topology SingleRing", reason="their TIME is of one ring",
+                 rule="links Slots and JobSlots need topology SingleRing", reason="nodes of one ring share TIME",
                  advice="leave topology out, or take link Credits or Replay"),
         Coupling(sections=("link", "topology"),
                  clash=lambda link, topology: link.slots and topology.max_nodes > SMALL_RING,
@@ -68,14 +68,14 @@ class SlotsFeature(Feature):
                  advice="lower max_nodes, or take link Credits or Replay"),
         Coupling(sections=("link", "programs"), clash=lambda link, programs: link.slots and not two_queues(programs),
                  rule="links Slots and JobSlots need programs without move_queue",
-                 reason="their control words are of two queues",
+                 reason="their control words support only two queues",
                  advice="add programs=Programs(), leave move_queue out, or take link Credits or Replay"),
         Coupling(sections=("link", "Tenants"), clash=lambda link, tenants: link.slots and tenants is not None,
-                 rule="links Slots and JobSlots go without Tenants", reason="slots are of all tenants",
+                 rule="links Slots and JobSlots go without Tenants", reason="slots are shared by all tenants",
                  advice="leave Tenants out, or take link Credits or Replay"),
         Coupling(sections=("link", "Throttles"), clash=lambda link, throttles: link.slots and throttles is not None,
                  rule="links Slots and JobSlots go without Throttles",
-                 reason="a packet in a slot has the rate of the wires",
+                 reason="packets in slots have the full rate of the wires",
                  advice="leave Throttles out, or take link Credits or Replay"),
     )
 

@@ -25,10 +25,11 @@ _WINDOW = 31
 
 
 class JobUnits(wiring.Component):
-    """All slot units of a node on a two-job ring, between control words, packets and the wires.
+    """All slot units of a node on a ring with two jobs, which connect control words and packets to the wires.
 
-    No job resets these units: they are held in reset in a node without a position in the ring, and otherwise continue
-    whatever the jobs do. Rank 0 computes when slots return from the round trips and the error in its own SYNC.
+    Neither job can reset these units: they are held in reset in a node without a position in the ring, and
+    otherwise run continuously. Rank 0 computes when slots return, from the round trips and the error of its own
+    SYNC.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class JobUnits(wiring.Component):
             self.now.eq(state.time), self.error.eq(state.error),
         ]
 
-        # Latency around the ring, as measured by SYNC at rank 0.
+        # Latency around the ring, which rank 0 measures with its SYNCs.
         master, lag = self.place.rank == 0, Signal(SHIFT_BITS)
         returned, known = Signal(), Signal()  # the latency has been measured and is short enough
         with m.If(state.looped):
@@ -113,7 +114,7 @@ class JobUnits(wiring.Component):
             laps.window.eq(sending.window), laps.opens.eq(sending.opens), laps.number.eq(sending.number),
             path.flush.eq(self.flush), path.clear.eq(self.place.size == 0), self.granted.eq(laps.granted),
         ]
-        left = Signal(ROOM_BITS)  # packets that may be sent in this superframe
+        left = Signal(ROOM_BITS)  # number of packets that may be sent in this superframe
         m.d.comb += path.goes.eq(left != 0)
         with m.If(laps.granted):
             m.d.sync += left.eq(laps.allowed)
@@ -132,10 +133,10 @@ class JobUnits(wiring.Component):
 
 
 class JobLink(wiring.Component):
-    """Link ends on a ring of two jobs; like :class:`~hdl.features.slots.link.SlotLink` for one job.
+    """Link ends on a ring with two jobs; the counterpart for one job is :class:`~hdl.features.slots.link.SlotLink`.
 
     A node without a position resets all units and drives nothing. ``reset_link`` drops only packets of this node, in
-    both directions, because TIME, laps, control words and passing words belong to both jobs.
+    both directions, because TIME, all control words and passing words belong to both jobs.
 
     The room of a node is the number of packets that its receiver can still hold. It is one less at ranks 0 and 1,
     since one packet may still be on its way to them when the window opens.
@@ -149,7 +150,7 @@ class JobLink(wiring.Component):
     -------
     ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay,
     clock_words, record_words, place, test, now, state, superframes
-        As in :class:`~hdl.features.slots.link.SlotLink`. The place is the position on the whole ring.
+        As in :class:`~hdl.features.slots.link.SlotLink`. ``place`` is the position on the whole ring.
     """
 
     def __init__(self, *, config):

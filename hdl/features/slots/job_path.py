@@ -1,4 +1,4 @@
-"""Path of two jobs' packets through a node, which handles its own job and forwards the other one."""
+"""Path of two jobs' packets through a node, which handles its own job's packets and forwards the other job's."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,16 +19,17 @@ _LONGER = 8
 class JobPath(wiring.Component):
     """Route slot packets between the node and the wires of links with replay, alongside control words.
 
-    The handling of a word depends only on the slot, never on the word itself: in a slot of its own job the node sends
-    a packet, if it is complete, and accepts arriving words; in a slot of the other job it forwards them. A packet
-    that is cut off or damaged therefore has no effect after its slot.
+    How a word is handled depends only on the slot, never on the word itself: in a slot of its own job the node sends
+    a packet, if it is complete, and accepts arriving words; in a slot of the other job it forwards them. A
+    truncated or damaged packet therefore has no effect after its slot.
 
     A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, one word per cycle. A
     passing word is on the wires :attr:`hop` cycle after it arrives. At rank 0, where slots return to their origin,
     words arrive later than the node's own slots. Passing packets are therefore stored there, and sent in a later slot
     of their job, each word in the same cycle of the slot.
 
-    Own words have priority over passing words, and these over control words. All wires to other nodes are registers.
+    The node's own words have priority over passing words, which have priority over control words. All wires to
+    other nodes are registers.
 
     Parameters
     ----------
@@ -47,13 +48,13 @@ class JobPath(wiring.Component):
     goes : In(1)
         A packet may be sent in the slot that starts.
     word : Out(word_layout())
-        Arriving word; like the next output, it depends combinationally on ``ring_i``.
+        Arriving word; like ``arrived``, it depends combinationally on ``ring_i``.
     arrived : Out(1)
         The word is for this node.
     slot, coming : In(slot_layout())
         Current slot for sending, and for arriving words.
     wraps : In(1)
-        The two slots differ: this is rank 0.
+        ``slot`` and ``coming`` can differ, because this node is rank 0.
     whole : Out
         Number of complete packets.
     left : Out(1)
@@ -114,8 +115,8 @@ class JobPath(wiring.Component):
         ]
         m.d.sync += [row.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
 
-        # Departing words; if there is none, the wires do not change.
-        passes, there = Signal(), Signal(pairs)  # pairs with unsent rows
+        # Outgoing words; without one, the wires do not change.
+        passes, there = Signal(), Signal(pairs)  # slot pairs with rows that have not been sent
         with m.If(coming.starts & coming.passes):
             m.d.sync += there.bit_select(into_pair, 1).eq(1)
         with m.If(slot.starts & slot.drives):

@@ -1,4 +1,5 @@
-"""Packet room on a ring of two jobs: one lap finds each job's minimum, a second lap distributes it."""
+"""Receiver room on a ring with two jobs: one word around the ring finds each job's minimum, a second distributes
+it."""
 
 from amaranth.hdl import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,18 +15,19 @@ ROOM_BITS = 5
 
 
 def rooms_layout():
-    """Tag of COLLECT and GRANT on rings of two jobs: superframe number and minimum room of each job's nodes, in
+    """Layout of the tag of COLLECT and GRANT: superframe number and minimum room of each job's nodes, in
     packets."""
     return data.StructLayout({"number": FRAME_BITS, "rooms": data.ArrayLayout(ROOM_BITS, JOBS)})
 
 
 class RoomLaps(wiring.Component):
-    """Find the minimum room of each job's nodes and distribute it, once per window.
+    """Find the minimum receiver room of each job's nodes and distribute it, once per window.
 
-    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers its job's room to the room that it
-    had when its own window opened. When COLLECT returns to rank 0, the minima circulate as GRANT. A node that
-    receives GRANT in the same superframe's window may send that number of packets for its job, otherwise none. The
-    rooms of a job therefore depend only on its own nodes, and not on the arrival times of the words.
+    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers its job's room in the word to the
+    room that the node had when its own window opened. When COLLECT returns to rank 0, the minima circulate as
+    GRANT. A node that receives GRANT in the same superframe's window may send that number of packets for its job,
+    otherwise none. The rooms of a job therefore depend only on its own nodes, and not on the arrival times of the
+    words.
 
     A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``; throughput is one word per cycle.
     ``o`` and all other outputs are registers, except ``i.ready``, which depends combinationally on ``o.ready``. Other
@@ -38,7 +40,7 @@ class RoomLaps(wiring.Component):
     place : In(place_layout())
         The node's position on the whole ring.
     room : In(5)
-        Number of packets that this node has room for.
+        Number of packets for which this node has room.
     window, opens, number : In
         As in :class:`~hdl.features.slots.job_table.JobTable`.
     allowed : Out(5)
@@ -48,7 +50,7 @@ class RoomLaps(wiring.Component):
     reset_link : In(1)
         While high, everything in progress is dropped.
     kept, due : Signal
-        Room when the window opened, and whether a COLLECT must be sent. Not ports; used by proofs.
+        Room when the window opened, and whether a COLLECT must be sent. These are not ports; proofs use them.
     """
 
     latency = 1

@@ -13,14 +13,14 @@ __all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTabl
 
 #: Number of jobs on a ring; rank mod 2 selects a node's job.
 JOBS = 2
-#: Number of (low) bits of the superframe number, and of the delay between TIME and a node's slots.
+#: Number of low bits of the superframe number, and number of bits of the delay between TIME and a node's slots.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
 #: Minimum length in cycles of the window for sending control words, and minimum number of slot pairs.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
-#: Minimum permitted latency around the ring, in cycles; number of bits of a slot pair's index.
+#: Latency around the ring that must be supported, in cycles; number of bits of a slot pair's index.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles at both ends of the window when nothing is sent, because the words could meet words of slots.
+#: Cycles at both ends of the window without control words, which could otherwise collide with words of slots.
 _HEAD, _TAIL = 4, 8
 
 
@@ -42,12 +42,12 @@ class JobFrame:
 
     @classmethod
     def of(cls, config):
-        """Superframe shape for nodes with this configuration."""
+        """Return the superframe shape for nodes with this configuration."""
         return cls(longest=packet_words(config.segment))
 
     @property
     def slot(self):
-        """Cycles of a slot."""
+        """Length of a slot in cycles."""
         return self.longest + GAP
 
     @property
@@ -62,12 +62,13 @@ class JobFrame:
 
     @property
     def window(self):
-        """Cycles before the first slot."""
+        """Length of the window before the first slot, in cycles."""
         return self.cycles - self.pairs * JOBS * self.slot
 
     @property
     def kept(self):
-        """Slot pairs (2 or 4) for which rank 0 stores packets; it forwards them ``kept`` - 1 pairs later."""
+        """Number of slot pairs (2 or 4) for which rank 0 stores packets; it forwards them ``kept`` - 1 pairs
+        later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
@@ -77,14 +78,14 @@ class JobFrame:
 
     @property
     def control(self):
-        """First cycle when control words may be sent, and the cycle after the last one."""
+        """First cycle in which control words may be sent, and the cycle after the last one."""
         return _HEAD, self.window - _TAIL
 
 
 def slot_layout():
-    """State of a node in a cycle: a slot begins in the next cycle (``soon``) or in this one (``starts``). In a slot
-    of its own job the node ``drives`` and accepts arriving words; in a slot of the other job a packet ``passes``.
-    ``pair`` is the low bits of the slot pair number, which keeps counting across superframes."""
+    """Layout of a node's slot state. A slot begins in the next cycle (``soon``) or in this one (``starts``). In
+    slots of its own job the node ``drives`` and accepts arriving words; in slots of the other job a packet
+    ``passes``. ``pair`` contains the low bits of the slot pair number, which keeps counting across superframes."""
     return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
 
 
@@ -112,7 +113,7 @@ class JobTable(wiring.Component):
     window : Out(1)
         The window is open.
     opens : Out(1)
-        Pulse: in the first cycle of the window.
+        Pulse in the first cycle of the window.
     control : Out(1)
         Control words may leave: in the window except for its first 4 and last 8 cycles, and while TIME is not valid.
     number : Out(6)
@@ -141,11 +142,11 @@ class JobTable(wiring.Component):
         m = Module()
         frame, slot = self._frame, self.slot
         bits = (frame.cycles - 1).bit_length()
-        position, known = Signal(bits + FRAME_BITS), Signal()  # position in superframes, a cycle after TIME
+        position, known = Signal(bits + FRAME_BITS), Signal()  # position in the superframe, one cycle after TIME
         now, inside = position[:bits], Signal()
         boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
         first, last = frame.control
-        # Number of slot pairs in all previous superframes, modulo four.
+        # Number of slot pairs in all previous superframes, modulo 4.
         number = position[bits:bits + PAIR_BITS]
         before = (0, number, number << 1, -number)[frame.pairs % (1 << PAIR_BITS)]
         m.d.sync += [position.eq(self.now - self.shift), known.eq(self.valid)]

@@ -1,4 +1,4 @@
-"""Layouts and constants shared by the slot units."""
+"""Layouts and constants shared by the units for time slots."""
 
 from amaranth.hdl import Cat
 from amaranth.lib import data
@@ -25,17 +25,17 @@ __all__ = [
     "table_layout",
 ]
 
-#: Maximum number of packet slots in a superframe, and number of them between two message slots.
+#: Maximum number of packet slots in a superframe, and number of packet slots between two message slots.
 MAX_SLOTS, GROUP = 16, 4
-#: Number of cycles of a packet slot beyond the length of the longest packet; number of words of a message; cycles of
-#: a message slot: the words, a header and a check, and the same additional cycles.
+#: Cycles of a packet slot in excess of the longest packet; number of words in a message; cycles of a message slot:
+#: the words, a header and a CRC, and additional cycles as in a packet slot.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
 #: Number of low bits of TIME that define the start of slots; number of bits of the gap between superframes in cycles.
 TARGET_BITS, GAP_BITS = 16, 12
-#: Number of low bits of TIME that are 0 at the start of a lap; LAP words omit them.
+#: Number of low bits of TIME that are 0 when a superframe starts; LAP words omit them.
 BEGIN_UNIT = 3
 
-#: Type field of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
+#: Type field of a message, in the position of a packet's :class:`~hdl.ring.header.PacketType`.
 MESSAGE_TYPE = 3
 #: Opcode of host packets that carry messages; not used by requests.
 MESSAGE_OPCODE = 0x40
@@ -44,46 +44,47 @@ _LENGTH_BITS = 12
 
 
 def record_layout():
-    """State of a node: number of packets for its successor, room for packets from its predecessor, number of
-    words of the longest packet that it sends, and whether it has a message."""
+    """Layout of a node's record: number of packets for its successor, room for packets from its predecessor, number
+    of words of the longest packet that it sends, and whether it has a message."""
     return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1})
 
 
 def record_word_layout():
-    """RECORD: state of the node with this rank; ``odd`` alternates between superframes."""
+    """Layout of RECORD: the state of node ``rank``; ``odd`` alternates between superframes."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
 def lap_layout():
-    """LAP: the TIME, in units of eight cycles, when rank 0's odd or even slots end (``begin``); the next
+    """Layout of LAP: the TIME, in units of eight cycles, when rank 0's odd or even slots end (``begin``); the next
     slots begin ``gap`` cycles later."""
     return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
                               "zeros": 2})
 
 
 def table_layout():
-    """Slots of a superframe, computed from all nodes' records: number of packet slots, number of words of the longest
-    packet, lowest rank above 0 with messages (0 if none), and whether that rank has the first message slot."""
+    """Layout of a superframe's slots, computed from all nodes' records: number of packet slots, number of words of
+    the longest packet, lowest rank above 0 with messages (0 if none), and whether that rank has the first message
+    slot."""
     return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
 
 
 def mode_layout():
-    """Role of a node in a slot: whether it sends or forwards, and whether the words are messages."""
+    """Layout of a node's role in a slot: whether it sends or forwards, and whether the words are messages."""
     return data.StructLayout({"drives": 1, "passes": 1, "message": 1})
 
 
 def message_header_layout():
-    """First word of a message: its type, destination and source ranks, number of words, index of the message in a
-    request, whether it is the first and the last one of a request or an answer, and an opcode, with the response bit
-    set by a node. A node leaves the number of words and the last-message flag at 0."""
+    """Layout of a message's first word: its type, destination and source ranks, number of words, index of the
+    message in a request, whether it is the first and the last one of a request or an answer, and an opcode, with
+    the response bit set by a node. A node leaves the number of words and the last-message flag at 0."""
     return data.StructLayout({"type": 4, "destination": 4, "source": 4, "count": 7, "number": 3, "begin": 1, "end": 1,
                               "opcode": 8})
 
 
 def check_after(state, word):
-    """Next state of a message's check after one more word; uses one LUT per bit except one.
+    """Return a message's CRC state after one more word, computed with one LUT per bit except one.
 
-    The state starts at 0, equals the check after the last word, and returns to 0 after the check itself. All errors
+    The state starts at 0, equals the CRC after the last word, and returns to 0 after the CRC itself. All errors
     in one word and all two-bit errors are detected, and all but one in 778,000 of three-bit errors.
     """
     total = state ^ word

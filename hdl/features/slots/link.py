@@ -28,29 +28,29 @@ __all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time"
 #: Period in cycles of rank 0's SYNC.
 PERIOD = 2048
 
-#: Maximum number of unacknowledged control words in flight: laps of 16 nodes, and a SYNC with FOLLOW.
+#: Maximum number of unacknowledged control words in flight: words of 16 nodes, and a SYNC with its FOLLOW.
 _WINDOW = 31
 
 _SHIFT_BITS = 16
 
 
 def test_layout():
-    """Register TIME_TEST: the drift of TIME, and the shift applied to it when ``move`` rises."""
+    """Layout of register TIME_TEST: the drift of TIME, and the shift applied to TIME when ``move`` rises."""
     return data.StructLayout({"drift": DRIFT_BITS, "shift": _SHIFT_BITS, "move": 1, "free": 7})
 
 
 def state_layout():
-    """Register TIME_STATUS: whether TIME is valid, words lost in the path, and rank 0's error."""
+    """Layout of register TIME_STATUS: whether TIME is valid, number of words lost in the path, and rank 0's error."""
     return data.StructLayout({"valid": 1, "free": 7, "lost": 8, "error": 16})
 
 
 def egress_words(config):
-    """Capacity in words for packets that await their slots: three longest packets and part of a fourth."""
+    """Capacity in words for packets that wait for their slots: three longest packets and part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
 
 
 def link_members(config):
-    """Members of all link ends in slots."""
+    """Return the members that all link ends with slots have."""
     words, control = stream.Signature(word_layout()), stream.Signature(unsigned(32))
     return {
         **port_members(config),
@@ -75,7 +75,7 @@ def connect_clock(m, *, clock, departures, transmitter):
 
 
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
-    """Connect a node's slot units, apart from the node's record and requests for LAP control words.
+    """Connect a node's slot units, except for the node's record and requests for LAP words.
 
     Control words are sent between superframes.
     """
@@ -106,9 +106,8 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for a lap at rank 0, which is the only rank with ``looped``, when there are no slots, no records are
-    expected, and the previous LAP has returned, or has not returned for two SYNCs. The first lap waits for a SYNC to
-    return."""
+    """Request a LAP at rank 0, the only rank with ``looped``, when there are no slots, no records are expected, and
+    the previous LAP has returned or has been missing for two SYNCs. The first LAP waits for a SYNC to return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -130,11 +129,12 @@ def usual_words(config):
 class SlotLink(wiring.Component):
     """Link ends that send packets in slots, and control words between superframes.
 
-    All slot units are here: the clock, the record laps, the slots of a table and the path; the replay link ends are
-    used only for control words. A packet at ``i`` waits until it is complete, and then for a slot that is long
-    enough. The node's record is created here: it reports the maximum number of packets, of the longest possible
-    length, if there has been a packet since the previous superframe, and the number of packets its receiver can still
-    hold. The record is sent when all packets of the predecessor's slots have arrived or the last one is arriving.
+    This component contains all slot units: the clock, the exchange of records, the slots of a table and the path.
+    The replay link ends are used only for control words. A packet at ``i`` waits until it is complete, and then for
+    a slot that is long enough. The node's record is also created here. It requests slots for the maximum number of
+    packets if there has been a packet since the previous superframe, and reports the number of packets that the
+    receiver can still hold. The record is sent when all packets of the predecessor's slots have arrived or the last
+    one is arriving.
 
     Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table, only control words
     are driven.
@@ -145,7 +145,8 @@ class SlotLink(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration of a node with slots. With messages, there are slots for them, and nodes get places from rank 0.
+        Configuration of a node with slots. With messages, there are also message slots, and nodes get their
+        positions from rank 0.
 
     Members
     -------
@@ -153,17 +154,17 @@ class SlotLink(wiring.Component):
         As in :class:`~hdl.ring.link_ends.LinkEnds`. A packet may be started while the number of waiting packets is at
         most the capacity of a receiver.
     clock_words, record_words : Out(unit_words_signature())
-        Control words of two units.
+        Control words of the clock and of the exchange of records.
     place : In(place_layout())
-        Position of this node; changes only together with ``reset_link``. With size 0 or 1 nothing is driven. With
-        messages it is the ``given`` input of a :class:`~hdl.features.slots.place.PositionRelay`.
+        Position of this node; changes only together with ``reset_link``. With size 0 or 1, the links are not
+        driven. With messages, this is the ``given`` input of a :class:`~hdl.features.slots.place.PositionRelay`.
     test : In(test_layout())
     now : Out(32)
     state : Out(state_layout())
     superframes : Out(16)
         Number of superframes for which the node had a table, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages from this node, without checks; the first word is
+        Messages from this node, without CRC; the first word is
         :func:`~hdl.features.slots.layouts.message_header_layout`.
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
@@ -190,7 +191,8 @@ class SlotLink(wiring.Component):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.link.ingress, packet_words(config.segment)
-        # With messages, link ends and control words continue during a host's link reset, since a message ends it.
+        # With messages, link ends and control words keep running during a link reset by the host, since a message
+        # ends it.
         position, links, restart, drops = self.place, reset, reset, reset
         if config.link.messages:
             m.submodules.placer = placer = PositionRelay()
@@ -225,23 +227,24 @@ class SlotLink(wiring.Component):
         for unit in (departures, transmitter, receiver):
             m.d.comb += unit.reset_link.eq(links)
 
-        # Connect TIME, its slots, and the test inputs.
+        # Connect TIME, requests for LAP words, and the test inputs.
         state = clock.clock
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
 
-        # Packets for the successor, and the word count of the longest waiting packet, by default the usual one.
+        # Packets for the successor, and the word count of the longest waiting packet, which is at least the usual
+        # one.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         usual = usual_words(config)
         recent, most = Signal(), Signal(length.shape(), init=usual)
-        granted = Signal.like(laps.slots.longest)  # not changed by the next lap
+        granted = Signal.like(laps.slots.longest)  # unlike `laps.slots`, not changed by the next records
         fits = (path.whole != 0) & (most <= granted)
         with m.If(laps.granted):
             m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
         with m.If(reset):
             m.d.comb += [path.i.valid.eq(inside if config.link.messages else 0), self.i.ready.eq(1)]
-            if config.link.messages:  # end a packet that is cut off
+            if config.link.messages:  # end a truncated packet
                 m.d.comb += path.i.payload.last.eq(1)
         last = path.i.payload.last if config.link.messages else self.i.payload.last
         m.d.comb += [

@@ -11,12 +11,12 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["MessageGate", "MessageStore"]
 
-_ROWS = 128  # number of memory rows per message; a power of two
+_ROWS = 128  # memory rows per message; a power of two
 _OFFSET_BITS = 7
 
 
 class MessageStore(wiring.Component):
-    """Store arriving messages, and output the ones with a correct check.
+    """Store arriving messages, and output the ones with a correct CRC.
 
     A message can be read :attr:`latency` cycles after its last word. A message that arrives while :attr:`messages`
     messages are stored is dropped as a whole. Words are read one per cycle: the word at ``offset`` is on ``read`` in
@@ -26,12 +26,12 @@ class MessageStore(wiring.Component):
     -------
     word : In(word_layout())
     heard : In(1)
-        The word belongs to a message for this node.
+        ``word`` belongs to a message for this node.
     there : Out(1)
         A message is available.
     offset : In(7)
     read : Out(word_layout())
-        Word at that offset of the oldest message, one cycle later: the header, the payload, and the check with
+        Word at ``offset`` in the oldest message, one cycle later: the header, the payload, or the CRC with
         ``last``.
     drop : In(1)
         Pulse: the oldest message is no longer needed.
@@ -73,7 +73,7 @@ class MessageStore(wiring.Component):
         with m.If(self.heard):
             m.d.sync += [check.eq(check_after(check, self.word.data)),
                          position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
-        # Messages must be at least one cycle apart; otherwise, the second one would have a wrong check.
+        # Messages must be at least one cycle apart; otherwise, the second one would have a wrong CRC.
         with m.If(ended):
             m.d.sync += [check.eq(0), refused.eq(0)]
         with m.If(self.reset_link):
@@ -84,22 +84,23 @@ class MessageStore(wiring.Component):
 class MessageGate(wiring.Component):
     """Route messages between the slots, the host, and the host port of a node.
 
-    At rank 0, a host packet that starts with a message header is sent in the slots; words after the 64th are dropped.
-    Each arriving message becomes a packet for the host, with header and check. The path appends a check to a
-    departing message.
+    At rank 0, a host packet that starts with a message header is sent in the message slots; words after the 64th
+    are dropped. Each arriving message becomes a packet for the host, with header and CRC. The path appends a CRC to
+    an outgoing message.
 
     At other ranks, the messages of a request are joined into one packet for the host port, and its response is split
     into messages of at most 64 words. Each correct message of a request is answered by one message: an empty one if
-    it is not the last, otherwise the first one of the answer. The next message of an answer waits for an empty
-    message, or for the first one of another request. A request that begins while another one is open ends the open
-    request, with a word that has ``last`` set. A message that is not the next one of an open request is dropped.
+    more messages of the request follow, otherwise the first one of the response. The next message of a response
+    waits for an empty message from rank 0, or for the first message of another request. A request that begins while
+    another one is incomplete ends the incomplete request, with a word that has ``last`` set. A message that is not
+    the next one of an incomplete request is dropped.
 
     The host's own requests go to the port one at a time, as in a node without messages: the next one enters after the
     response to the previous one, even if that request came in messages.
 
     A word is forwarded in the cycle in which it arrives. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready``
     and ``message_o`` depend combinationally on the streams on the other side. A correct message is offered
-    :attr:`latency` cycles after its last word, one word per cycle, with its header only at rank 0.
+    :attr:`latency` cycles after its last word, one word per cycle; only rank 0 also gets the header.
 
     Members
     -------
@@ -132,21 +133,22 @@ class MessageGate(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.store = store = MessageStore()
-        master = Signal(init=1)  # a register, since it selects between words
+        master = Signal(init=1)  # registered, because it selects between words
         m.d.sync += master.eq(self.rank == 0)
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        # `store.read` holds the header of a message, or one of its words, for the host or for the port.
+        # Whether `store.read` holds a header, a word for the host, or a word for the port.
         heads, gives, reads = Signal(), Signal(), Signal()
-        heading, filling = Signal(), Signal()  # header, or any further word, of a message being formed
-        # A host request is at the port, or is entering it; one in messages is at the port, and may be incomplete.
+        heading, filling = Signal(), Signal()  # the header, or another word, of a message is being formed
+        # A request from the host is at the port, or is entering it; a request in messages is at the port, or is
+        # incomplete.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
-        held = Signal()  # the rest of an answer waits; at rank 0, the rest of a packet is dropped
-        fresh = Signal(init=1)  # no message of the current answer has been sent yet
+        held = Signal()  # the rest of a response waits; at rank 0, the rest of a packet is dropped
+        fresh = Signal(init=1)  # no message of the current response has been sent yet
 
-        # The host sends a message, or a request of its own.
+        # The host sends a message, or a request for this node.
         offers, takes_local, takes_message = Signal(), Signal(), Signal()
         m.d.comb += [
             offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),
@@ -158,12 +160,12 @@ class MessageGate(wiring.Component):
         with m.If(takes_local & host.valid & self.port_i.ready):
             m.d.sync += [entering.eq(~host.payload.last), local.eq(1)]
 
-        # Words to the port and to the host.
+        # Words to the host port and to the host.
         position, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
         final, cuts, taken, closes = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             final.eq(store.read.last | (reads & (position == length))),
-            # With `remote` nothing enters from the host.
+            # While `remote` is set, nothing is accepted from the host.
             self.port_i.valid.eq(Mux(remote, reads | cuts, takes_local & host.valid)),
             self.port_i.payload.data.eq(Mux(remote, store.read.data, host.payload.data)),
             closes.eq(cuts | store.read.last | (final & ends)),
@@ -217,7 +219,7 @@ class MessageGate(wiring.Component):
         with m.If(heads & ~master & ((head.count == 0) | head.begin)):
             m.d.sync += held.eq(0)
 
-        # Handle departing messages.
+        # Handle outgoing messages.
         made, count, full = Signal(message_header_layout()), Signal(range(MESSAGE_WORDS)), Signal()
         source_valid, source_last, fires = Signal(), Signal(), Signal()
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Extension of nodes with slots: rank 0's host accesses all nodes by messages."""
+"""Extension of nodes with slots, through which rank 0's host accesses all nodes with messages."""
 
 from amaranth.lib import wiring
 
@@ -10,7 +10,7 @@ __all__ = ["SlotsNode"]
 
 
 class SlotsNode(NodeExtension):
-    """Gate between the host and the host port in nodes with messages."""
+    """Node extension that inserts a gate between the host and the host port in nodes with messages."""
 
     def host(self, m, units):
         if not self._config.link.messages:

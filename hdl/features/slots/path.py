@@ -1,4 +1,4 @@
-"""Path of slot packets through a node: its own packets, passing packets and arriving packets."""
+"""Path of slot packets through a node: packets that it sends, forwards or receives."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -35,12 +35,12 @@ class SlotSender(wiring.Component):
     -------
     i : In(stream of word_layout())
     o : Out(stream of word_layout())
-        Words; the receiver must accept every word.
+        Words of packets; the receiver must accept every word.
     start : In(1)
         Pulse, while nothing is being sent: send a packet.
     whole : Out(range(depth // 2 + 1))
-        Number of complete packets; each counts in the cycle after its last word, or one cycle later if packets
-        may have one word.
+        Number of complete packets; each is counted in the cycle after its last word, or one cycle later if packets
+        may have only one word.
     left : Out(1)
         A packet starts to be sent.
     follows : Out(1)
@@ -62,7 +62,7 @@ class SlotSender(wiring.Component):
         m.submodules.memory = memory = Memory(shape=word_layout(), depth=1 << bits, init=[],
                                               attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
-        # Addresses of words that enter and leave. The first word of a packet is prefetched into the memory's latch.
+        # Write and read addresses. The first word of a packet is prefetched into the memory's output latch.
         enters, leaves, after, level = (Signal(bits + 1, name=name) for name in (
             "enters", "leaves", "after", "level"))
         ended, goes, follows = Signal(), self.left, self.follows
@@ -89,20 +89,21 @@ class SlotSender(wiring.Component):
 class SlotPath(wiring.Component):
     """Route slot packets between the node and the wires of links with replay, alongside control words.
 
-    Words of kind 0 belong to slots and have no check; words of kind 1 come from replay's transmitter and go to its
-    receiver. The node's words of a slot have priority over passing words, and passing words over words of the
-    transmitter, which is notified one cycle before the node sends a word of a slot: words lost in this way are
-    repeated, like damaged ones. ``lost`` reports lost words of passing packets.
+    Words of kind 0 belong to slots and have no CRC; words of kind 1 are sent and received by the replay link ends.
+    The node's own slot words have priority over passing words, which have priority over words of the replay
+    transmitter. The transmitter is notified one cycle before the node sends a slot word; words that it loses are
+    retransmitted, like damaged ones. ``lost`` reports lost words of passing packets.
 
-    A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle before
-    (messages: two), then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so is
-    at the same position of its slot as at the previous node, where slots begin earlier by the latency of the wires
-    and of a hop. The first word decides whether a packet passes; it then passes up to its last word, in any slot. All
-    wires to other nodes are driven by registers: the transmitter's words take one cycle, and so does ``line``.
+    A packet of the node is on the wires from :attr:`latency` cycles after ``starts``, one word per cycle, if it was
+    complete one cycle before ``starts`` (two cycles for a message). A passing word is on the wires :attr:`hop`
+    cycle after it arrives, and thus has the same position in its slot as at the previous node, where slots begin
+    earlier by the latency of the wires and of a hop. The first word decides whether a packet passes; it then passes
+    up to its last word, in any slot. All wires to other nodes are driven by registers, which delay the
+    transmitter's words and ``line`` by one cycle.
 
-    A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
-    it passes or not. After the last word of the node's message, and a cycle without one, its check follows
-    (:func:`~hdl.features.slots.layouts.check_after`).
+    A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header contains this rank,
+    whether it passes or not. The last word of the node's own message is followed by a cycle without a word, and
+    then by the message's CRC (:func:`~hdl.features.slots.layouts.check_after`).
 
     Parameters
     ----------
@@ -112,11 +113,11 @@ class SlotPath(wiring.Component):
     Members
     -------
     i, message_i : In(stream of word_layout())
-        Packets, of at least two words, and messages, without checks, of this node.
+        This node's packets of at least two words, and its messages without CRC.
     word : Out(word_layout())
-        Arriving word; depends combinationally on ``ring_i``, as do the next two, which also depend on ``mode``.
+        Arriving word; depends combinationally on ``ring_i``. ``arrived`` and ``heard`` also depend on ``mode``.
     arrived, heard : Out(1)
-        The word belongs to a packet, or to a message, for this node; the last word of a message is its check.
+        The word belongs to a packet, or to a message, for this node; the last word of a message is its CRC.
     starts : In(1)
     mode : In(mode_layout())
         As in :class:`~hdl.features.slots.table.SlotTable`.
@@ -127,7 +128,7 @@ class SlotPath(wiring.Component):
         Pulse: a passing word met one of the node's words.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
     transmitter : In(ReplayLinkSignature())
-        Its wires are 0 while it has no word.
+        Wires from the replay transmitter, which are 0 while it has no word.
     hush : Out(1)
         The transmitter must have no word in the next cycle.
     receiver : Out(ReplayLinkSignature())
@@ -177,7 +178,7 @@ class SlotPath(wiring.Component):
         m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
                      self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
 
-        # Departing words. Words of this node are 0 while none is sent, so they can be ORed.
+        # Outgoing words. Words of this node are 0 while none is sent, so they can be ORed.
         check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
         drives, takes = Signal(), Signal()
         m.d.comb += [
@@ -192,7 +193,7 @@ class SlotPath(wiring.Component):
             out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
         ]
 
-        # Check of the message on the wires; the last word of the message precedes it by one cycle.
+        # CRC of the message on the wires; the last word of the message precedes it by one cycle.
         after = check_after(check, out.data)
         m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
                      ends.eq(messages.o.payload.last), checks.eq(ends)]

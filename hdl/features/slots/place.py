@@ -1,4 +1,4 @@
-"""Assign all nodes of a ring their place (rank and ring size), starting from rank 0."""
+"""Unit that assigns positions (rank and ring size) to all nodes of a ring, starting from rank 0."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,11 +11,11 @@ __all__ = ["PositionRelay"]
 
 
 class PositionRelay(wiring.Component):
-    """Assign the nodes of a ring their places, starting from rank 0.
+    """Assign positions to the nodes of a ring, starting from rank 0.
 
-    A node that is given the place of rank 0 sends PLACE with its successor's rank and the ring size. Each node adopts
-    the place that arrives, and forwards the next one, up to rank 0. Until its PLACE has returned, rank 0 sends
-    another one every :attr:`period` cycles. An arriving place has priority over a given one.
+    A node with a ``given`` position of rank 0 sends PLACE with its successor's rank and the ring size. Each node
+    adopts the position that arrives and sends the next one to its successor, until PLACE is back at rank 0. Until
+    then, rank 0 sends another PLACE every :attr:`period` cycles. An arriving position has priority over ``given``.
 
     Latency is :attr:`latency` cycles from ``i``, which is always ready, to ``o``, which is registered. Words other
     than PLACE are accepted and dropped.
@@ -25,11 +25,11 @@ class PositionRelay(wiring.Component):
     i, o : In, Out(stream of message_layout())
         From the predecessor, and to the successor.
     given : In(place_layout())
-        Place from the host, if one is attached to this node.
+        Position from the host, if one is attached to this node.
     place : Out(place_layout())
-        Depends combinationally on ``given``.
+        Position of this node; depends combinationally on ``given``.
     moved : Out(1)
-        The place changes in this cycle.
+        The position changes in this cycle.
     """
 
     latency = 2
@@ -47,7 +47,7 @@ class PositionRelay(wiring.Component):
         came, next_rank = data.View(place_layout(), head.tag[:place_layout().size]), Signal(4)
         heard, before = Signal(place_layout()), Signal(place_layout())
         master, takes, due, home = Signal(), Signal(), Signal(), Signal()
-        waited = Signal(range(self.period + 1), init=self.period)  # its highest bit begins a period
+        waited = Signal(range(self.period + 1), init=self.period)  # a period begins when its highest bit is set
         m.d.comb += [
             master.eq((self.given.rank == 0) & (self.given.size > 1)),
             self.place.eq(Mux(master | (heard.size == 0), self.given, heard)),

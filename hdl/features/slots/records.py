@@ -1,4 +1,4 @@
-"""Records of each node's packets and free space, sent to all nodes in one lap of the ring."""
+"""Exchange of records, which inform all nodes of each node's packets and free space in one trip around the ring."""
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -23,18 +23,20 @@ __all__ = ["RecordLaps"]
 class RecordLaps(wiring.Component):
     """Send this node's record when its slots end, and combine all records into a table on every node.
 
-    A node forwards the RECORDs of the other nodes, except its successor's; they arrive in descending rank order. The
-    slots of rank 0's predecessor end later by the latency around the ring, so rank 0 sends its own RECORD that much
-    later, or when the first one arrives. The records of all ranks form a table if they have arrived at least 3 cycles
-    before slots begin. Any other RECORD is dropped: no node then has all records at the end of the next slots.
+    A node forwards the RECORDs of the other nodes, except its successor's; they arrive in descending rank order.
+    The slots of rank 0's predecessor end later than rank 0's, by the latency around the ring, so rank 0 delays its
+    own RECORD by the same number of cycles, or until the first one arrives. The records of all ranks form a table
+    if they have arrived at least 3 cycles before slots begin. Any other RECORD is dropped: no node then has all
+    records at the end of the next slots.
 
-    The first lap, and a lap after a table that rank 0 missed, begins as if slots had ended at a certain TIME.
-    LAP, which rank 0 sends around the ring, contains this TIME, and the cycles from the end of slots to the next
-    ones: :attr:`hop` for each node, :attr:`margin`, and the way around the ring. A control word takes 8 cycles plus
-    the wires to the next node, and a slot 1 cycle plus the wires, so records precede slots on wires of any latency.
+    The first exchange, and the one after a table that rank 0 missed, begins as if slots had ended at a certain TIME.
+    LAP, which rank 0 sends around the ring, contains this TIME, and the number of cycles from the end of slots to
+    the next slots: :attr:`hop` for each node, :attr:`margin`, and the latency around the ring. A control word takes
+    8 cycles plus the wires to the next node, and a slot 1 cycle plus the wires, so records precede slots on wires
+    of any latency.
 
-    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, throughput is one word per cycle, but
-    none is accepted for two cycles after the last one of a lap and for one after LAP, nor before the node's record is
+    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``; throughput is one word per cycle. No
+    word is accepted for two cycles after the last record, for one cycle after LAP, or before the node's record is
     sent. ``o`` and all other outputs are registers, except ``target``, which depends only on ``o`` and ``way``, and
     ``i.ready``, which depends combinationally on ``o.ready``. Unexpected words are accepted and dropped.
 
@@ -53,13 +55,14 @@ class RecordLaps(wiring.Component):
     valid : In(1)
     way : In(15)
     error : In(signed(16))
-        TIME, and its state, of the :class:`~hdl.features.slots.clock.Clock`.
+        TIME, and the state of the :class:`~hdl.features.slots.clock.Clock`.
     target : Out(16)
     sets : Out(1)
-        Pulse, only while TIME is valid: ``target`` is the low bits of the TIME when this node's slots end, by LAP.
-        They end later from node to node by the latency of the wires, and so by the difference in error of TIMEs.
+        Pulse, only while TIME is valid: ``target`` contains the low bits of the TIME at which this node's slots
+        end, according to LAP. Slots end later from node to node by the latency of the wires, which includes the
+        difference between the errors of the nodes' TIMEs.
     gap : Out(12)
-        Cycles from the end of slots to the beginning of the next ones.
+        Number of cycles from the end of slots to the beginning of the next slots.
     slots : Out(table_layout())
         Valid with ``granted``. The number of slots is the maximum of the nodes' packets, limited by the room of each
         node: a node without packets leaves its slots unused.
@@ -72,8 +75,9 @@ class RecordLaps(wiring.Component):
     reset_link : In(1)
         Level: drop everything in progress.
     turn, most, opens, sent, folds, final, checks : Signal
-        Rank of the last record; maximum packets of a node; a lap begins; the node's record is sent; ``o`` has a
-        record for the table; this is the last record; it came a cycle ago. Not ports: for proofs.
+        Rank of the last record; maximum packets of a node; an exchange begins; the node's record is sent; ``o`` has
+        a record for the table; this is the last record; the last record came one cycle ago. These are not ports;
+        proofs use them.
     """
 
     latency = 1
@@ -133,7 +137,7 @@ class RecordLaps(wiring.Component):
             checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
         ]
 
-        # Send to the successor: a LAP, this node's record, or a word that has arrived.
+        # Send a LAP, this node's record, or a word that has arrived to the successor.
         record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
         m.d.comb += [
             span.eq(size * self.hop + self.margin),
@@ -163,7 +167,7 @@ class RecordLaps(wiring.Component):
         with m.If(self.left[-1] | checks | self.sets):
             m.d.sync += self.gathers.eq(0)
 
-        # The table combines the records in `o` one cycle later.
+        # A record in `o` is added to the table one cycle later.
         with m.If(folds):
             with m.If(came.record.room < table.slots):
                 m.d.sync += table.slots.eq(came.record.room)

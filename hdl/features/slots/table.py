@@ -1,4 +1,4 @@
-"""Generate a node's slots from its TIME and a table."""
+"""Generator of a node's slots from its TIME and a table."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -35,19 +35,18 @@ class SlotTable(wiring.Component):
         slots.
     rank : In(4)
     now : In(32)
-        TIME; only the low bits are used: there are at most 2^15 cycles before a superframe begins, and in a
-        slot.
+        TIME, of which only the low bits are used: a slot, or the wait for a superframe, takes at most 2^15 cycles.
     starts : Out(1)
-        Pulse: in the first cycle of a slot.
+        Pulse in the first cycle of a slot.
     mode : Out(mode_layout())
         Role of the node in this slot; no role without slots.
     active : Out(1)
-        Slots are in progress, or still to come.
+        Slots are in progress, or will begin at a known TIME.
     over : Out(1)
-        Pulse: there are no more slots, and the next ones begin ``gap`` cycles after their end.
+        Pulse: the slots have ended, and the next ones begin ``gap`` cycles after their end.
     left : Out(16)
-        Cycles of TIME before the first slot, or the next one, less 1: -1 when they begin. Depends combinationally on
-        ``now``.
+        Cycles of TIME before the first or the next slot begins, minus 1; -1 when it begins. Depends combinationally
+        on ``now``.
     reset_link : In(1)
         Level: there are no slots.
     """

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control-word units of nodes with slots; the gateware of these units is in the link ends."""
+"""Control-word units of nodes with slots, for units in the link ends."""
 
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit
@@ -21,7 +21,7 @@ def _place_words(config):
 
 
 def describe(config):
-    """Describe the control-word units for records or rooms, for TIME, and for places."""
+    """Describe the control-word units for records (or rooms), TIME and positions."""
     if config.link.jobs == 1:
         records = ControlUnit("records", (ControlType.LAP, ControlType.RECORD), _record_words, "record_words")
     else:

@@ -1,4 +1,4 @@
-"""Formats of BROADCAST in the collective engine."""
+"""Extension of the collective engine for formats of BROADCAST."""
 
 from amaranth.hdl import Mux
 
@@ -10,7 +10,7 @@ __all__ = ["StreamingExtension"]
 
 
 class StreamingExtension(CollectiveExtension):
-    """Extension for the format of a BROADCAST and, on servers, the table entry that counts a command."""
+    """Collective extension for the format of a BROADCAST and, on servers, the table entry for a command's counts."""
 
     def take(self, m, units, command):
         if not self._config.role.broadcast_formats:

@@ -1,4 +1,4 @@
-"""Streaming of layers from a server to workers; see docs/streaming.md."""
+"""Feature of layer streaming, from a server to workers; see docs/streaming.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["FEATURE", "Server", "ServerConfig", "ServerMemories", "StreamingFeat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker(Role):
-    """A worker, which receives layers from a server and returns gradients by PUSH; see docs/streaming.md.
+    """Role of a worker, which receives layers from a server and returns gradients by PUSH; see docs/streaming.md.
 
     Parameters
     ----------
@@ -37,12 +37,13 @@ class Worker(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(Role):
-    """The workers' server, with weights and state in its far memory; see docs/streaming.md.
+    """Role of the server, which keeps weights and state for the workers in far memory; see docs/streaming.md.
 
     Parameters
     ----------
     broadcast_formats : bool
-        Whether BROADCAST supports formats for weights, and counts the weights: docs/ring/collective/formats.md.
+        Whether BROADCAST supports formats for weights, and counts weights that saturate or become zero:
+        docs/ring/collective/formats.md.
     """
 
     streams: ClassVar[bool] = True
@@ -59,7 +60,7 @@ class Server(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerMemories(Memories):
-    """Memories of a server, with weights and state in its far memory.
+    """Memories of a server, which keeps weights and state in far memory.
 
     Parameters
     ----------
@@ -124,17 +125,17 @@ class ServerConfig(Coupled):
 
 
 class StreamingFeature(Feature):
-    """Feature with the PUSH operation, and with weights and state in a server's far memory."""
+    """Feature that adds the PUSH operation, and servers with weights and state in far memory."""
 
     couplings = (
         Coupling(sections=("role", "lanes"), clash=lambda role, lanes: role.broadcast_formats and lanes < 2,
                  rule="role.broadcast_formats needs lanes of 2, 4 or 8",
-                 reason="encoders of several formats take rows of several elements",
+                 reason="encoders for several formats need rows of several elements",
                  advice="raise lanes or leave broadcast_formats out"),
         Coupling(sections=("role", "weights"),
                  clash=lambda role, weights: role.streams and weights.has_master,
                  rule="role Worker needs weights.codec raw and no weights.master",
-                 reason="the server keeps master weights, and broadcasts weights raw or in formats of its own",
+                 reason="the server keeps the master weights and selects the format of broadcast weights",
                  advice="leave weights or the role out"),
     )
 

@@ -1,4 +1,4 @@
-"""FETCH in several formats: a server encodes the weights it broadcasts, and workers decode them.
+"""Formats of FETCH: a server encodes the weights that it broadcasts, and workers decode them.
 
 All block formats share one quantizer and one decoder. The ``format`` field of a BROADCAST selects a format, or none,
 for the whole command. The server counts the elements of FETCH and the sums of PUSH as they pass through.
@@ -52,7 +52,7 @@ def describe(config):
 
 
 class Fetched(Part):
-    """Decoder of weights from the ring, for commands with encoded weights."""
+    """Part that decodes weights from the ring, for commands with encoded weights."""
 
     def __init__(self, *, config, description):
         super().__init__(config, description, {
@@ -76,7 +76,7 @@ class Fetched(Part):
 
 
 class Served(Part):
-    """Encode weights for the ring or pass them through; count these weights and the sums of PUSH."""
+    """Part that encodes weights for the ring or passes them through, and counts these weights and sums of PUSH."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
@@ -85,7 +85,7 @@ class Served(Part):
             "stored": In(rows),
             # Unchanged rows, or beats of coded words.
             "coded": Out(rows),
-            # Sums, on their way to the optimizer.
+            # Sums, which pass through to the optimizer.
             "sums": In(rows),
             "finished": Out(rows),
         })
@@ -104,7 +104,7 @@ class Served(Part):
             connect_stream(m, self.stored, self.coded)
         connect_stream(m, self.sums, self.finished)
 
-        flags = Signal(flags_layout(lanes))  # flags of rows of binary32
+        flags = Signal(flags_layout(lanes))  # flags of binary32 rows
         row = Signal(beat_layout(lanes))
         m.d.comb += row.eq(Mux(setup.chain, self.sums.payload, self.stored.payload))
         elements = [row.elements[lane] for lane in range(lanes)]

@@ -1,4 +1,4 @@
-"""Tally of a server: counts zeros and saturations in a command's elements, in a host-readable table."""
+"""Counters of a server for zeros and saturations in each command's elements, in a table that the host can read."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,8 @@ from hdl.memory_map import COUNT_WORDS
 
 __all__ = ["ENTRIES", "Tally"]
 
-#: Number of table entries; an entry has four words: zeros and saturations of FETCH, then of PUSH.
+#: Number of table entries; an entry has four words: zeros and saturations of FETCH, then zeros and saturations of
+#: PUSH.
 ENTRIES = COUNT_WORDS // 4
 
 
@@ -24,14 +25,15 @@ class Tally(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Number of elements in a beat, and of words in a table row: 2, 4 or 8.
+        Number of elements in a beat, and number of words in a table row: 2, 4 or 8.
     elements : int
         Maximum number of elements in a command.
 
     Members
     -------
     start : In(1)
-        Start of a command; the next four inputs must be held until its last packet is written.
+        Start of a command; ``enable``, ``entry``, ``push`` and ``length`` must be held until its last packet is
+        written.
     enable : In(1)
         Whether the command is counted.
     entry, push, length : In
@@ -71,7 +73,7 @@ class Tally(wiring.Component):
         ends = counts & flags.last
         taken = port.valid & port.ready
         kept = Cat(left > lane for lane in range(lanes))
-        pair = Cat(self.push, self.entry)  # address in pairs of words
+        pair = Cat(self.push, self.entry)  # address in units of two words
         within = (lanes // 2 - 1).bit_length()
         m.d.comb += [
             port.valid.eq(due),

@@ -1,4 +1,4 @@
-"""Stores the codebook that the host loads into a table encoder."""
+"""Store for the codebook that the host loads into a table encoder."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -21,7 +21,7 @@ class CentroidStore(wiring.Component):
     Parameters
     ----------
     table : LookupTable
-        With centroids.
+        Parameters of the format, with centroids.
 
     Members
     -------
@@ -39,11 +39,11 @@ class CentroidStore(wiring.Component):
     step : In(1)
         Advance to the next word of the centroids, or from the last one to the first.
     word : Out(32)
-        Word of the centroids; zero if none are sent, as is ``final``.
+        Word of the centroids. Both ``word`` and ``final`` are zero if packets contain no centroids.
     final : Out(1)
         ``word`` is the last one.
     error : Out(1)
-        Pulse, one cycle after its last word: a load had the wrong length.
+        Pulse, one cycle after the last word of a load: it had the wrong length.
     """
 
     def __init__(self, *, table):
@@ -65,7 +65,7 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Number of the next word to load; the number after the last one stands for all excess words.
+        # Number of the next word to load; one number after the last word is used for all excess words.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

@@ -1,4 +1,4 @@
-"""Table-based compression as a codec on the ring."""
+"""Ring codec for table-based compression."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ class TableCodec:
     centroids: int
 
     weights = True
-    gradients = False  # the codebook fits the weights from which it was computed, but not sums
+    gradients = False  # the codebook is computed from weights and does not suit sums of gradients
     exact = False
     sums_coded = False
     agreed = False
@@ -44,17 +44,17 @@ class TableCodec:
 
     @property
     def table(self):
-        """Parameters of the format."""
+        """Parameters of the table format."""
         return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
 
     @property
     def parameters(self):
-        """Arguments of encoder and decoder."""
+        """Keyword arguments of the encoder and the decoder."""
         return {"table": self.table}
 
     @property
     def codebook_words(self):
-        """Number of words loaded into units."""
+        """Number of codebook words to load into encoder and decoder."""
         return 2 * self.centroids
 
     def max_words(self, count):
@@ -62,5 +62,5 @@ class TableCodec:
         return self.table.words(count, min(count, 256)) if count else 0
 
     def length_counter(self):
-        """Return a counter of groups."""
+        """Return a length counter that counts groups."""
         return TableLength(table=self.table)

@@ -1,4 +1,4 @@
-"""Decoding of packets into elements, in the format of :mod:`hdl.features.table.format`."""
+"""Decoder of table-compressed packets; see :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -36,7 +36,7 @@ class Decoder(wiring.Component):
     -------
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
-        Only with centroids that are not sent: ``table.mantissas`` words, each the fraction of a centroid, in
+        Only if packets contain no centroids: ``table.mantissas`` words, each the fraction of a centroid, in
         ascending order. Accepted at any time, and effective immediately.
     o : Out(stream of beat_layout(lanes, table.format.width))
     error : Out(1)
@@ -60,17 +60,17 @@ class Decoder(wiring.Component):
 
     @property
     def table(self):
-        """Parameters of the format."""
+        """Parameters of the table format."""
         return self._table
 
     @property
     def lanes(self):
-        """Elements per beat."""
+        """Number of elements per beat."""
         return self._lanes
 
     @property
     def words(self):
-        """Words per beat of the input."""
+        """Number of words per beat of the input."""
         return word_count(self._lanes, self._table.width)
 
     def elaborate(self, platform):
@@ -88,14 +88,15 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
-        # Exponents ascend: only the first can stand for zeros, and only the last for infinities.
+        # Exponents ascend, so only the first one can be that of zeros, and only the last one that of infinities.
         first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        # Whether the latest exponent is out of order; known two cycles later, when another may have been read.
+        # Whether the latest exponent is out of order. This is known two cycles later, when another one may have
+        # been read.
         previous = Signal(8)
         following = Signal()
         excessive = Signal()
@@ -244,7 +245,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """Accept one centroid per cycle; each leaves one unused bit more in its last byte."""
+        """Accept one centroid per cycle; the number of unused bits in the last byte grows by one with each."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

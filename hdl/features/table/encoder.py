@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # Units are created to read their latencies, even where they are not elaborated.
-"""Encoding of elements as packets, in the format of :mod:`hdl.features.table.format`."""
+"""Encoder of table-compressed packets; see :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -25,13 +25,13 @@ def _lowest(bits):
 
 
 def _index(one_hot):
-    """Return the number of the set bit."""
+    """Return the index of the only set bit."""
     digits = range((len(one_hot) - 1).bit_length())
     return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> digit & 1).any() for digit in digits)
 
 
 def _is_special(exponent):
-    """Whether the exponent encodes zeros or infinities."""
+    """Return whether the exponent encodes zeros or infinities."""
     return ~exponent.any() | exponent.all()
 
 
@@ -42,12 +42,12 @@ class Encoder(wiring.Component):
     packet can be scanned while the previous one is encoded. Weights may also be scanned while another unit writes
     them to their memory, so that they are read only once.
 
-    One beat per cycle is accepted on either port. From the last beat of its scan to its first element a packet takes
-    four cycles plus, for each of the 16 rows of 16 exponents, one cycle per exponent in the row, but at least one.
-    Words before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
-    filled up to 32 elements, in the cycles of the missing elements. The first beat that a group of eight codes
-    completes is offered :attr:`latency` cycles after the group's last element was accepted. ``i.ready`` depends
-    combinationally on ``o.ready``, and no other ``ready`` on any input.
+    One beat per cycle is accepted on either port. From the last beat of its scan to its first element, a packet
+    takes four cycles plus, for each of the 16 rows of 16 exponents, one cycle per exponent in the row, but at least
+    one. Words before the codes take one cycle per exponent, and one for every four bytes of centroids. The last
+    group is padded to 32 elements, which takes the cycles of the missing elements. The first beat that a group of
+    eight codes completes is offered :attr:`latency` cycles after the group's last element was accepted. ``i.ready``
+    depends combinationally on ``o.ready``, and no other ``ready`` on any input.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class Encoder(wiring.Component):
     scan, i : In(stream of beat_layout(lanes, table.format.width))
     load : In(stream of {data, last})
         Only with centroids: :attr:`~hdl.features.table.format.LookupTable.load_length` words, between packets.
-        They are the bounds between centroids, in the compared highest bits of a fraction, and then the centroids
-        as they are sent, if at all.
+        These are the bounds between centroids, as the highest bits of a fraction that are compared, and then the
+        centroids if packets contain them, in the format of the packet.
     o : Out(stream of beat_layout(words))
     error : Out(1)
         Pulse if there are too many exponents, an exponent was not scanned, or the wrong number of words was loaded.
@@ -81,22 +81,22 @@ class Encoder(wiring.Component):
 
     @property
     def table(self):
-        """Parameters of the format."""
+        """Parameters of the table format."""
         return self._table
 
     @property
     def lanes(self):
-        """Elements per beat."""
+        """Number of elements per beat."""
         return self._lanes
 
     @property
     def words(self):
-        """Words per beat of the output."""
+        """Number of words per beat of the output."""
         return word_count(self._lanes, self._table.width)
 
     @property
     def stages(self):
-        """Number of registers from the input register to the codes."""
+        """Number of pipeline registers from the input register to the codes."""
         return self._table.mantissa_bits if self._table.centroids else 2
 
     @property
@@ -220,7 +220,7 @@ class Encoder(wiring.Component):
         table, lanes = self._table, self._lanes
         format = table.format
 
-        # Holds one beat; a packet's last beat stays, without elements, until its group is complete.
+        # Input register for one beat; a packet's last beat stays here, without elements, until its group is complete.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -237,7 +237,7 @@ class Encoder(wiring.Component):
         with m.If(self.i.valid & self.i.ready & self.i.payload.last):
             m.d.sync += accepting.eq(0)
 
-        # Content of the pipeline registers.
+        # Contents of the pipeline registers.
         lane_layout = data.StructLayout({
             "keep": 1, "sign": 1, "zero": 1, "special": 1,
             "fraction": table.compared_bits, "node": table.mantissa_bits, "exponent": 8,

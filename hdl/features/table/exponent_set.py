@@ -12,16 +12,16 @@ __all__ = ["ROW", "ROWS", "ExponentSet"]
 
 #: Number of exponents in a row, which share the same upper half.
 ROW = 16
-#: Number of rows for all exponents.
+#: Number of rows that all exponents take.
 ROWS = 16
 
 
 class ExponentSet(wiring.Component):
     """Collect the exponents that occur in a packet, then output them as rows of bits.
 
-    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; an output row
-    is the union of all lanes' rows, and may be cleared. The set is complete :attr:`latency` cycles after the last
-    beat is accepted. After a reset, one row is cleared per cycle. ``i.ready`` is a register; ``bits`` depends
+    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; an output
+    row is the union of all lanes' rows, and can be cleared. The set is complete :attr:`latency` cycles after the
+    last beat is accepted. After a reset, one row is cleared per cycle. ``i.ready`` is a register; ``bits`` depends
     combinationally on ``row``.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The table32 format; see docs/compression/lookup_table.md."""
+"""Feature of the table32 format; see docs/compression/lookup_table.md."""
 
 from hdl.feature import Feature
 from hdl.registry import codes
@@ -12,7 +12,7 @@ class TableFeature(Feature):
     requires = ("codebook",)
 
     def codecs(self):
-        """Ring codecs of the formats, by name."""
+        """Ring codecs, keyed by format name."""
         from hdl.features.table.codec import TableCodec
 
         return {"table32": TableCodec(code=codes("table32").ring, centroids=32)}

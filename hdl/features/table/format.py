@@ -1,4 +1,4 @@
-"""Compress weights with tables: lossless exponents, and mantissas from a few representatives.
+"""Table-based format of weights: lossless exponents, and mantissas from a few representatives.
 
 The sign of an element is sent unchanged, its exponent as an index into a table of the exponents that occur in the
 packet, and its fraction as the index of one of a few **mantissas**: bins of equal width, or centroids chosen by the
@@ -41,7 +41,7 @@ class LookupTable:
     centroids : bool
         Whether representatives are centroids, sent with every packet, instead of bin centres.
     exponents : int
-        Maximum number of exponents in a table: 16, 32, 64, 128 or 256; 256 is enough for any packet.
+        Maximum number of exponents in a table: 16, 32, 64, 128 or 256. 256 is enough for any packet.
     loaded : bool
         Whether centroids are loaded into decoders instead of being sent in packets.
     """
@@ -73,7 +73,7 @@ class LookupTable:
 
     @property
     def mantissa_bits(self):
-        """Width of the index of a mantissa."""
+        """Width in bits of a mantissa's index."""
         return self.mantissas.bit_length() - 1
 
     @property
@@ -101,7 +101,7 @@ class LookupTable:
         return 1 + self.mantissa_bits + sum(last_index[bit:].any() for bit in range(len(last_index)))
 
     def bits(self, count, exponents):
-        """Number of bits of ``count`` elements and their tables, as in the formulas, excluding the end mark."""
+        """Number of bits that ``count`` elements and their tables take, without the end mark."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 

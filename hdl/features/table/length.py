@@ -10,7 +10,7 @@ __all__ = ["TableLength"]
 
 
 class TableLength(wiring.Component):
-    """Count the groups of a packet: the number of exponents gives the word count of a group.
+    """Count the groups of a packet, in which the number of exponents determines the word count of a group.
 
     A table is invalid unless its exponents ascend.
 
@@ -21,7 +21,7 @@ class TableLength(wiring.Component):
 
     Members
     -------
-    See :func:`hdl.compression.length.counter_ports`. A unit is a group; words of the table end no unit.
+    See :func:`hdl.compression.length.counter_ports`. The unit is a group; words of the table do not end a unit.
     """
 
     def __init__(self, *, table):
@@ -31,10 +31,10 @@ class TableLength(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tabling = Signal()  # the word belongs to the table
-        begun = Signal()  # whether a word of the table has been accepted
+        begun = Signal()  # a word of the table has been accepted
         latest = Signal(8)  # last byte of the most recent table word
-        last_index = Signal(8)  # number of exponents before this word; at the end, the index of the last exponent
-        left = Signal(range(GROUP + 1))  # remaining words of the current group
+        last_index = Signal(8)  # number of exponents before this word; later the index of the last one
+        left = Signal(range(GROUP + 1))  # number of remaining words of the current group
         group_words = Signal(range(GROUP + 1))
         parts = [self.word[8 * index:8 * index + 8] for index in range(4)]
         same, falls = Signal(4), Signal(4)

@@ -1,18 +1,19 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates codecs only to read their latencies and widths, even if nothing is elaborated.
-"""Lossless compression of bfloat16: short codes for common exponents, everything else unchanged.
+"""Lossless bfloat16 format: short codes for common exponents, everything else unchanged.
 
-Trained weights use few exponents, and most weights have one of only three or four. A packet has a canonical prefix
-code of sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the weights.
-If all codes have four bits, a weight takes 12 bits instead of 16.
+Trained weights have few distinct exponents, and most weights have one of only three or four. A packet has a
+canonical prefix code of sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is
+chosen for the weights. If all codes have four bits, a weight takes 12 bits instead of 16.
 
-A packet contains, from its lowest bit up: the fifteen exponents, eight bits each, and eight zeros; the sixteen
-lengths, four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits,
-then the code of the exponent, and after an escape the exponent itself. An escape to the first of the fifteen marks
-the end; eight zeros precede it, and zeros fill the last word after it.
+A packet contains, from its lowest bit up: the fifteen exponents, eight bits each, and eight zeros; the sixteen code
+lengths, four bits each, in ascending order, with the escape's length last; and for each element its fraction and
+sign in eight bits, the code of its exponent and, after an escape, the exponent itself. An escape followed by the
+first of the fifteen exponents marks the end; eight zeros precede it, and zeros after it fill the last word.
 
-Codes are canonical: numbers that ascend from symbol to symbol, the first of each length following the last of the
-previous one; their first bit is their highest. No length is above :attr:`PrefixCode.longest`, and all codes are used.
+Codes are canonical: their numbers ascend from symbol to symbol, and the first code of each length follows the last
+one of the previous length. The highest bit of a code comes first. No code is longer than
+:attr:`PrefixCode.longest`, and all codes are used.
 """
 
 from dataclasses import dataclass
@@ -23,41 +24,41 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LONGEST", "SYMBOLS", "WORDS", "CodeNumbering", "PrefixCode", "longest_first"]
 
-#: Number of words of a table: the exponents and the lengths of their codes.
+#: Number of words in a table: the exponents and the lengths of their codes.
 WORDS = 6
 
 SYMBOLS = 16
 
-#: Maximum number of bits of a code; each further bit slows down the decoder and saves at most half a percent.
+#: Maximum number of bits in a code; each further bit slows down the decoder and saves at most half a percent.
 LONGEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Fixed parameters of the format: elements are BF16, one per beat."""
+    """Parameters of the format, which are fixed: elements are BF16, one per beat."""
 
     @property
     def symbols(self):
-        """Number of codes: exponents and an escape."""
+        """Number of codes: fifteen exponents and an escape."""
         return SYMBOLS
 
     @property
     def longest(self):
-        """Maximum number of bits of a code."""
+        """Maximum number of bits in a code."""
         return LONGEST
 
     @property
     def table_words(self):
-        """Number of words of a table."""
+        """Number of words in a table."""
         return WORDS
 
     def words(self, lengths):
-        """Number of words of a packet with codes of these lengths, including escaped exponents and the end."""
+        """Number of words in a packet with codes of these lengths, including escaped exponents and the end mark."""
         return WORDS + -(-sum(8 + length for length in lengths) // 32)
 
 
 def longest_first(code):
-    """Bits of a code in transmission order: the highest bit comes first."""
+    """Return the bits of a code in transmission order, highest bit first."""
     return Cat(reversed([code[bit] for bit in range(LONGEST)]))
 
 
@@ -72,7 +73,7 @@ class CodeNumbering(wiring.Component):
     start : In(1)
         Begin in the next cycle.
     active : Out(1)
-        A symbol is output.
+        A symbol is being output.
     symbol : Out(4)
     length : Out(4)
     code : Out(6)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates codecs only to read their latencies and widths, even if nothing is elaborated.
-"""Conversion of prefix-coded packets to elements; see :mod:`hdl.features.table.prefix_code`."""
+"""Decoder of prefix-coded packets; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -48,7 +48,7 @@ class Decoder(wiring.Component):
         write = memory.write_port()
         read = memory.read_port(domain="comb")
 
-        # Store one word and use its halves one after the other.
+        # Store one word of a packet, and use its halves one after the other.
         word = Signal(word_layout())
         word_valid = Signal()
         upper = Signal()  # the lower half of the word has been used
@@ -69,7 +69,7 @@ class Decoder(wiring.Component):
         code = Signal(LONGEST)
         limits = [Signal(LONGEST + 1, name=f"limit_{length}") for length in range(1, LONGEST + 1)]
         below = Signal(LONGEST)
-        less = Signal(3)  # length less one
+        less = Signal(3)  # length minus one
         escape_code = Signal(LONGEST)
         first_exponent = Signal(8)
         enough = Signal()
@@ -78,7 +78,8 @@ class Decoder(wiring.Component):
         clear = Signal()
         m.d.comb += [
             code.eq(longest_first(window[8:])),
-            # Limits are compared without their lower bits, which are zero. No code is longer than LONGEST.
+            # Limits of the code lengths are compared without their lower bits, which are zero. No code exceeds
+            # LONGEST.
             below.eq(Cat(1 if length == LONGEST else code[LONGEST - length:] < limit[LONGEST - length:]
                          for length, limit in enumerate(limits, 1))),
             less[2].eq(~below[3]),
@@ -87,7 +88,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # The length, and whether bits are taken, are known late; they only select among precomputed counts.
+        # A code's length, and whether bits are taken, are known late; they only select among precomputed counts.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
@@ -103,7 +104,7 @@ class Decoder(wiring.Component):
 
         # Symbols with codes of the same length are consecutive, as are their codes.
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
-        fresh = Signal(LONGEST)  # lengths not yet used by any symbol
+        fresh = Signal(LONGEST)  # code lengths not yet used by any symbol
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
             with m.If(numbering.active & (numbering.length <= length)):
                 m.d.sync += limit.eq(numbering.after)

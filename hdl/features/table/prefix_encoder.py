@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are created here only for their latencies and widths, even if nothing is elaborated.
-"""Conversion of elements into packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
+# The constructor creates codecs only to read their latencies and widths, even if nothing is elaborated.
+"""Encoder of prefix-coded packets; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -27,7 +27,7 @@ class Encoder(wiring.Component):
     i : In(stream of beat_layout(1, 16))
     o : Out(stream of {data, last})
     error : Out(1)
-        Pulse: a table did not have six words, or its lengths do not form a code. A packet is still produced.
+        Pulse: a table did not have six words, or its lengths do not form a prefix code. A packet is still produced.
     """
 
     latency = 5
@@ -56,7 +56,7 @@ class Encoder(wiring.Component):
             write.en.eq(numbering.active), numbering.lengths.eq(self.table.payload.data),
         ]
 
-        # Four registers: element, symbol, code and bits; a packet ends with an escape.
+        # The pipeline has four registers, for element, symbol, code and bits; a packet ends with an escape.
         accepting = Signal()
         free = [Signal(name=f"free_{stage}") for stage in range(5)]
         held = Signal(data.StructLayout({"element": 16, "last": 1, "end": 1, "valid": 1}))
@@ -107,7 +107,7 @@ class Encoder(wiring.Component):
                 bits.end.eq(coded.end), bits.valid.eq(coded.valid),
             ]
 
-        # Collect bits into words, following the words of the table.
+        # Pack bits into words, which follow the words of the table.
         position = Signal(5)
         waiting = Signal(32)
         tail = Signal()

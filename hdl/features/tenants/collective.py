@@ -1,4 +1,4 @@
-"""Tenants in the collective engine."""
+"""Extension of the collective engine for tenants."""
 
 from amaranth.lib.wiring import In
 
@@ -9,7 +9,7 @@ __all__ = ["TenantsExtension"]
 
 
 class TenantsExtension(CollectiveExtension):
-    """Tenant of a command, which packets carry: it must be the same at all nodes.
+    """Collective extension for a command's tenant, which packets carry and which must be the same at all nodes.
 
     A command that is ``cut`` waits for the ring for at most :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
     """

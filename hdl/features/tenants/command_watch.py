@@ -1,4 +1,4 @@
-"""Supervise running commands: accesses outside their windows, and their cycle budgets."""
+"""Supervision of running commands, which detects accesses outside their windows and exceeded cycle budgets."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,14 +11,14 @@ from hdl.streams.stream import connect_stream
 __all__ = ["BudgetClock", "CommandWatch"]
 
 
-#: Width of a time: one bit more than a budget, so that the sign of a difference gives the order.
+#: Width of a time in bits: one more than a budget, so that the sign of a difference gives the order.
 _TIME = register("BUDGET").width + 1
 
 
 class BudgetClock(wiring.Component):
     """Count cycles, and compute the time at which a command that starts now will exceed its budget.
 
-    One clock serves all watches, so each watch needs only a register and a comparator.
+    All watches share one clock, so each of them needs only a register and a comparator.
 
     Members
     -------
@@ -26,7 +26,7 @@ class BudgetClock(wiring.Component):
     now : Out(32)
         Number of cycles, modulo 2^32.
     deadline : Out(32)
-        Value of ``now`` in the cycle after ``budget`` more cycles. Combinational.
+        Value of ``now`` in the cycle after ``budget`` more cycles. Depends combinationally on ``budget``.
     """
 
     def __init__(self):
@@ -43,13 +43,14 @@ class BudgetClock(wiring.Component):
 class CommandWatch(wiring.Component):
     """Replace the status of a command that has left its window or exceeded its budget.
 
-    The status becomes ``OUT_OF_WINDOW`` or otherwise ``OVER_BUDGET``, whatever the engine reports; the rest of the
-    event is unchanged. Anything after the engine offers its event has no effect. Combinational from ``i`` to ``o``.
+    The status becomes ``OUT_OF_WINDOW`` or otherwise ``OVER_BUDGET``, regardless of the status from the engine; the
+    rest of the event is unchanged. Accesses and cycles after the engine has offered its event have no effect. ``o``
+    depends combinationally on ``i``.
 
     Parameters
     ----------
     gated : bool
-        Whether a gate may access memory for a command that it holds back.
+        Whether a gate before the engine may access memory for a command while it delays the command.
 
     Members
     -------
@@ -88,7 +89,7 @@ class CommandWatch(wiring.Component):
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)
         before = 0
-        if self._gated:  # accesses by the gate that ended before the command was accepted
+        if self._gated:  # the gate made such an access before the command was accepted
             before = Signal()
             m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):

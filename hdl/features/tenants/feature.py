@@ -1,4 +1,4 @@
-"""Support for two tenants that do not trust each other; see docs/tenants.md."""
+"""Feature of two tenants that do not trust each other; see docs/tenants.md."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["FEATURE", "Tenants", "TenantsFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tenants(Section):
-    """Two mutually distrusting tenants, with windows and guards at the memories; see docs/tenants.md."""
+    """Option for two mutually distrusting tenants, with memory windows and guards; see docs/tenants.md."""
 
 
 class TenantsFeature(Feature):

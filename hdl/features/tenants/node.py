@@ -1,4 +1,4 @@
-"""Tenant support of a node: memory windows and watches over the tenants' commands."""
+"""Node extension for tenants, with memory windows and supervision of their commands."""
 
 from amaranth.hdl import Cat, Mux, ResetInserter, Signal
 
@@ -13,7 +13,7 @@ __all__ = ["TenantsNode"]
 
 
 class TenantsNode(NodeExtension):
-    """Add tenants' memory windows and watches over their commands. A change of tenant resets the queue."""
+    """Node extension for memory windows and supervision of commands. A change of tenant resets the queue."""
 
     def make_queue(self, m, units):
         config, host_port, registers, queue = self._config, units.host_port, units.registers, units.queue
@@ -62,7 +62,7 @@ class TenantsNode(NodeExtension):
         return watch.i
 
     def replacement(self, units, engine, source):
-        """Reset or time-out that ends a command over its budget. On the ring,
+        """Reset or timeout that ends a command over its budget. On the ring,
         :class:`~hdl.features.tenants.sources.Cut` ends it in order on all nodes. With a far memory, the command
         ends in the next cycle when the memory stalls it: a reset would lose outstanding answers."""
         cut = units.cuts[units.queue_of(engine)]

@@ -19,7 +19,7 @@ class _OfTenants(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Tenant(_OfTenants):
-    """Tenant that the node executes."""
+    """Signal source for the tenant whose commands the node executes."""
 
     def signal(self, units, engine):
         return units.tenancy.tenant
@@ -27,7 +27,7 @@ class Tenant(_OfTenants):
 
 @dataclasses.dataclass(frozen=True)
 class Cut(_OfTenants):
-    """Whether the engine's command has exceeded its budget."""
+    """Signal source that indicates whether the engine's command has exceeded its budget."""
 
     def signal(self, units, engine):
         return units.cuts[units.queue_of(engine)]
@@ -35,7 +35,7 @@ class Cut(_OfTenants):
 
 @dataclasses.dataclass(frozen=True)
 class Window(_OfTenants):
-    """Window of the current tenant in the memory space ``name``."""
+    """Signal source for the current tenant's window in the memory space ``name``."""
 
     name: str
 

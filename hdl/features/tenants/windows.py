@@ -1,4 +1,4 @@
-"""Memory windows: the range of each memory space that belongs to a tenant."""
+"""Memory windows, which are the ranges of each memory space that belong to a tenant."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -32,9 +32,9 @@ class WindowTable(wiring.Component):
     discarded. The privileged host (tenant 0) can access all memory, and tenant 3 none.
 
     All windows are stored in one small memory, which is read in the cycle of a request. In other cycles the windows
-    in :attr:`tenancy` are updated from it, one after another. They follow a change with a latency of at most
-    :attr:`latency` cycles, plus one for each request in between; commands arrive in packets, which take longer. After
-    a reset, no tenant has a window: the memory is being cleared, which takes fewer than four times the latency, and
+    in :attr:`tenancy` are updated from it, one after another. A change reaches them within :attr:`latency` cycles,
+    plus one for each request in between; a command takes longer to arrive, since it is sent in a packet. After a
+    reset, no tenant has a window: the memory is being cleared, which takes fewer than four times the latency, and
     is not read for tenants until then.
 
     Parameters
@@ -60,8 +60,8 @@ class WindowTable(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
-        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # width of a memory space index
-        #: The window being updated or cleared, and whether all windows are being cleared. Read by formal tests.
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # width of a memory space number in bits
+        #: The window being updated or cleared, and whether all windows are being cleared. Formal tests read both.
         self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
         super().__init__({
             "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
@@ -88,7 +88,7 @@ class WindowTable(wiring.Component):
         write, read = memory.write_port(), memory.read_port(domain="comb")
         turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)
-        index = Signal(bits)  # space of the window to set
+        index = Signal(bits)  # memory space of the window to set
         known = Signal()
         free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
 

@@ -1,4 +1,4 @@
-"""Throttles in the collective engine."""
+"""Extension of the collective engine for throttles."""
 
 from amaranth.lib.wiring import In
 
@@ -11,7 +11,8 @@ __all__ = ["ThrottlesExtension"]
 
 
 class ThrottlesExtension(CollectiveExtension):
-    """Rates of the optimizer (fixed during a command) and the links, and the delay of words on links."""
+    """Collective extension for the rates of the optimizer (fixed during a command) and links, and the link
+    delay."""
 
     inputs = {"throttle_optimizer": SettingField("THROTTLE_COMPUTE", "optimizer"),
               "throttle_link": Setting("throttle_link"), "wire_delay": Setting("delay_link")}

@@ -1,4 +1,4 @@
-"""Registers that slow down links, memories, arithmetic and the host port; see docs/estimate.md."""
+"""Feature with registers that slow down links, memories, arithmetic and the host port; see docs/estimate.md."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ __all__ = ["FEATURE", "Throttles", "ThrottlesFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Throttles(Section):
-    """Registers that slow links, memories, arithmetic and the host port, see docs/estimate.md."""
+    """Option for registers that slow down links, memories, arithmetic and the host port; see docs/estimate.md."""
 
 
 class ThrottlesFeature(Feature):
-    """Feature with throttles that make parts of a node work only in some cycles."""
+    """Feature that adds throttles, which make units of a node work only in some cycles."""
 
     def pace(self, config):
         from hdl.features.throttles.pace import ThrottledPace

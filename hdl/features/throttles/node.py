@@ -1,4 +1,4 @@
-"""Throttles in a node."""
+"""Node extension for throttles."""
 
 from hdl.node_extension import NodeExtension
 from hdl.throttle import Throttle
@@ -7,7 +7,7 @@ __all__ = ["ThrottlesNode"]
 
 
 class ThrottlesNode(NodeExtension):
-    """Node extension with throttles for the memories and the host port; engines have their own."""
+    """Node extension with throttles for the memories and the host port; engines have their own throttles."""
 
     def make_queue(self, m, units):
         m.submodules.memory_throttle = self._memories = Throttle()

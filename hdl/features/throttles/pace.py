@@ -12,7 +12,7 @@ __all__ = ["ThrottledPace"]
 
 
 class ThrottledPace(Pace):
-    """Pace of a link that sends words at a limited rate, and delays them.
+    """Pace of a link, which limits the rate of words and delays them.
 
     The link ends have ``throttle``, in words per 65,536 cycles, and ``wire_delay``, the number of extra cycles for
     each word (:class:`~hdl.ring.wire_delay.WireDelay`).

@@ -1,4 +1,4 @@
-"""Loader that sends a codebook to the weight encoder and decoder."""
+"""Loader that sends a codebook from memory to the weight encoder and decoder."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -13,12 +13,13 @@ __all__ = ["CodebookLoader"]
 
 
 class CodebookLoader(wiring.Component):
-    """Read a codebook once after reset, bounds first, then centroids.
+    """Load a codebook once after reset, bounds first, then centroids.
 
     Parameters
     ----------
     words : int
-        Number of words in the codebook: twice the number of centroids, although there is one bound less.
+        Number of words in the codebook: twice the number of centroids, although there is one fewer bound than
+        centroids.
     lanes : int
         Number of elements in a row of the codebook memory.
     """
@@ -34,9 +35,9 @@ class CodebookLoader(wiring.Component):
             "bounds": Out(loads),
             # Words for the decoder.
             "centroids": Out(loads),
-            # Encoder and decoder have taken all words.
+            # Whether encoder and decoder have taken all words.
             "done": Out(1),
-            # Memory of the codebook.
+            # Port to the memory with the codebook.
             "port": Out(read_signature(words // lanes, lanes)),
         })
 
@@ -46,7 +47,7 @@ class CodebookLoader(wiring.Component):
         bounds, centroids = self.bounds, self.centroids
         m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        asked = Signal(2)  # which reads have been requested: bounds, centroids
+        asked = Signal(2)  # which reads have been requested: of the bounds, of the centroids
         passed = Signal(2)
         m.d.comb += [
             reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),

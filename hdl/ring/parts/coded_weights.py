@@ -1,6 +1,6 @@
-"""Coded weights: new weights are encoded for the ring and decoded again for the weight memory.
+"""Part for coded weights, which encodes new weights for the ring and decodes them again for the weight memory.
 
-They come from the optimizer or, in a separate gather, from the weight memory; weights that have already passed
+They come from the optimizer or, in a separate all-gather, from the weight memory; weights that have already passed
 through the codec do not change.
 """
 
@@ -28,7 +28,7 @@ class _Decode(Sequence):
         return Path(steps=Mux(command.setup.coded, command.size, 0), first=command.following)
 
 
-#: Segments of new weights in decoding order: the node's own segment, followed by the gathered ones.
+#: Sequence of new weights in decoding order: the node's own segment, followed by gathered segments.
 DECODE = _Decode()
 
 
@@ -44,7 +44,7 @@ def _restored_from(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None if weights have no codec."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None if weights have no codec."""
     if config.weights.codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
@@ -71,8 +71,8 @@ def describe(config):
 
 
 class CodedWeights(Part):
-    """Part for coded weights: a node's own block is encoded once, for the ring and for the node's own memory, where
-    the decoded weights from the ring follow it."""
+    """Part for coded weights, which encodes a node's own block once, both for the ring and for decoding into the
+    node's own memory, followed by decoding of the blocks from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -81,11 +81,11 @@ class CodedWeights(Part):
             "gathered": In(words),
             # Weights from the optimizer, in its beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the node's own block, read by a separate gather.
+            # Weights of the node's own block, read by a separate all-gather.
             "stored": In(stream.Signature(beat_layout(config.lanes))),
             # Decoded weights of all blocks.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
-            # Encoded weights of the node's own block, for the gather.
+            # Encoded weights of the node's own block, for the all-gather.
             "own": Out(words),
         })
 
@@ -99,13 +99,14 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Queues for the own block's words until the gather, which lags by one segment, and for words to be decoded.
+        # Queues for words of the own block until the all-gather, which lags by one segment, and for words to be
+        # decoded.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
 
         connect_stream(m, encoder.o, encoded.i)
-        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one node sends no new weights
+        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # in a ring of one node, no new weights are sent
         connect_stream(m, encoded.o[0], kept.i)
         connect_stream(m, encoded.o[1], to_restore.i)
         connect_stream(m, self.gathered, gathered.i)

@@ -1,4 +1,4 @@
-"""Compressed sum: gradients are summed in coded form, just as they are sent."""
+"""Part for compressed sums, which adds gradients in the coded form in which they are sent."""
 
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import enum, stream
@@ -19,14 +19,14 @@ __all__ = ["CompressedSum", "DecodedFrom", "ForwardedFrom", "SummedTo", "describ
 
 
 class ForwardedFrom(enum.IntEnum):
-    """Source of a forwarded payload."""
+    """Source of the payload of a forwarded packet."""
 
     ADDER = 0
     INGRESS = 1
 
 
 class DecodedFrom(enum.IntEnum):
-    """Source of a compressed segment that is decoded."""
+    """Source of a compressed segment to be decoded."""
 
     INGRESS = 0
     ADDER = 1
@@ -34,7 +34,7 @@ class DecodedFrom(enum.IntEnum):
 
 
 class SummedTo(enum.IntEnum):
-    """Destination of a compressed sum."""
+    """Destination of a compressed sum from the adder."""
 
     EGRESS = 0
     KEPT = 1
@@ -50,7 +50,7 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Whether the local gradient is added to a packet; in updates, the optimizer adds it last."""
+    """Return whether the adder adds the local gradient to a packet; in updates, the optimizer adds the last one."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
@@ -98,12 +98,12 @@ def describe(config):
         name="sums",
         component=CompressedSum,
         instructions=(
-            # Gradients are encoded for the first step of a segment, and for adding them to incoming packets.
+            # Local gradients to encode: for the first step of a segment, and for adding to incoming packets.
             job(config, "sending_job", ENCODE, "gradients", when=_is_sent),
             job(config, "adding_job", ENCODE, "gradients", when=_is_added),
             # Destinations of each sum, with one bit for each member of SummedTo.
             Instruction("summed_to", INGRESS, len(SummedTo), _summed_to, when=_is_summed),
-            # Source of each decoded segment. In a ring of one node, its own segments are decoded.
+            # Source of each segment to decode. In a ring of one node, these are its own segments.
             Instruction("decoded_from", INGRESS, range(len(DecodedFrom)), _decoded_from, when=_is_decoded),
             # Source of each forwarded payload.
             Instruction("forwarded_from", INGRESS, range(len(ForwardedFrom)), _forwarded_from, when=_is_forwarded),
@@ -129,8 +129,9 @@ def describe(config):
 class CompressedSum(Part):
     """Encode local gradients, add them to incoming packets in coded form, and decode finished sums.
 
-    One encoder is for gradients sent in the first step, the other for gradients that are later added to packets:
-    together they produce N words per N - 1 words on the link. With a slow optimizer, one element per cycle is enough.
+    One encoder is for gradients sent in the first step, the other for gradients that are later added to packets;
+    together, they produce N words for every N - 1 words on the link. With a slow optimizer, one element per cycle
+    is enough.
     """
 
     def __init__(self, *, config, description):
@@ -143,13 +144,13 @@ class CompressedSum(Part):
             "to_decoder": In(words),
             # Packets that are forwarded unchanged.
             "transit": In(words),
-            # Local gradients for the first step.
+            # Encoded local gradients for the first step of a segment.
             "encoded": Out(words),
             # Packets to forward, either unchanged or with the local gradient added.
             "forwarded": Out(words),
-            # Sums to the optimizer, in a fused update.
+            # Decoded sums for the optimizer, in a fused update.
             "finished": Out(rows),
-            # Sums to the gradient memory, in other commands.
+            # Decoded sums for the gradient memory, in commands other than a fused update.
             "write_back": Out(rows),
             # Finished sums of the node's own block, for the all-gather.
             "kept": Out(words),
@@ -173,8 +174,9 @@ class CompressedSum(Part):
         sending, adding = encoders
         m.submodules.adder = adder = Adder()
         m.submodules.decoder = decoder = Decoder(lanes=lanes)
-        # There is room for a segment at each output, so that the encoder need not wait for the previous one, and at
-        # the decoder's input, since the decoder may still be busy with a sum that has just left the adder.
+        # There is room for a segment at each output, so that the encoder need not wait for the previous segment to
+        # leave, and at the decoder's input, since the decoder may still be busy with a sum that has just left the
+        # adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
@@ -184,7 +186,7 @@ class CompressedSum(Part):
         m.submodules.forwarded_mux = forwarded = PacketMux(inputs=len(ForwardedFrom))
         m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
         m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
-        # Here and elsewhere, a skid buffer breaks a combinational chain of ready signals that would be too long.
+        # A skid buffer breaks a combinational chain of ready signals that would be too long.
         m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
         m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
         m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
@@ -220,7 +222,7 @@ class CompressedSum(Part):
             connect_stream(m, decoder.o, self.finished)
         with m.If(setup.sum):
             connect_stream(m, decoder.o, self.write_back)
-        with m.If(setup.alone):  # nothing to add
+        with m.If(setup.alone):  # a single node has nothing to add
             connect_stream(m, to_add.o, decoded.i[DecodedFrom.ENCODER])
         with m.Else():
             connect_stream(m, to_add.o, own_addend.i)

@@ -62,7 +62,7 @@ def has_elements(record):
 
 
 def always(record, setup):
-    """Condition that selects all records."""
+    """Return True, as a condition that selects all records."""
     return 1
 
 

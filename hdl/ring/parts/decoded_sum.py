@@ -1,8 +1,8 @@
-"""Decoded-sum path: each hop decodes the gradients, adds its own and encodes the sum.
+"""Part for decoded sums: each node decodes incoming gradients, adds its own and encodes the sum.
 
 The last sum of a reduce-scatter is written back without encoding, just as the last sum of a fused update is passed to
-the optimizer. To keep the next outgoing packet from waiting for the last packet of the segment, the last sum lags by
-one segment, like a gather, and the rows of that packet wait in a separate queue.
+the optimizer. To keep the next outgoing packet from waiting for the last packet of the segment, the last sum lags
+by one segment, like an all-gather, and the rows of the last packet wait in a separate queue.
 """
 
 from amaranth.hdl import Cat, Module, Mux
@@ -33,20 +33,20 @@ class _Sums(Sequence):
         return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
 
-#: Sums of packets and local gradients in the order of their computation: encoded sums and, in a
-#: reduce-scatter (which has no gather), the last sums.
+#: Sequence of sums of packets and local gradients as they are computed: encoded sums and, in a reduce-scatter
+#: (which has no all-gather), the last sums.
 SUMS = _Sums()
 
 
 class AddedFrom(enum.IntEnum):
-    """Source of the rows that a local gradient is added to."""
+    """Source of the rows to which a local gradient is added."""
 
     DECODER = 0
     LAST = 1
 
 
 class AddedTo(enum.IntEnum):
-    """Destination of a sum."""
+    """Destination of a sum from the adder."""
 
     ENCODER = 0
     WRITE_BACK = 1
@@ -69,7 +69,7 @@ class DecodedTo(enum.IntEnum):
 
 
 class WrittenFrom(enum.IntEnum):
-    """Source of a sum that is written back."""
+    """Source of a sum to be written back."""
 
     OWN = 0
     INGRESS = 1
@@ -99,7 +99,7 @@ def _is_kept(record, setup):
 
 
 def is_encoded(record, setup):
-    """Whether a sum is encoded; the last sums of a reduce-scatter, which stand in for a gather, are not."""
+    """Return whether a sum is encoded; the last sums of a reduce-scatter, which replace an all-gather, are not."""
     return is_scatter(record)
 
 
@@ -134,10 +134,10 @@ def _coded_to(record, setup):
 
 
 def describe(config):
-    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None for sums in encoded form or of integers."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None if other parts add the gradients."""
     if config.adds_compressed or config.adds_integers:
         return None
-    lossy = config.has_residual  # if so, a separate part adds the residual to the local gradients
+    lossy = config.has_residual  # then a separate part adds the residual to the local gradients
     return PartDescription(
         name="sums",
         component=DecodedSum,
@@ -146,7 +146,7 @@ def describe(config):
             job(config, "summing_job", SUMS, "gradients"),
             # Whether the local gradients are added to an incoming packet.
             Instruction("paired", SUMS, 1, _is_paired),
-            # Source of the rows that local gradients are added to.
+            # Source of the rows to which local gradients are added.
             Instruction("added_from", SUMS, range(len(AddedFrom)), _added_from, when=_is_paired),
             # Destinations of each sum, one bit per member of AddedTo.
             Instruction("added_to", SUMS, len(AddedTo), _added_to),
@@ -184,9 +184,9 @@ class DecodedSum(Part):
         rows = stream.Signature(beat_layout(config.lanes))
         self._codec = GRADIENT_CODECS[config.gradients]
         super().__init__(config, description, {
-            # Packets that are decoded.
+            # Packets to be decoded.
             "to_decoder": In(words),
-            # Packets that are forwarded unchanged.
+            # Packets to be forwarded unchanged.
             "transit": In(words),
             # Local gradients from memory.
             "local": Out(rows),
@@ -198,9 +198,9 @@ class DecodedSum(Part):
             "forwarded": Out(words),
             # Sums for the optimizer in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory in commands other than a fused update.
+            # Sums to write to the gradient memory, in commands other than a fused update.
             "write_back": Out(rows),
-            # Final sums of the node's own block, for the gather.
+            # Final sums of the node's own block, for the all-gather.
             "kept": Out(words),
             # Encoding errors of a lossy codec.
             **({} if self._codec.exact else {"errors": Out(rows)}),
@@ -220,9 +220,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # One segment can wait for the link without stalling the path, and another for the decoder. Kept sums
-        # are for the gather, which lags by one segment, like the last sums of a reduce-scatter. While such a sum
-        # is being computed, the encoder holds the rows of the previous sum.
+        # One segment can wait for the link, and another for the decoder, without stalling the other units. Kept
+        # sums wait for the all-gather, which lags by one segment, like the last sums of a reduce-scatter. While
+        # such a sum is being computed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

@@ -1,5 +1,5 @@
-"""Master weights: the optimizer's output for a node's own block. A node has them if all nodes compute with decoded
-weights, or if a fused update must not read the weight memory."""
+"""Part for master weights: the optimizer's results for a node's own block, before encoding. A node has
+them if all nodes compute with decoded weights, or if a fused update must not read the weight memory."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -18,7 +18,7 @@ __all__ = ["MasterWeights", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None for nodes without master weights."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None for nodes without master weights."""
     if not config.weights.has_master:
         return None
     copies = (Output("copied", Channel.COPIED),) if config.weights.codec == RAW else ()
@@ -26,7 +26,7 @@ def describe(config):
         name="masters",
         component=MasterWeights,
         instructions=(
-            # Reads and writes for the optimizer, replacing accesses to the weight memory.
+            # Reads and writes for the optimizer, which replace accesses to the weight memory.
             job(config, "master_job", OWN, "masters", when=is_update),
             job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
         ),
@@ -38,7 +38,7 @@ def describe(config):
 
 
 class MasterWeights(Part):
-    """Read master weights for the optimizer, write updated ones and, for raw weights, output them too."""
+    """Read master weights for the optimizer, and store updated ones, which are also output if weights are raw."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

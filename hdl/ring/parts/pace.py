@@ -1,4 +1,4 @@
-"""Pace of the optimizer, and matching options for memory readers and adapters."""
+"""Width of the optimizer's beats, and matching options for memory readers and converters of rows."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader
@@ -8,7 +8,7 @@ __all__ = ["beat_lanes", "join", "reader_options", "split"]
 
 
 def beat_lanes(config):
-    """Number of elements per beat of the optimizer.
+    """Return the number of elements per beat of the optimizer.
 
     If an optimizer takes several cycles per beat, its beats and buffers are only as wide as its arithmetic.
     """
@@ -16,10 +16,10 @@ def beat_lanes(config):
 
 
 def reader_options(config, memory):
-    """Options for a memory's :class:`~hdl.row_transfer.RowReader`, which need not outpace the optimizer.
+    """Return options for a memory's :class:`~hdl.row_transfer.RowReader` that matches the optimizer's pace.
 
     With a slow optimizer, it is enough to start reading a row when the previous one has been accepted, unless the
-    memory may delay its answers.
+    memory may delay its responses.
     """
     if memory in config.far_bases:
         return LATE_READER

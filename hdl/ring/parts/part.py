@@ -1,10 +1,10 @@
-"""Contract for parts of the ring's datapath: the contents of their files and their connections.
+"""Interface for parts of the ring's datapath: what their files contain, and how they are connected.
 
 A part is a component with one purpose, such as sums or master weights. Its file contains the component and a function
 ``describe(config)``, which returns its :class:`PartDescription`, or None for a node without the part;
 :mod:`hdl.ring.parts.registry` lists these functions. No other file refers to a part:
 :class:`~hdl.ring.datapath.Datapath` connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` sends
-them their instructions. A description covers four topics:
+them their instructions. A description has four topics:
 
 **Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks that one
 participant processes in the scatter-reduce and in the all-gather. It yields one *record* for each segment of these
@@ -13,8 +13,8 @@ blocks: phase, segment, block, position in memory, length, and whether it is the
 
 **Instructions.** An :class:`Instruction` is a queue of words for the part, one for each record of a sequence that has
 elements and is selected by ``when(record, setup)``: jobs for a reader or writer (:func:`job`), or routes for a
-multiplexer, one per packet. The part receives them at a stream with the name of the instruction. They run ahead of
-the data and do not identify it, so they must be in the order of their packets. A command lasts until every
+multiplexer, one per packet. The part receives them at a stream with the name of the instruction. Instructions run
+ahead of the data and do not identify it, so they must be in the order of their packets. A command lasts until every
 ``awaited`` instruction, such as a write, has been acknowledged at ``<name>_done``, once for each word.
 
 **Channels.** Parts exchange rows and words on a :class:`Channel`. One part has the :class:`Input`. Several parts may
@@ -95,7 +95,7 @@ __all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "
 
 
 class Channel(enum.Enum):
-    """A stream between parts, or between a part and an end of the ring."""
+    """Kinds of streams between parts, or between a part and the ring."""
 
     INGRESS = enum.auto()
     """Words of packets from the ring, for each input that selects them."""
@@ -128,7 +128,7 @@ class Channel(enum.Enum):
     BROADCAST = enum.auto()
     """Rows of updated weights in beats of the optimizer, for the ring."""
     STORED = enum.auto()
-    """Rows of weights of the node's own block from memory, for a codec on the way to the ring."""
+    """Rows of weights of the node's own block from memory, to be encoded for the ring."""
     CODED = enum.auto()
     """Rows of STORED after a server's codec for several formats, as rows or as beats of words."""
     AGREED = enum.auto()
@@ -141,7 +141,7 @@ _FROM_RING = (Channel.INGRESS, Channel.TRANSIT)
 
 
 def fetch_setup(config):
-    """Fields of a command's setup in a node with broadcast formats: the index of a BROADCAST's format in
+    """Layout of the setup fields of a node with broadcast formats: the index of a BROADCAST's format in
     :data:`~hdl.compression.registry.FETCH_FORMATS` and, on a server, whether and where the command is counted."""
     if not config.role.broadcast_formats:
         return {}
@@ -150,16 +150,16 @@ def fetch_setup(config):
 
 
 def sum_setup(config):
-    """Fields of a command's setup for parts that add integers: ``spare``, the number of bits that sums have more than
-    their addends, which is the base-2 logarithm of the number of addends, rounded up; ranks; and the number of the
-    node's own addends, if there can be several, with their distance in rows."""
+    """Layout of the setup fields for parts that add integers: ``spare``, the number of bits by which sums are wider
+    than their addends, which is the base-2 logarithm of the number of addends, rounded up; ranks; and the number of
+    the node's own addends, if there can be several, with their distance in rows."""
     several = {"addends": 8, "distance": range(config.memories.gradient // config.lanes)}
     return {"spare": range(9), "rank": 8, "predecessor": 8,
             **(several if config.has("microbatches") else {})} if config.adds_integers else {}
 
 
 def part_setup_layout(config):
-    """Fields of a command's setup that parts receive; see :func:`hdl.ring.setup.setup_layout`."""
+    """Layout of the fields of a command's setup that parts receive; see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.role.streams else {}), **fetch_setup(config), **sum_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
@@ -167,10 +167,10 @@ def part_setup_layout(config):
 
 
 def pulses_layout():
-    """Events in a cycle: increments of the registers with the same names, and conditions for event flags.
+    """Layout of a cycle's events: increments of the registers with the same names, and conditions for event flags.
 
-    Parts drive the fields up to ``wrong_sum_detail``, which is the detail of the event after ``wrong_sum``, and the
-    datapath drives the fields after it.
+    Parts drive the fields up to ``wrong_sum_detail``, which gives the detail of the event after ``wrong_sum``; the
+    datapath drives the remaining fields.
     """
     return data.StructLayout(
         {
@@ -185,7 +185,7 @@ def pulses_layout():
             "malformed": 1,
             "wrong_sum": 1,
             "wrong_sum_detail": 32,
-            # Driven by the datapath.
+            # The datapath drives the following fields.
             "compressed_words": 1,
             "scatter_reduce": 1,
             "stall_encoder": 1,
@@ -197,7 +197,7 @@ def pulses_layout():
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Sequence that an instruction follows instead of its usual one during some commands."""
+    """Alternative sequence, which an instruction follows instead of its usual one during some commands."""
 
     sequence: Sequence
     #: Function of the setup that is true if the command uses the alternative.
@@ -206,10 +206,11 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """Queue of routes, jobs or commands for a part, with an entry for each non-empty record of a sequence that
-    ``when`` selects.
+    """Description of a queue of routes, jobs or commands for a part, with an entry for each non-empty record of a
+    sequence that ``when`` selects.
 
-    ``when`` and ``payload`` are functions of the record and of the command's setup, ``present`` of the record.
+    ``when`` and ``payload`` are functions of the record and of the command's setup, ``present`` is a function of
+    the record.
     """
 
     #: Name of the stream at the part and at the sequencer.
@@ -217,11 +218,11 @@ class Instruction:
     sequence: Sequence
     #: Shape of the stream's payload.
     shape: Any
-    #: The payload, or a mapping of its fields if it is a struct.
+    #: Function of a record and the setup that returns the payload, or a mapping of its fields if it is a struct.
     payload: Callable[[Any, Any], Any]
     _: dataclasses.KW_ONLY
     when: Callable[[Any, Any], Any] = always
-    #: Whether there is anything to do for a record.
+    #: Function of a record that is true if there is anything to do for it.
     present: Callable[[Any], Any] = has_elements
     #: Whether the command lasts until the part has acknowledged each payload at ``<name>_done``.
     awaited: bool = False
@@ -272,7 +273,7 @@ def job(config, name, sequence, memory, *, packs=False, **options):
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A stream that a part receives from a channel."""
+    """Description of a stream that a part receives from a channel."""
 
     #: Name of the stream at the part. Parts with the same input name at INGRESS share it in different commands.
     name: str
@@ -286,7 +287,7 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """A stream that a part sends to a channel."""
+    """Description of a stream that a part sends to a channel."""
 
     #: Name of the stream at the part.
     name: str
@@ -298,9 +299,9 @@ class Output:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordOrder:
-    """Order of records that a part needs in place of that of :mod:`hdl.ring.order`."""
+    """Order of records that a part needs in place of the order in :mod:`hdl.ring.order`."""
 
-    #: Class of the generators of records.
+    #: Class of the units that generate the records.
     generator: Callable[..., Any]
     #: Function of a module, a generator and the setup that connects the generator's additional inputs.
     connect: Callable[[Any, Any, Any], None]
@@ -318,7 +319,7 @@ class PartDescription:
     #: Number of ports to each memory, keyed by the names in :func:`hdl.memory_map.memory_map`.
     reads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Memories that are read ahead of a command's data; their stalls are not counted in STALL_MEMORY.
+    #: Memories that the part reads ahead of a command's data; their stalls are not counted in STALL_MEMORY.
     ahead: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
@@ -331,8 +332,8 @@ class PartDescription:
     #: Order of the records, if this is not the usual one.
     order: RecordOrder | None = None
     #: Function of a record and the setup: number of payload words that the part adds to the elements of a packet.
-    #: The part then has the streams ``arrived`` and ``passed``, ``sent`` and ``completed``: payloads from the ring as
-    #: they arrive and without these words, and payloads to the ring without these words and with them.
+    #: The part then has four streams: ``arrived`` and ``passed`` for payloads from the ring, with and without these
+    #: words, and ``sent`` and ``completed`` for payloads to the ring, without and with these words.
     added_words: Callable[[Any, Any], Any] | None = None
 
 
@@ -367,13 +368,13 @@ def check_parts(parts):
 
 
 def _memory_signature(config, memory, kind):
-    """Signature of a memory port; ``kind`` is ``read`` or ``write``."""
+    """Return the signature of a memory port; ``kind`` is ``read`` or ``write``."""
     signature = {"read": read_signature, "write": write_signature}[kind]
     return signature(config.memory_map[memory].words // config.lanes, config.lanes)
 
 
 def memory_ports(config, parts):
-    """Members for the memory ports of all parts: arrays ``<memory>_read`` and ``<memory>_write``."""
+    """Return the members for the memory ports of all parts: arrays ``<memory>_read`` and ``<memory>_write``."""
     members = {}
     for memory in config.memory_map.names:
         for kind in ("read", "write"):
@@ -394,23 +395,23 @@ def _is_transit(record, setup):
 
 
 def packet_inputs(parts):
-    """Conditions for accepting packets, keyed by the name of the INGRESS input, and for ``transit``."""
+    """Return conditions for accepting packets, keyed by the name of the INGRESS input or ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 
 
 def taken(port):
-    """Whether a beat of a stream is transferred in this cycle."""
+    """Return whether a beat of a stream is transferred in this cycle."""
     return port.valid & port.ready
 
 
 def has_infinite(row):
-    """Whether any kept element of a row is infinite or NaN."""
+    """Return whether any kept element of a row is infinite or NaN."""
     return Cat(row.elements[lane][23:31].all() & row.keep[lane] for lane in range(len(row.keep))).any()
 
 
 class Part(wiring.Component):
-    """A part of the datapath: a component with the ports listed in its description.
+    """Base class of the datapath's parts, which are components with the ports in their descriptions.
 
     Parameters
     ----------
@@ -429,7 +430,7 @@ class Part(wiring.Component):
             # Starts a command; ``setup`` is stable from then until the command ends.
             "start": In(1),
             "setup": In(part_setup_layout(config)),
-            # Events that the part counts.
+            # Events of the part in a cycle.
             **({"pulses": Out(pulses)} if description.pulses else {}),
             # Memory ports: arrays ``<memory>_read`` and ``<memory>_write``.
             **memory_ports(config, [description]),
@@ -446,7 +447,7 @@ class Part(wiring.Component):
                          strided=True, guarded=config.has("tenants"), **options)
 
     def _read_gradients(self, m, jobs, *, name="reader", **options):
-        """Create a submodule that reads the local gradients of the jobs, and return it."""
+        """Create and return a submodule that reads the local gradients selected by the jobs."""
         m.submodules[name] = reader = self._gradient_reader(**options)
         connect_stream(m, jobs, reader.job)
         self._connect_read(m, reader, "gradients")

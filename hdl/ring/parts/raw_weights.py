@@ -1,4 +1,4 @@
-"""Raw weights: transferred between weight memory, optimizer and ring without a codec.
+"""Part for raw weights, which transfers weights between weight memory, optimizer and ring without a codec.
 
 In a node with master weights, the optimizer uses the master weights instead of the weights in the weight memory.
 """
@@ -21,7 +21,7 @@ __all__ = ["RawWeights", "describe"]
 
 
 def describe(config):
-    """Return the :class:`~hdl.ring.parts.part.PartDescription`; None where weights pass through a codec."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None if weights have a codec."""
     if config.weights.codec != RAW:
         return None
     mastered, formats = config.weights.has_master, config.role.broadcast_formats
@@ -68,7 +68,7 @@ class RawWeights(Part):
             "updated": In(rows),
             # Updated weights for the ring, in optimizer beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # In a server that supports formats, the root's weights before and after its codec.
+            # In a server that supports formats: weights of the root, before and after the codec.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
             # Weights from the ring, to be stored in the weight memory.
             "write_back": Out(rows),
@@ -86,7 +86,7 @@ class RawWeights(Part):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
-        # Rows of the node's own block for the all-gather, which is one segment later.
+        # Rows of the node's own block, which wait for the all-gather one segment later.
         m.submodules.kept = kept = Queue(shape=beat_layout(narrow), depth=2 * segment // narrow, block=True)
 
         connect_stream(m, self.weight_job, reader.job)
@@ -97,7 +97,7 @@ class RawWeights(Part):
         connect_stream(m, assembler.o, self.write_back)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)
-        with m.If(keeps_updated(config, setup)):  # no other node needs the weights
+        with m.If(keeps_updated(config, setup)):  # no other node needs the updated weights
             m.d.comb += self.broadcast.ready.eq(1)
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)

@@ -1,4 +1,4 @@
-"""Select the parts of a node's datapath for its configuration: core parts and feature parts."""
+"""Registry of datapath parts, which selects parts of the core and of features for a node's configuration."""
 
 from hdl.feature import features_of
 from hdl.ring.parts import (

@@ -1,4 +1,4 @@
-"""Residual: stores the encoding errors of gradients and adds them to the next gradients."""
+"""Part for residuals, which stores the encoding errors of gradients and adds them to the next gradients."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -15,14 +15,14 @@ __all__ = ["Residual", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None if encoding is exact."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None if encoding is exact."""
     if not config.has_residual:
         return None
     return PartDescription(
         name="residual",
         component=Residual,
         instructions=(
-            # Residual reads and writes, at the addresses of their segment's gradients.
+            # Reads and writes of residuals, at the addresses of the segment's gradients.
             job(config, "residual_job", SUMS, "residuals", when=is_encoded),
             job(config, "residual_write_job", SUMS, "residuals", when=is_encoded, awaited=True),
             # Whether the residual is added to a local gradient.
@@ -36,8 +36,8 @@ def describe(config):
 
 
 class Residual(Part):
-    """Add residuals to local gradients before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them
-    with the errors of the sums."""
+    """Add residuals to local gradients before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace the
+    residuals with the encoding errors of the sums."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

@@ -1,4 +1,4 @@
-"""Update of a node's own block: the optimizer, with gradients and state."""
+"""Part that updates a node's own block: the optimizer, with readers for gradients and state."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import stream
@@ -19,7 +19,7 @@ __all__ = ["Update", "describe", "keeps_updated"]
 
 
 def keeps_updated(config, setup):
-    """Return whether updated weights stay on this node: in a ring of one, or on a server ending a chain."""
+    """Return whether updated weights stay on this node: in a ring of one, or on a server at the end of a chain."""
     return setup.alone | setup.chain if config.is_server else setup.alone
 
 
@@ -34,7 +34,7 @@ def _is_local_update(record, setup):
 
 
 def _state_jobs(config, plane):
-    """Instructions for the reader and writer of a state plane; a plane that the rule does not use has no jobs."""
+    """Return instructions for a state plane's reader and writer; a plane that the rule does not use has no jobs."""
     def is_used(record, setup):
         return setup.fused & planes_used(setup.settings.rule, config.memories.planes)[plane]
 
@@ -78,7 +78,7 @@ def describe(config):
 class Update(Part):
     """Add the local gradient to sums, then update weights and state, segment by segment.
 
-    If the optimizer's beats are narrower than rows, it is placed between splitters and joiners.
+    If the optimizer's beats are narrower than rows, the optimizer is placed between units that split and join rows.
     """
 
     def __init__(self, *, config, description):

@@ -1,4 +1,4 @@
-"""Transfer of weights without an update: broadcasts are uncoded, gathers use the weight codec.
+"""Part that transfers weights without an update: broadcasts are uncoded, all-gathers use the weight codec.
 
 Only nodes with a weight codec have this part; other nodes have :mod:`hdl.ring.parts.raw_weights` instead.
 """
@@ -20,13 +20,13 @@ __all__ = ["WeightTransfer", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None for weights without a codec."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None for weights without a codec."""
     if config.weights.codec == RAW:
         return None
     return PartDescription(
         name="weights",
         component=WeightTransfer,
-        # Read job for weights that are gathered or broadcast.
+        # Reads of weights to be gathered or broadcast.
         instructions=(job(config, "weight_job", OWN, "weights", when=is_not_update),),
         reads={"weights": 1},
         inputs=(Input("gathered", Channel.INGRESS, packets=is_weights, during=has_plain_weights),),
@@ -48,7 +48,7 @@ class WeightTransfer(Part):
             "gathered": In(words),
             # Weights from the ring as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
-            # Weights of the root, to be broadcast.
+            # Weights of the root node, to be broadcast.
             "own": Out(words),
             # Weights of the node's own block, to be encoded.
             "stored": Out(stream.Signature(beat_layout(config.lanes))),

@@ -1,4 +1,4 @@
-"""Write rows from the ring back to memory: sums to gradient memory, weights to weight memory."""
+"""Part that writes rows from the ring back: sums to the gradient memory, weights to the weight memory."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import stream
@@ -17,12 +17,12 @@ __all__ = ["WriteBack", "describe"]
 
 
 def describe(config, parts):
-    """Return the :class:`~hdl.ring.parts.part.PartDescription`; another part may order write-backs."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`; other parts can change the order of write-backs."""
     order, = [part.write_back_order for part in parts if part.write_back_order is not None] or [None]
     shift = (GROUP // config.lanes).bit_length() - 1
 
     def writes_back(record, setup):
-        """Whether a packet is written back in ingress order: if it is gathered or becomes a final sum."""
+        """Return whether a packet is written back in ingress order: if it is gathered or becomes a final sum."""
         gathered = is_gather(record) if order is None else is_gather(record) & ~order.during(setup)
         return gathered | (is_final(record) & setup.sum)
 
@@ -43,12 +43,12 @@ def describe(config, parts):
 
 
 def _rows(config):
-    """Number of rows in the larger of the two memories."""
+    """Return the number of rows in the larger of the gradient and weight memories."""
     return max(config.memories.gradient, config.memories.weight) // config.lanes
 
 
 class WriteBack(Part):
-    """Write rows from the ring to the gradient memory if the command sums, else to the weight memory.
+    """Write rows from the ring to the gradient memory if a command forms sums, else to the weight memory.
 
     Only whole segments are written, so that a corrupt packet does not change any memory.
     """

@@ -83,7 +83,7 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Compute a codec's centroids of weights, as fraction bits or as binary32 bits."""
+    """Compute the centroids of weights for a codec, as fraction bits or as binary32 bits."""
     entry = _with_centroids(codec)
     numbers = np.ascontiguousarray(weights, dtype=np.float32)
     if entry.codebook is Content.FRACTIONS:
@@ -113,7 +113,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between centroids: the lowest table index with a midpoint nearer to the upper centroid."""
+    """Bounds between adjacent centroids: the lowest table index with a midpoint nearer to the upper one."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -124,7 +124,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Binary32 bits of the bounds between centroids: the smallest number above each midpoint, -0.0 for zero."""
+    """Bounds between centroids as binary32 bits: the smallest number above each midpoint, -0.0 for zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []

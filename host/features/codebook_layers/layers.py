@@ -14,7 +14,7 @@ from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
-#: Number of lanes that outputs are partitioned among; it affects the order of summation of gradients.
+#: Number of lanes among which outputs are partitioned; it affects the order in which gradients are summed.
 LANES = 4
 
 

@@ -103,7 +103,7 @@ def _text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfi
 
 
 def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
-    """Raise ``ValueError`` unless nodes have sequence functions and the run's options suit text."""
+    """Raise ``ValueError`` unless nodes have sequence functions and the run's options allow a text model."""
     if not (node.compute.scale_mask and node.compute.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
@@ -115,7 +115,7 @@ _ROWS = (1, 2, 4)  # possible numbers of rows of units
 
 
 class Computer(Differentiator):
-    """Perceptron gradients with ``length`` parameters; ``notes`` are reported after the memory plan."""
+    """Perceptron gradients computed by the nodes of a ring; reports show ``notes`` after the memory plan."""
 
     has_scores = True
 
@@ -128,7 +128,7 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists, and set all gradients, including padding, to zero."""
+        """Write the lists to the nodes, and set all gradients, including padding, to zero."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 

@@ -15,7 +15,7 @@ __all__ = ["GoldenCompute"]
 
 
 class GoldenCompute(GoldenPart):
-    """Executes lists of layers on each node separately."""
+    """Golden compute engines of a ring's nodes, which execute layer lists independently of each other."""
 
     def __init__(self, nodes: GoldenNodes):
         config, compute = nodes.config, nodes.config.compute

@@ -29,7 +29,8 @@ __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Pro
 #: Fields of an instruction and of a job that define the tiling of its product.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-#: Maximum terms per unit for modelling a product cycle by cycle, and number of candidates for larger products.
+#: Maximum number of terms per unit up to which a product is modelled cycle by cycle, and number of candidate tilings
+#: that are compared for larger products.
 _MODELLED, _COMPARED = 1 << 14, 8
 
 
@@ -65,7 +66,7 @@ def node_engine(config: NodeConfig) -> Engine:
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
                  ones: bool = False, starts: bool = False, gated: bool = False,
                  resumes: bool = False) -> Mapping[str, int]:
-    """Find the factors and order that take the fewest cycles, assuming no other memory accesses.
+    """Find the tiling factors and loop order that take the fewest cycles, without other memory accesses.
 
     Parameters
     ----------
@@ -92,14 +93,14 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Return the factors with the lowest cycle bound among the few candidates with the fewest beats."""
+    """Return the tiling with the lowest cycle bound among the few candidates with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
 
 
 Words = npt.NDArray[np.uint32]
-#: Function that returns the factors of a product, like :func:`best_factors`.
+#: Function that returns the tiling factors of a product, like :func:`best_factors`.
 Factors = Callable[..., Mapping[str, int]]
 #: An operand and its stride.
 Matrix = tuple[dict[str, int], int]
@@ -122,7 +123,7 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Return the buffer number of an index, counted from 1, or 0 (not compared) beyond the maximum."""
+    """Return the buffer number of an index, counted from 1; above the maximum, 0, which is not compared."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
@@ -139,7 +140,7 @@ def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
 
 
 class Buffers:
-    """Activation buffers, each with a number and an address (by default right after the previous buffer)."""
+    """Activation buffers, each with a number and an address, by default right after the previous buffer."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes

@@ -20,14 +20,14 @@ __all__ = ["ListCompute", "ListsOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListsOutcome:
-    """Result of a list on all nodes that have run it."""
+    """Result of running a list on one or more nodes."""
 
     cycles: Cycles  # cycles on the slowest node
     multiplied: int = 0  # number of cycles in which all lanes of a codebook unit multiplied, summed over all nodes
 
 
 class ListCompute:
-    """Layer lists on nodes that compute.
+    """Writes and runs layer lists on nodes that compute.
 
     If lists are written together with an activation memory plan (:meth:`write_lists`), they must be the plan's
     program. From then on, nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.

@@ -123,7 +123,7 @@ class Activations:
         return up(self.examples * self.stride(width), GROUP)
 
     def owner(self, name: str) -> int:
-        """Index of a buffer, counted from 1; lists and indices share the last one."""
+        """Number of a buffer, counted from 1; lists and codebook indices share the last number."""
         return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:
@@ -251,7 +251,7 @@ class ListCompiler:
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
         self._product = Products(array=array, factors=factors, length=places.examples)
-        self.places = places  # can be replaced between lists
+        self.places = places  # addresses; may be replaced before each list
         self._base = places.lists
         self._copies = copies
         self._odd = odd
@@ -364,7 +364,7 @@ class ListCompiler:
         fields = {"weight_base": region.base, **self._copies.fields(layer)}
         if self._copies.distance:
             fields["alternate"] = 1
-            if name == "forward" and layer.number == 1:  # this command waits for its inputs
+            if name == "forward" and layer.number == 1:  # wait until the host has written the inputs
                 fields["wait"] = STAGED_FLAG
         self.commands.append(Work(
             name=f"{name} {layer.number}", operation="LAYERS", reads=[*reads, region], writes=writes, fields=fields,

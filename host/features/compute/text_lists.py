@@ -91,7 +91,7 @@ class TextLists:
 
 
 class _Compiler:
-    """Compiler of the instructions of a group."""
+    """Compiler for the instructions that process a group of sequences."""
 
     def __init__(self, config: TransformerConfig, *, together: int, buffers: Buffers, product: Products, data: int,
                  further: bool, scaled_again: bool):
@@ -130,7 +130,7 @@ class _Compiler:
     def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
              epsilon: float = 0, **operands: Matrix) -> None:
         fields = instructions.with_strides(operands)
-        for name in ("scale", "shift", "deviation"):  # these operands are vectors
+        for name in ("scale", "shift", "deviation"):  # these operands are vectors, which have no stride
             fields.pop(f"stride_{name}", None)
         self.listed.append(pack(layer_list.row_layout(), {
             "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
@@ -155,7 +155,7 @@ class _Compiler:
         self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
 
     def forward(self) -> None:
-        """Add all instructions up to the loss."""
+        """Add all instructions of the forward pass, including the loss."""
         config, buffers, rows = self._config, self._buffers, self._rows
         buffers.new("x 0", rows, config.width)
         for sequence in self._sequences:
@@ -179,7 +179,7 @@ class _Compiler:
                          loss=(self._given(sequence, 2 * config.context), 0))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
-        """Add a layer norm of ``x`` or, with ``start``, of their sum, which is stored in buffer ``third``."""
+        """Add a layer norm of ``x`` or, given ``start``, of ``x + start``, which is stored in ``third``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
         operands: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
                     "second": buffers.new(f"normal {name}", rows, width),
@@ -206,11 +206,12 @@ class _Compiler:
 
     @property
     def _heads(self) -> list[tuple[int, int]]:
-        """Return (sequence, head) for the heads of all sequences."""
+        """Return a pair (sequence, head) for every head of every sequence."""
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Return the columns of a head in a matrix of queries (0), keys (1) and values (2), or of one part."""
+        """Return a head's columns in a matrix of queries (``part`` 0), keys (1) and values (2), or of one of
+        them."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
@@ -241,9 +242,9 @@ class _Compiler:
                        c=buffers.new(f"outward {n}", rows, width))
 
     def backward(self) -> None:
-        """Add all instructions after the loss."""
+        """Add all instructions of the backward pass, which follows the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # a single CLEAR for both: the positions' gradients are stored after the characters'
+        if not self._further:  # one CLEAR is enough: gradients of positions follow gradients of characters
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -262,7 +263,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for a gradient, stored in forward or rescaled here."""
+        """Return the scaled rows of a layer norm, as stored by the forward pass or rescaled here."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -272,7 +273,7 @@ class _Compiler:
         return f"{x} again"
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
-        """Add the gradients of a linear layer and its input."""
+        """Add the instructions for the gradients of a linear layer and of its input."""
         (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
         self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
                          c=self._gradient(name, "weight"))
@@ -281,7 +282,7 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm and its input, plus ``start``; return the input gradient's name."""
+        """Add the gradients of a layer norm and of its input; ``start`` is added to the latter. Return its name."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -293,7 +294,7 @@ class _Compiler:
         return target
 
     def _attend_back(self, n: int, upstream: str) -> None:
-        """Add the gradients of a layer's attention and its input."""
+        """Add the instructions for the gradients of a layer's attention and of its input."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
@@ -339,7 +340,7 @@ def _compiled(config: TransformerConfig, product: Products, together: int, place
 
 
 def cut_lists(listed: Sequence[Words]) -> list[Words]:
-    """Split a list into lists that are short enough for the nodes."""
+    """Split an instruction list into lists that are short enough for the nodes."""
     most = layer_list.MAX_INSTRUCTIONS - 1
     return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
@@ -371,7 +372,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
 
     def placed(plan: Plan, base: int) -> TextLists:
-        """Place the lists at an address, followed by the sequences."""
+        """Place the lists at address ``base``, and the sequences after them."""
         listed, _ = compiled(plan.places, data=base + length)
         starts = {}
         end = base
@@ -426,7 +427,7 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the name of the unit that executes an instruction, or of its kind of work, and the cycles."""
+        """Return the kind of work of an instruction, such as ``products`` or ``softmax``, and its cycles."""
         fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():

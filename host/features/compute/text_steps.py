@@ -107,7 +107,7 @@ class _Builder:
                    multiplications=count * math.prod(sizes))
 
     def forward(self) -> None:
-        """Add all steps up to the scores."""
+        """Add all steps of the forward pass, up to the scores."""
         embedding, rows = self._parameters["embedding"], self._rows
         self._step("x 0", "tokens", lambda tokens: (embedding["character"][_integers(tokens)]
                                                      + embedding["position"][:rows]), (rows, self._config.width))
@@ -151,7 +151,7 @@ class _Builder:
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Return a head's columns in ``x``, which has queries (0), keys (1) and values (2), or one part."""
+        """Return a head's columns in ``x``, which contains queries (0), keys (1) and values (2), or one of them."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
@@ -235,7 +235,7 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Return a layer norm's scaled rows for a gradient, as stored by forward or scaled again here."""
+        """Return a layer norm's scaled rows, as stored by the forward pass or scaled again here."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))

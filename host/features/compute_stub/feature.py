@@ -12,7 +12,7 @@ __all__ = ["FEATURE", "ComputeStubFeature"]
 
 
 class ComputeStubFeature(Feature):
-    """Modelled cycles of the COMPUTE command."""
+    """Feature that models the cycles of the COMPUTE command on golden nodes."""
 
     def golden(self, nodes: "GoldenNodes") -> "GoldenStub":
         from host.features.compute_stub.golden import GoldenStub

@@ -9,7 +9,7 @@ __all__ = ["GoldenStub"]
 
 
 class GoldenStub(GoldenPart):
-    """Modelled cycles of the COMPUTE command."""
+    """Cycle model of the COMPUTE command on golden nodes."""
 
     def __init__(self, nodes: GoldenNodes):
         self._lanes = int(nodes.config.lanes)

@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Training of the text model with saved maps moved to far memory or recomputed."""
+    """Trains the text model with activation maps that are moved to far memory or recomputed."""
 
     def check_run(self, node: "Configuration", workload: Any, config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.far.training import check_far_text

@@ -1,4 +1,4 @@
-"""Compile lists and far-memory moves for saved maps that do not all stay in activation memory.
+"""Compile lists and far-memory moves for saved activation maps that do not all stay in activation memory.
 
 A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The forward list creates the
 first version of a map; moving it back or recomputing it creates a second version at another address. Lists and moves
@@ -71,7 +71,7 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarLists:
-    """Lists and moves of a training step."""
+    """Lists and far-memory moves of a perceptron's training step."""
 
     plan: MapPlan  # plan of the maps, which are stored from address 0 on
     places: Activations  # addresses of the other buffers: inputs, labels, loss and output gradients
@@ -86,7 +86,7 @@ class FarLists:
 
 
 class Versions:
-    """Versions of maps with their lifetimes and addresses."""
+    """Versions of saved activation maps, with their lifetimes and addresses."""
 
     def __init__(self, chain: Chain, decision: Decision):
         self._policies = decision.policies
@@ -107,11 +107,11 @@ class Versions:
                 self.lifetimes[number, version] = Lifetime(first, end, item.words, f"{item.name}, version {version}")
 
     def latest(self, number: int) -> _Version:
-        """Return the version that backward lists read."""
+        """Return the version of a map that the backward lists read."""
         return number, int(self._policies[number] is not Policy.KEEP)
 
     def places(self, budget: int) -> dict[_Version, int]:
-        """Address of each version; raises ``PlanError`` if the versions exceed the budget."""
+        """Return the address of each version of a map; raises ``PlanError`` if they exceed the budget."""
         buffers = list(self.lifetimes.values())
         places = search(buffers)
         if (top := peak(buffers, places)) > budget:
@@ -120,7 +120,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Compiler for an event's lists and moves; ``far`` gives the far-memory addresses of swapped maps."""
+    """Compiler for the lists and moves of events; ``far`` gives the far-memory addresses of swapped maps."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):
@@ -135,7 +135,7 @@ class _FarCompiler:
         self.commands: list[Work] = []
 
     def _activations(self, *versions: _Version) -> Activations:
-        """Return the addresses for the given versions of maps; addresses of other maps are not valid."""
+        """Return the buffer addresses for the given versions of maps; all other maps have invalid addresses."""
         places = {**self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}}
         return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes, bases=places)
 
@@ -223,7 +223,7 @@ _Key = tuple[str, int | str]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarText:
-    """Lists and moves of a sequence."""
+    """Lists and far-memory moves for a sequence of the text model."""
 
     plan: MapPlan  # plan of the saved maps
     #: Lists and moves for the first sequence of a node's share and for each later sequence, in timeline order.
@@ -280,7 +280,7 @@ class _Span(Lifetime):
     moved: bool = False
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether the two buffers must not share addresses."""
+        """Whether the lifetimes of two buffers overlap, so that they must not share addresses."""
         if isinstance(other, _Span) and (self.moved or other.moved):
             return self.begin < other.behind and other.begin < self.behind
         return super().meets(other)
@@ -326,11 +326,11 @@ class _Placed:
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """Name and version (before or after the loss) of a buffer; only maps have two versions."""
+        """Name of a buffer, and its version before or ``after`` the loss; only maps have two versions."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
-        """Yield the keys of buffers used to recompute a map; normalised rows are scaled as in backward."""
+        """Yield the keys of the buffers that recompute a map; normalised rows are rescaled as in backward."""
         made: dict[str, _Key] = {}
         for operation in self._steps(numbers):
             keys = {name: made.get(name) or self._key(name, after=True) for name in operation.reads}

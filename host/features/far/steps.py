@@ -1,4 +1,4 @@
-"""Training steps of a perceptron on nodes with far memories; policies keep, move or recompute maps.
+"""Training steps of a perceptron on nodes with far memories; policies keep, move or recompute activation maps.
 
 Each list is first run separately with all maps kept, to measure the cycles that all plans use. Each step then runs as
 a program of three queues, and its results are compared with the model on the host.
@@ -44,9 +44,9 @@ __all__ = ["FarStep", "far_steps", "far_text_steps", "run_policies", "run_text_p
 
 @dataclasses.dataclass(frozen=True)
 class FarStep:
-    """Results of a step under one policy."""
+    """Results of a training step under one kind of plan for the activation maps."""
 
-    kind: str  # keep, swap, recompute, or mixed
+    kind: str  # kind of plan: keep, swap, recompute, or mixed
     cycles: int  # cycles of the step on the nodes
     timeline: int  # cycles of the step according to the plan's timeline
     budget: int  # words available for saved maps
@@ -59,7 +59,7 @@ class FarStep:
 
 
 def _plans(chain: Chain, share: float, rate: float, kinds: Sequence[str]) -> Iterator[tuple[str, MapPlan]]:
-    """Yield the plan of each policy, skipping policies that have no fitting plan."""
+    """Yield the plan of each kind, skipping kinds without a plan that fits."""
     for kind in kinds:
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)

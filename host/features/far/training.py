@@ -1,4 +1,4 @@
-"""Training on nodes with far memories, where the text model's maps are kept, moved or recomputed.
+"""Training of the text model on nodes with far memories; activation maps are kept, moved or recomputed.
 
 Each sequence runs as a program of three queues (:mod:`host.features.far.lists`) that is first loaded on all nodes. A
 node with no sequences left runs the program on padding, which adds zeros to the gradients.
@@ -41,7 +41,7 @@ class FarTextComputer(TextComputer):
 
     def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         most = max(map(len, shares))
-        empty = np.zeros(1, np.int64)  # no characters: the whole sequence is padding
+        empty = np.zeros(1, np.int64)  # a sequence without characters, which consists of padding only
         super().give([[*share, *[empty] * (most - len(share))] for share in shares])
         self.lengths = [len(share) for share in shares]
 

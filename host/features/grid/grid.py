@@ -30,7 +30,7 @@ Link = tuple[int, int]
 
 
 class TopologyError(ValueError):
-    """The enabled parts do not form the requested rings."""
+    """Raised when the enabled parts of a grid do not form the requested rings."""
 
 
 class Shape(enum.Enum):
@@ -43,7 +43,7 @@ class Shape(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """Kinds of parts."""
+    """Kinds of grid parts that can be disabled."""
 
     NODE = "node"
     CARD = "card"

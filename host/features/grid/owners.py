@@ -63,9 +63,9 @@ def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """Rows of the nodes after a reconfiguration."""
+    """Residuals or errors of the nodes after a reconfiguration, one row per node."""
 
-    rows: dict[int, Bits]  # row of each node
+    rows: dict[int, Bits]  # row of each active node, keyed by node
     heirs: dict[int, int]  # the node that received the row of each departed node
     dropped: int  # number of elements set to zero because their sums were not finite
 

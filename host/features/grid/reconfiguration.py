@@ -84,8 +84,8 @@ class ReconfigurationPlan:
 
     Requests for the same step are applied together; an impossible request raises ``TopologyError``. ``shape`` is
     ``FLAT``, or ``GRID`` for two-dimensional sums. The default is ``GRID`` if the enabled nodes form complete rows
-    and columns, at least two of each, with all links enabled; otherwise it is ``FLAT``. It is always ``FLAT`` if the
-    format of ``gradients`` adds integers, which are rounded only once.
+    and columns, at least two of each, with all links enabled; otherwise it is ``FLAT``. The default is also ``FLAT``
+    if the format of ``gradients`` sums integers, which must be rounded only once.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None, *,
@@ -240,7 +240,7 @@ class Rings(RingStages):
         return self._reconfiguration.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the next step's stage and copy the current nodes' vectors to the new nodes.
+        """Enter the stage of the next step, and copy all vectors from the current nodes to the new ones.
 
         All commands must have ended on all nodes. Raises ``DivergenceError`` if words were sent but not received, and
         ``RingError`` if a node still holds a packet in transit.
@@ -278,5 +278,5 @@ class Rings(RingStages):
 
 
 def _since(begun: Cycles, ended: Cycles) -> Cycles:
-    """Return the cycles between two times."""
+    """Return the cycles between two times, or None if either is unknown."""
     return None if begun is None or ended is None else ended - begun

@@ -29,7 +29,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """Size of a ring with the grid's mean density, where hop h carries the sum of h nodes or h rows."""
+        """Size of a ring with the same mean density as the grid, where hop h sums h nodes or h rows."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1

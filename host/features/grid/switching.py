@@ -60,8 +60,8 @@ def operand(setting: NodeSetting) -> int:
 
 
 def check_formats(plan: Plan, config: NodeConfig) -> None:
-    """Raise ``ValueError`` for two-dimensional sums if new weights change when they are encoded twice, once per
-    dimension, or if sums of gradients are rounded only once."""
+    """Raise ``ValueError`` if the nodes' formats do not allow two-dimensional sums: encoding new weights again in
+    the second dimension must not change them, and gradients must be rounded in every ring."""
     if plan.shape is not Shape.GRID:
         return
     if config.adds_integers:
@@ -73,8 +73,8 @@ def check_formats(plan: Plan, config: NodeConfig) -> None:
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, in any ring or none, in order of number. Links are as in
-    :mod:`host.features.grid.grid`."""
+    """All nodes of a grid, in order of number, whether or not they are in a ring. :mod:`host.features.grid.grid`
+    defines the links."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
         self.grid = Topology(rows, columns)  # the whole grid, with all parts enabled

@@ -19,7 +19,7 @@ __all__ = ["GoldenIntegers", "IntegerReference"]
 
 
 class GoldenIntegers(GoldenPart):
-    """All operations of a node with 16-bit integer elements."""
+    """Golden model of all operations of nodes with 16-bit integer elements."""
 
     def __init__(self, nodes: GoldenNodes):
         self._nodes = nodes
@@ -57,7 +57,7 @@ class IntegerReference(Reference):
     """Golden model of a training run on int16 nodes."""
 
     counter = "COMPRESSED_WORDS"
-    #: A single node compresses the elements it keeps, as a node does at the only hop in a ring of two.
+    #: A single node compresses its own elements, as a node in a ring of two does for the only hop.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

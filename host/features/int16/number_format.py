@@ -71,7 +71,7 @@ class FixedPoint(Elements):
         return FixedSettings(gradient_scale=_ONE, learning_rate=round(rate * _ONE))
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        whole = min(math.ceil(threshold), (1 << 16) - 1)  # an integer reaches both thresholds or neither
+        whole = min(math.ceil(threshold), (1 << 16) - 1)  # rounding up changes nothing for integers
         return whole, math.ldexp(whole, -self.gradient_fraction)
 
 

@@ -1,4 +1,4 @@
-"""Steps in which each node has the gradients of several microbatches."""
+"""Training steps in which each node has the gradients of several microbatches."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ __all__ = ["MicrobatchExecution"]
 
 
 class MicrobatchExecution(Execution):
-    """Execution of a run's steps with the gradients of several microbatches on each node."""
+    """Executes the steps of a run with the gradients of several microbatches on each node."""
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of all microbatches, in order; rank 0 has the first ones."""
+        """Write the gradients of all microbatches to the nodes, in order, starting at rank 0."""
         self._ring.microbatches.write(gradients, counts_of(len(gradients), self._ring.nodes))
 
     def finish(self) -> None:
-        """Let later sums add one gradient of each node."""
+        """Reset the nodes, so that later sums add a single gradient per node."""
         self._ring.microbatches.clear()

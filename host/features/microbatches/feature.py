@@ -20,7 +20,7 @@ __all__ = ["FEATURE", "MicrobatchesFeature"]
 
 
 class MicrobatchesFeature(Feature):
-    """Sums that do not depend on the number of nodes."""
+    """Feature for gradient sums that do not depend on the number of nodes."""
 
     def golden(self, nodes: "GoldenNodes") -> "GoldenMicrobatches":
         from host.features.microbatches.golden import GoldenMicrobatches

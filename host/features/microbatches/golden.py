@@ -1,4 +1,4 @@
-"""Golden model of nodes with several gradients each."""
+"""Golden model of nodes that each have several gradients."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ __all__ = ["GoldenMicrobatches"]
 
 
 class GoldenMicrobatches(GoldenPart):
-    """Numbers of gradients, from the registers of golden nodes.
+    """Reads the number of gradients on each golden node from its registers.
 
-    The golden model derives the total from the nodes' own numbers, so registers that disagree are refused, while
-    gateware would sum with another number of bits.
+    The golden model adds up the nodes' counts and rejects registers with a different total. Gateware does not check
+    the total, and would compute sums with a different number of bits.
     """
 
     def __init__(self, nodes: "GoldenNodes"):

@@ -1,4 +1,4 @@
-"""Limits of the number of microbatches."""
+"""Limits on the number of microbatches."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from host.training.workloads import Workload
 
 __all__ = ["MAX_COUNT", "MAX_TOTAL", "check_counts", "check_microbatches"]
 
-#: Largest number of gradients of a node, and of all nodes.
+#: Maximum number of gradients per node, and of all nodes together.
 MAX_COUNT = (1 << register("MICROBATCHES").field("count").width) - 1
 MAX_TOTAL = 1 << register("MICROBATCHES").field("total").width - 1
 
 
 def check_counts(counts: Sequence[int], *, nodes: int, gradients: int) -> None:
-    """Raise ``ValueError`` unless each of ``nodes`` nodes has one or more of the ``gradients``."""
+    """Raise ``ValueError`` unless ``counts`` assigns all ``gradients``, at least one to each node."""
     if len(counts) != nodes or sum(counts) != gradients or not all(1 <= count <= MAX_COUNT for count in counts):
         raise ValueError(f"Counts must be {nodes} numbers from 1 to {MAX_COUNT} with the sum {gradients}, not "
                          f"{list(counts)}")
@@ -23,8 +23,8 @@ def check_counts(counts: Sequence[int], *, nodes: int, gradients: int) -> None:
 
 
 def check_microbatches(count: int, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` if the microbatches of a run cannot be distributed among ``nodes`` nodes, or the run has
-    gradients of another kind."""
+    """Raise ``ValueError`` if a run's microbatches cannot be distributed among ``nodes`` nodes, or if the run's
+    other options do not allow microbatches."""
     if config.compute != HOST or config.overlap is not None or config.density is not None:
         raise ValueError("Microbatches must be of a run whose gradients are computed on the host and sent whole, "
                          "without a schedule that overlaps passes")

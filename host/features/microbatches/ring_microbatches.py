@@ -1,4 +1,4 @@
-"""Driver of sums with several gradients on each node."""
+"""Driver for sums of several gradients per node."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ class RingMicrobatches:
         self._known: tuple[list[int], int] | None = None
 
     def write(self, gradients: Sequence[Vector], counts: Sequence[int]) -> None:
-        """Write gradients for later sums, which add all of them. In order of rank, nodes have as many as ``counts``
-        says, one after another at the beginning of the gradient memory.
+        """Write several gradients to each node; later sums add all of them. Rank r gets the next ``counts[r]``
+        gradients, which are stored one after another from the start of the gradient memory.
 
         Raises ``ValueError`` if the counts do not match or a node has no room.
         """
@@ -47,13 +47,13 @@ class RingMicrobatches:
                                                     for count, end in zip(counts, ends, strict=True)])
 
     def clear(self) -> None:
-        """Let later sums add one gradient of each node."""
+        """Reset the nodes, so that later sums add a single gradient per node."""
         settings = self._ring.settings
         settings.write_each("MICROBATCHES", [0] * self._ring.nodes)
         self._known = None
 
     def _set(self, counts: list[int], stride: int) -> None:
-        """Write the registers, unless they have these values."""
+        """Write the counts and the stride to registers, unless they already have these values."""
         if self._known == (counts, stride):
             return
         settings, count, total = self._ring.settings, *map(register("MICROBATCHES").field, ("count", "total"))
@@ -63,7 +63,7 @@ class RingMicrobatches:
 
 
 def _joined(gradients: Sequence[Vector], stride: int) -> Vector:
-    """Join the gradients of a node in one vector."""
+    """Join the gradients of a node into one vector, ``stride`` elements apart."""
     length = len(gradients[0])
     row = np.zeros((len(gradients) - 1) * stride + length, dtype=np.float32)
     for number, gradient in enumerate(gradients):

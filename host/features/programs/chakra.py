@@ -68,7 +68,7 @@ class Command:
 
 
 def needed() -> None:
-    """Raise ValueError if traces cannot be written."""
+    """Raise ``ValueError`` if execution traces cannot be written."""
     if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.protobuf") is None:
         raise ValueError("Protocol Buffers must be installed for execution traces: pip install gradring[chakra], or "
                          "make .venv/.chakra in a clone")

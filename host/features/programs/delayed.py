@@ -118,7 +118,7 @@ class DelayedExecutor(UpdateExecutor):
         return (self._older, newest) if self._passes % 2 == 0 else (newest, self._older)
 
     def _laid_out(self) -> Bits:
-        """Return the weights in the memory, starting at the base address."""
+        """Return the weights as they are stored in a node's memory from the base address on."""
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
@@ -134,7 +134,7 @@ class DelayedExecutor(UpdateExecutor):
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
         ring, last = self._ring, first + len(batches) - 1
-        if self._computer is not None:  # the program contains the numbers of examples
+        if self._computer is not None:  # loading the program needs each node's number of examples
             self._give(np.array_split(batches[0].examples, ring.nodes), [])
         self._execution.load()
         golden = [self._golden(number, batch) for number, batch in enumerate(batches, first)]
@@ -310,7 +310,8 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles of each pass between ends of communication; the first pass counts from the first start."""
+    """Cycles of each pass, from the end of the previous pass's communication to the end of its own. The first pass
+    is counted from the first start."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
@@ -326,7 +327,8 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
     COMPUTE copies gradients, ``forward 1`` if even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # keyed by the tag of the last command that uses some data: function that replaces the data, and flag to set then
+    # for the last command that uses a pass's data, by tag: function that writes the next data, and flag to set
+    # afterwards
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

@@ -100,7 +100,7 @@ class ProgramExecution(Execution):
 
     @property
     def log(self) -> list[str]:
-        """Log lines on the chosen tilings and schedule."""
+        """Lines for the log that describe the chosen tilings and schedule."""
         notes = [] if self.computer is None else self.computer.notes
         return [*notes, *(self._trials.lines() if self._searches else ())]
 
@@ -186,7 +186,7 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state, which has no trials and no schedule if its steps had no programs."""
+        """Continue from a saved state; it contains no trials and no schedule if the run did not use programs."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
@@ -208,7 +208,7 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Command durations, keyed by node, pass, queue and index; a collective starts with its last node."""
+    """Command durations, keyed by node, pass, queue and index; a collective starts when its last node does."""
     latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
@@ -257,7 +257,7 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules to compare; chunk sizes are powers of two from 2, below the number of hidden layers."""
+    """Schedules to compare; chunk sizes are powers of two, from 2 to below the number of hidden layers."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
@@ -279,7 +279,7 @@ def layers_for(workload: Workload) -> list[Dense]:
 
 
 def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
-    """Durations of the commands in a run's schedule."""
+    """Estimated durations of the commands in a run's schedule."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 

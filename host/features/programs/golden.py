@@ -27,7 +27,7 @@ class _Run:
     queues: list[list[Command]]
     passes: int
     parity: int
-    done: list[int]  # number of completed commands, by queue
+    done: list[int]  # number of completed commands in each queue
     # modelled cycles of each command, keyed by queue and command number
     durations: dict[tuple[int, int], int | None] = dataclasses.field(default_factory=dict)
     versions: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Return each queue's commands for the timing model, or None if waits on own commands differ."""
+    """Return each queue's commands for the timing model; None if the nodes differ in lengths or local waits."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

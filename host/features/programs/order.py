@@ -1,4 +1,4 @@
-"""Ordering of a program's commands: the pairs that must be ordered, and the waits required for that.
+"""Order of a program's commands: the pairs of commands that must be ordered, and the waits that order them.
 
 The commands of a queue run in order, one at a time. A wait names a command of another queue, in the same pass or an
 earlier one, that must have ended before the waiting command starts. A wait for a pass before the first one is
@@ -90,7 +90,7 @@ PASSES = 4
 #: Number of possible values of a lag, which has two bits.
 LAGS = 4
 
-#: Number of ended commands of each queue.
+#: Number of commands that have ended in each queue.
 Clock: TypeAlias = list[int]
 
 
@@ -152,7 +152,7 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """Find, for every command and every other queue, the latest command to follow, per distance in passes.
+    """Find the latest command of each other queue that a command must follow, for each distance in passes.
 
     When the latest command has ended, all earlier commands of its queue have ended, too. Commands more than two
     passes apart need not be compared, since the first one runs again in between, two passes later.
@@ -247,11 +247,11 @@ def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, colle
 
 
 def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
-    """Find a cycle of members that must each follow the next one; empty if there is none."""
+    """Find a cycle in a graph where each vertex must follow those in ``before``; empty if there is none."""
     _, left = _sorted(before)
     if not left:
         return []
-    # Each remaining member must follow another one of them, so the path eventually returns to one of its members.
+    # Each remaining vertex must follow another remaining one, so the path eventually returns to one of its vertices.
     path = [left[0]]
     while True:
         path.append(next(index for index in before[path[-1]] if index in left))

@@ -39,8 +39,8 @@ __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError",
 #: Maximum number of commands that a queue may be ahead of one that waits for it; waits compare 16-bit counts.
 _AHEAD = (1 << 15) - 1
 
-#: Maximum number of passes between queues of two nodes if each pass has a collective: 15 between the queues
-#: of each node, one between the nodes, and the lag of a wait.
+#: Maximum number of passes by which queues of two nodes can be apart if each pass has a collective: 15 passes
+#: between the queues of each node, one between the nodes, and the lag of a wait.
 _APART = 35
 
 #: A wait that is always satisfied.
@@ -145,7 +145,7 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """How many collective sequence numbers a pass uses: one per command of the collective engine."""
+        """Number of collective sequence numbers that a pass uses: one per command of the collective engine."""
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
@@ -201,7 +201,7 @@ class CompiledProgram:
                     yield index, rank, remote
 
     def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
-        """Return the program with one wait replaced or removed, without checking it."""
+        """Return a copy of the program with one wait replaced or removed; the copy is not checked."""
         waits = [dict(own) for own in self._waits]
         waits[place][queue] = wait
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
@@ -224,7 +224,7 @@ class CompiledProgram:
         for index, rank, _ in self.remote_waits():
             task = self.tasks[index]
             rest = [queue for queue in range(len(self.queues)) if queue != task.queue]
-            # A descriptor has two waits, and the second one is for another node.
+            # A descriptor has two waits, the second of which is needed for the other node.
             if any(self._waits[index].get(queue, _NO_WAIT).after for queue in rest[1:]):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for queue {rest[0]} of its node alone, "
                                    f"beside another node: let a QUIESCE before it wait for the other queue")
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make ``task`` wait for ``other`` of another node; that node itself waits for its own."""
+        """Make ``task`` wait for ``other`` on the nodes of rank ``unit``; see :meth:`wait`."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
@@ -376,7 +376,7 @@ class Program:
 
 
 def _check_earlier(other: Task, task: Task, lag: int) -> None:
-    """Check that a command always ends before another of its queue starts ``lag`` passes later."""
+    """Check that ``other`` always ends before ``task``, in the same queue, starts ``lag`` passes later."""
     if lag == 0 and other.place >= task.place:
         raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
 

@@ -28,11 +28,11 @@ from host.driver.words import Words, pack, places
 
 __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_words"]
 
-#: Highest run number. The first run is number 1.
+#: Highest run number; runs are numbered from 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Maximum number of cycles to poll for events: if nodes have different command counts, and in quorum updates, where
-#: a node gets its next computation only after an event is taken.
+#: Maximum number of cycles per poll for an event if nodes have different command counts, and a lower maximum for
+#: quorum updates, where a node gets its next computation only after an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
 #: Command fields that the driver sets when it sends the command.
@@ -61,12 +61,12 @@ class Passes:
 
 @dataclasses.dataclass(kw_only=True)
 class Staged:
-    """Programs in the idle banks."""
+    """Programs that have been loaded into the nodes' idle banks."""
 
     programs: list[list[list[Command]]]
     model: int  # number of the staged program
     set: int | None = None  # first set in which the programs apply; None until the edit is acknowledged
-    comparisons: int = 0  # number of comparisons by edits that were later withdrawn
+    comparisons: int = 0  # number of withdrawn edits that only compared digests
 
 
 class RingPrograms:
@@ -107,11 +107,11 @@ class RingPrograms:
 
     @property
     def next_set(self) -> int | None:
-        """Number of the set after the latest run, which edits for two banks need; None before a run."""
+        """Number of the set of passes that follows the latest run, needed for edits; None before a run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
-        """Start a set with a run without passes; the banks are swapped if an edit waits for this set."""
+        """Start a set with a run of zero passes, which swaps the banks if an edit is waiting for this set."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(0, model=self._model, first=number)))
@@ -120,7 +120,7 @@ class RingPrograms:
         self._next_set = number
 
     def _turn(self, first: int) -> None:
-        """Treat the staged programs as loaded if their first set is starting."""
+        """Mark the staged programs as loaded if the set that starts now is their first one."""
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
@@ -291,7 +291,7 @@ class RingPrograms:
                 (command.duration + 2 * command.length for program in self._programs for queue in program
                  for command in queue), default=0)
         number, nodes = self._next_run(), len(self._devices)
-        small = nodes <= SMALL_RING  # rank and size are for control words, which larger rings do not have
+        small = nodes <= SMALL_RING  # rank and size are for control words, which only small rings have
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=rank if small else 0, size=nodes if small else 0, first=first)))
@@ -317,7 +317,7 @@ class RingPrograms:
                     missing[rank] -= 1
                     on_event(rank, event)
                 elif stopped:
-                    missing[rank] = 0  # a failed command has ended the run
+                    missing[rank] = 0  # the run has ended because of a failed command
                 elif waited >= patience:
                     raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "
                                              f"{patience} cycles, and {missing[rank]} events are missing")
@@ -326,7 +326,7 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Maximum number of cycles to poll for events; unlimited if all nodes report them almost together."""
+        """Maximum number of cycles per poll for an event; unlimited if all nodes report events in step."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
@@ -361,8 +361,8 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node. LATCH is sent as QUIESCE, as nodes with one queue have no
-        LATCH, and settings are not written during a pass."""
+        """Queue one command of the program on each node. LATCH is replaced by QUIESCE if the nodes do not support
+        it; this is equivalent, since the driver writes no settings during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
@@ -385,7 +385,7 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
-    # One of two records in a cycle is delayed, so a record with a later time may come first; times wrap around.
+    # If two records fall in one cycle, one is delayed, so records may be out of order; times also wrap around.
     cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
@@ -413,7 +413,7 @@ def edit_words(*, number: int, set: int, digest: int) -> Words:
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of words loaded into a node's idle bank, for all queues and loads that withdrew an edit."""
+    """Digest of all words loaded into a node's idle bank, including loads that withdrew an edit."""
     value, queues = 0, int(device.config.queues)
     for queue in range(queues):
         value = _header(value, staged, queue=queue)

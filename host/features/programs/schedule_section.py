@@ -30,9 +30,10 @@ class Program(Schedule):
     panel: ClassVar[str] = "Schedule: program"
 
     overlap: str | None = option(None, "--overlap", help=(
-        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, delayed:k for "
-        "the first k layers an update behind, search for the best n, or all, one after the other. Computing is "
-        "modelled, but with --compute node."), shown_default="the host orders each step")
+        "Overlap of computation and communication in a program: none, strict, layers, chunks:n for n layers at a "
+        "time, delayed:k for weights of the first k layers that are one update old, search for the best n, or all "
+        "to run each of these. Computation is modelled unless --compute node is set."),
+        shown_default="no program; the host starts each step")
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":
@@ -49,23 +50,23 @@ class Program(Schedule):
 
         integers = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.agreed)
         codebooks = tuple(name for name, codec in WEIGHT_CODECS.items() if codec.codebook_words)
-        one_ring, digits = "a program and its buffers are of one ring", (WorkloadName.DIGITS,)
+        one_ring, digits = "a program and its buffers are made for one ring", (WorkloadName.DIGITS,)
         measured = tuple(name for name in TransportName if name is not TransportName.GOLDEN)
         return (
-            Coupling("schedule.overlap", "backend.transport", measured, "searches go by measured cycles",
+            Coupling("schedule.overlap", "backend.transport", measured, "searches use measured cycles",
                      value="search"),
             Coupling("schedule.overlap", "backend.board", (), "a board's nodes have no room to stage gradients"),
             Coupling("schedule.overlap", "ring.topology", (), one_ring),
-            Coupling("schedule.overlap", "workload.name", digits, "programs are made of a perceptron's layers"),
+            Coupling("schedule.overlap", "workload.name", digits, "programs are built from a perceptron's layers"),
             Coupling("optimizer.moments", "schedule.overlap", (Kind.NONE.value, Kind.STRICT.value, None),
                      "state of a part may begin inside a word", value=Moments.BF16),
-            Coupling("ring.slow_link", "schedule.overlap", (), "a program has owners of its own"),
-            Coupling("output.chakra", "schedule.overlap", None, "a trace is of a program"),
-            Coupling("output.chakra", "workload.name", digits, "only its program has names of layers"),
+            Coupling("ring.slow_link", "schedule.overlap", (), "a program determines the owners of blocks"),
+            Coupling("output.chakra", "schedule.overlap", None, "a trace shows a program"),
+            Coupling("output.chakra", "workload.name", digits, "only its program has layer names"),
             traced("formats.gradients", Except(integers)),
             traced("formats.weights", Except(codebooks)),
             traced("compute.on", ()),
-            Coupling("output.compare", "schedule.overlap", (), "its bits are those of a run without"),
+            Coupling("output.compare", "schedule.overlap", (), "overlapping does not change the results"),
             Coupling("formats.density", "schedule.overlap", (), "programs send everything"))
 
     @classmethod

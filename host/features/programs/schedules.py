@@ -1,4 +1,4 @@
-"""Schedules of a training step: which layers are reduced together, and when.
+"""Schedules of a training step: which layers share a collective, and when it runs.
 
 A pass has one forward command per layer, first to last, then one backward command per layer, last to first. When a
 layer's backward command ends, its gradients are complete and its weights may change. When layers are grouped, the
@@ -31,7 +31,8 @@ from sim.golden.ring import groups_before
 __all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Kind", "Schedule", "Trials", "Work",
            "build", "chunks", "fused", "modelled", "search"]
 
-#: Flags that the host sets in each pass of a multi-pass run: gradients are staged, settings are written.
+#: Flags that the host sets in each pass of a multi-pass run: one after it has staged the gradients, and one after it
+#: has written the settings.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
 #: Name of the region that represents the optimizer settings of a pass.
@@ -334,7 +335,7 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Whether the last size did not shorten the pass, or there is no larger size."""
+        """Whether the search has ended: the last size did not shorten the pass, or there is no larger size."""
         return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
@@ -354,12 +355,12 @@ class Trials:
 
     @property
     def claimed(self) -> int | None:
-        """Size chosen by a literal reading of the claim: the first that is faster than its predecessor."""
+        """First chunk size that is faster than the size before it; None if there is none so far."""
         return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
                     None)
 
     def lines(self) -> list[str]:
-        """Return one line per trial and, once the search is over, a line with the chosen and the literal size."""
+        """Return one line per trial and, once the search is over, a line with the chosen and the claimed size."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"

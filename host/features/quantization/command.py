@@ -45,9 +45,9 @@ class WeightOptions(Section):
     """Options of the weights to quantise."""
 
     weights: Path | None = option(
-        None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
-        shown_default="build/sim/weights.npz; where there is none, one is trained")
-    retrain: bool = option(False, "--train", help="Train again, even if there are weights.")
+        None, help="Weights of a perceptron that classifies digits, written by `gradring train`.",
+        shown_default="build/sim/weights.npz; a perceptron is trained if the file is missing")
+    retrain: bool = option(False, "--train", help="Train a new perceptron, even if the file exists.")
 
 
 def _names(kind: type[enum.Enum]) -> list[str]:
@@ -59,20 +59,20 @@ class SchemeOptions(Section):
     """Scheme of a quantised model, and the calibration for all schemes."""
 
     calibration: str = option(
-        "minmax", help="Range of activations that is represented: all, minmax, or up to a percentile of their "
-                       "magnitudes.", choices=_names(Calibration))
-    percentile: float = option(99.9, help="Percentile of that calibration.")
+        "minmax", help="Range of activations that is represented: minmax for all values, or percentile for values up "
+                       "to a percentile of the magnitudes.", choices=_names(Calibration))
+    percentile: float = option(99.9, help="Percentile for --calibration percentile.")
     scheme: str = option(
-        "iaq-min", help="Scheme of the model that is written: symmetric, float-offset, iaq-min or iaq-max.",
+        "iaq-min", help="Scheme of the model to write: symmetric, float-offset, iaq-min or iaq-max.",
         choices=_names(Scheme))
-    bits: int = option(8, help="Bits of its weights: 4 or 8.")
+    bits: int = option(8, help="Bits of the model's weights: 4 or 8.")
     rounding: str = option("nearest", help="Rounding of weights and offsets: nearest or truncate.",
                            choices=_names(Rounding))
     extrema: str = option(
-        "zero", help="Extrema of its scales and offsets: weights; zero, which counts as one of them; or aligned, "
-                     "such that zero is a level.", choices=_names(Extrema))
+        "zero", help="Extrema that determine scales and offsets: weights; zero, to include zero; or aligned, to make "
+                     "zero an exact level.", choices=_names(Extrema))
     per_output: bool = option(False, "--per-output/--per-layer",
-                              help="Whether each of its outputs has a scale and an offset.")
+                              help="Use a scale and an offset for each output, or for each layer.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,10 +98,10 @@ class SimulationOptions(Section):
 class ExtraOptions(Section):
     """Options for outputs other than the report."""
 
-    onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
-                                    "gradring[onnx].")
-    synth: bool = option(True, help="Meanwhile synthesise the units for integers and for a float offset, to count "
-                                    "LUTs.")
+    onnx: bool = option(False, help="Also write the model as an ONNX graph, and compare the answers of onnxruntime; "
+                                    "needs gradring[onnx].")
+    synth: bool = option(True, help="Synthesise the units for integers and for a float offset in the background, to "
+                                    "count LUTs.")
 
 
 class CellCount:
@@ -147,9 +147,9 @@ class CellCount:
 def quantize_command(
     *,
     context: typer.Context, source: WeightOptions, nodes: Nodes = 4,
-    seed: Annotated[int, Option("Seed of training.")] = TrainingConfig.seed,
+    seed: Annotated[int, Option("Seed of the training run.")] = TrainingConfig.seed,
     simulation: SimulationOptions, scheme: SchemeOptions, extra: ExtraOptions,
-    output: Annotated[Path, Option("Folder of report.json, report.png, model.npz and model.onnx.",
+    output: Annotated[Path, Option("Folder for report.json, report.png, model.npz and model.onnx.",
                                    shown_default="build/quantize")] = toolchain.BUILD / "quantize",
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes."""

@@ -47,7 +47,7 @@ __all__ = ["INPUT_SCALE", "UNITS", "Candidate", "candidates", "check_layers", "c
 
 Row = dict[str, Any]
 
-INPUT_SCALE = 1 / 16  # pixels are multiples of this scale
+INPUT_SCALE = 1 / 16  # scale of the inputs: pixels are multiples of it
 
 #: Unit names used by `make synth` for integer and float offsets, with 8 and 4 bits.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
@@ -101,7 +101,7 @@ def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Cand
 
 
 def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
-    """Return layers that make the same predictions but have no negative weights in the last layer."""
+    """Return layers that give the same predictions but have no negative weights in the last layer."""
     last = layers[-1]
     return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 

@@ -12,7 +12,7 @@ __all__ = ["FEATURE", "QuantizationFeature"]
 
 
 class QuantizationFeature(Feature):
-    """Inference of integer layers on nodes."""
+    """Feature for inference with integer layers on the nodes."""
 
     not_golden = "Quantized inference", "its nodes infer nothing"
 

@@ -152,7 +152,7 @@ def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = Non
 
 
 def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
-    """Return the input of each layer as floats, and the scores after the last layer."""
+    """Return the input of each layer in floating point, and the scores of the last layer."""
     values = [x]
     for number, layer in enumerate(layers):
         kind = layer.weights.dtype

@@ -32,7 +32,7 @@ __all__ = ["InferOutcome", "NodeInference", "Program", "pack_inputs", "program",
 Integers = npt.NDArray[np.int64]
 
 _LAYER, _OUTPUT = places(layer_layout()), places(output_parameter_layout())
-_MAX_COUNT = (1 << 16) - 1  # maximum outputs, or samples of a command
+_MAX_COUNT = (1 << 16) - 1  # maximum number of outputs of a layer, and of samples of a command
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +46,7 @@ class Program:
     # addresses in the gradient memory of the first layer's inputs and the last layer's results
     source: int
     target: int
-    samples: int  # maximum samples in a command
+    samples: int  # maximum number of samples in a command
     # numbers of network inputs and outputs
     inputs: int
     outputs: int
@@ -60,7 +60,7 @@ def _rows(count: int, per_row: int) -> int:
 
 
 def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
-    """Encode ``count`` structs as words of a memory."""
+    """Encode ``count`` structures as memory words; ``values`` has one value for all, or one for each."""
     bits = np.zeros((count, words), np.uint32)
     for name, value in values.items():
         offset, width = layout[name]
@@ -70,7 +70,7 @@ def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, np
 
 
 def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
-    """Lowest 8 bits of the values, with each row zero-padded to whole memory rows."""
+    """Return the lowest 8 bits of all values; each row is padded with zeros to whole memory rows."""
     rows, columns = values.shape
     padded = np.zeros((rows, _rows(columns, per_row) * per_row), np.uint8)
     padded[:, :columns] = values & 0xFF
@@ -184,14 +184,14 @@ class InferOutcome:
     """Result of an inference."""
 
     outputs: Integers  # sums of the last layer, one row per sample
-    cycles: Cycles  # total over all commands of the slowest node's cycles
+    cycles: Cycles  # sum over all commands of the cycles on the slowest node
     multiplied: int  # number of cycles in which all lanes multiply, summed over all nodes
     commands: int  # number of commands, run one after another
 
 
 class NodeInference:
-    """Inference of integer layers on the nodes of a ring, which share the samples. Raises ``ValueError`` if nodes
-    lack quantization."""
+    """Inference with integer layers on the nodes of a ring, which divide the samples among them. Raises
+    ``ValueError`` if the nodes do not support quantization."""
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing):
         if not all(config.has("quantization") for config in devices.configs):
@@ -217,7 +217,7 @@ class NodeInference:
         layout = program(layers, lanes=self._devices.formats.lanes, gradient_words=data.length,
                          weight_words=lists.length, gradient_base=data.base, weight_base=lists.base)
         values = np.asarray(x)
-        pack_inputs(layout, values)  # checks the values before anything is written
+        pack_inputs(layout, values)  # check the values before anything is written
         outputs = np.empty((len(values), layout.outputs), np.int64)
         share = -(-len(values) // len(self._devices))
         inputs, results = ([array[rank * share:(rank + 1) * share] for rank in range(len(self._devices))]

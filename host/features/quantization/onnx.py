@@ -122,7 +122,7 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 class Agreement:
     """How often a runtime's answers (the outputs with the largest scores) agree with the integer model."""
 
-    equal: int  # examples with the same answer
+    equal: int  # number of examples with the same answer
     tied: int  # number of examples with the largest integer score shared by several outputs
     #: Number of examples with an answer that scores, in integers, at most one adjusted last-layer weight below the
     #: largest score; a hidden activation that is one step off changes scores this much.

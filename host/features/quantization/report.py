@@ -88,7 +88,7 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """Describe the bits, scale and network shared by all rows of a section."""
+    """Describe the number of bits, the scale and the network that the rows of a section have in common."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 

@@ -119,7 +119,7 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     if extrema is Extrema.ALIGNED:
         below, above = _aligned(low, high, top)
         low, high = np.where(constant, low, below), np.where(constant, high, above)
-    # If all weights are equal, all codes are 0 and the offset is the weights' sign.
+    # If all weights are equal, the scale is their magnitude, all codes are 0, and the offset is the weights' sign.
     scales = np.where(constant, np.abs(low), (high - low) / top)
     scales = np.where(scales == 0, 1.0, scales)
     down = scheme is Scheme.IAQ_MAX
@@ -143,7 +143,7 @@ def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     """Return the closest range around ``low`` … ``high`` that has zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # The quotient is 0 / 0 for a side without weights, and infinite for a side with weights but no level.
+    # The quotient is 0 / 0 for a side with neither weights nor levels, and infinite with weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]

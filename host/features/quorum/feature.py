@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "QuorumFeature"]
 
 
 class QuorumFeature(Feature):
-    """Updates that do not wait for stragglers."""
+    """Feature for weight updates that do not wait for stragglers."""
 
     not_golden = "Quorum updates", "gradients are late or not by measured cycles"
 

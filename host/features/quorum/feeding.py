@@ -1,4 +1,4 @@
-"""Supplies data for a run of rounds: the host provides each node's data while the run is in progress.
+"""Supply data for a run of quorum rounds: the host provides each node's data while the run is in progress.
 
 In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue consists of one
 COMPUTE, and a pass of the other queue of APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the
@@ -37,7 +37,7 @@ _RECORDS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closing:
-    """Rules for when a round closes; all nodes of a ring have the same ones."""
+    """Rules for when a round closes; they must be the same on all nodes of a ring."""
 
     #: Number of timely gradients that are needed to close a round.
     quorum: int
@@ -98,7 +98,7 @@ class QuorumProgram:
 
     @property
     def staged(self) -> Buffer:
-        """Buffer that COMPUTE copies to a slot."""
+        """Staging buffer, from which COMPUTE copies a gradient to a slot."""
         return self.slot(SLOTS + 1)
 
     def commands(self, rank: int) -> NodeProgram:

@@ -49,5 +49,5 @@ class QuorumUpdates:
             device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
 
     def slots(self) -> list[list[dict[str, int]]]:
-        """Read the slots of each node: round, and whether the gradient is being computed, pending or taken."""
+        """Read each node's gradient slots: round, and whether the gradient is being computed, pending or taken."""
         return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

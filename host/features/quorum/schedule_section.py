@@ -34,31 +34,32 @@ class Quorum(Schedule):
     panel: ClassVar[str] = "Schedule: quorum"
 
     straggler: str | None = option(None, "--straggler", metavar="WORKER:FACTOR,...", help=(
-        "Slow workers and the factors of their computations, such as 3:4.5,1:2. A quorum of workers then closes each "
-        "update; computing is modelled."))
+        "Slow workers and the factors by which their computations take longer, such as 3:4.5,1:2. A quorum of "
+        "workers then closes each update; computation is modelled."))
     quorum: int | None = option(None, "--quorum", help=(
-        "Gradients in time that close an update."), shown_default="the number of workers that are not stragglers")
+        "Number of on-time gradients that close an update."),
+        shown_default="the number of workers that are not stragglers")
     stale_gradients: Late | None = option(None, "--stale-gradients", help=(
-        "Gradients that are late for their update: apply them late, in a later update, wait for them, or drop "
+        "Treatment of gradients that are late for their update: apply them in a later update, wait for them, or drop "
         "them."), shown_default="apply-late")
     staleness_factor: float | None = option(None, "--staleness-factor", minimum=0, maximum=1, help=(
-        "Factor of a late gradient for each update of delay."), shown_default=f"{LateConfig.factor:g}")
+        "Factor applied to a late gradient for each update of delay."), shown_default=f"{LateConfig.factor:g}")
     deadline: int | None = option(None, "--deadline", minimum=0, maximum=(1 << 32) - 1, help=(
-        "Cycles after which an update with a gradient is closed."), shown_default="none")
+        "Cycles after which an update that has a gradient is closed."), shown_default="none")
     skew: float | None = option(None, "--skew", minimum=0, maximum=1, help=(
-        "Fraction of each worker's examples that comes from classes of its own."),
+        "Fraction of each worker's examples that are taken from the worker's own classes."),
         shown_default=f"{LateConfig.skew:g}")
-    cycles: int | None = option(None, "--cycles", minimum=1, maximum=COUNT, help="Cycles of the run.",
+    cycles: int | None = option(None, "--cycles", minimum=1, maximum=COUNT, help="Duration of the run in cycles.",
                                 shown_default=f"{LateConfig.cycles:,}")
     switch_out: bool = option(False, "--switch-out", help=(
-        "Continue without a worker that was never in time in a block of updates, and had its gradients dropped: its "
-        "node, which has two ports, is switched out of the ring."))
+        "Continue without a worker if, in a block of updates, none of its gradients was on time and some were "
+        "dropped. Its node, which has two ports, is switched out of the ring."))
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":
         from host.run.coupling import Coupling
 
-        waits = "every update is of all workers"
+        waits = "every update includes all workers"
         return (
             Coupling("schedule.quorum", "schedule.stale_gradients", (Late.APPLY, Late.DROP), waits),
             Coupling("schedule.deadline", "schedule.stale_gradients", (Late.APPLY, Late.DROP), waits),

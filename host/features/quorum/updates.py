@@ -79,7 +79,7 @@ class Workers:
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
-        #: Model and examples; each layer begins a group.
+        #: Model and examples; the parameters of each layer start at a multiple of 32 elements.
         self.task = Classifier(data, config.hidden, align=GROUP)
         self.task.initialize(config.seed)
         #: Weights with which gradients are computed.
@@ -142,14 +142,14 @@ class GradientStatus:
 
 
 class QuorumExecutor(Executor[GradientStatus]):
-    """Executor of rounds in blocks; switches out stragglers if nodes form a ``grid`` of one row."""
+    """Executes rounds in blocks; removes stragglers from the ring if nodes form a ``grid`` of one row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
                  grid: GridNodes | None = None):
         self._ring, self._config, self._grid = ring, config, grid
         self.most = block
         self._workers = Workers(data, config)
-        #: Participating workers, by rank.
+        #: Participating workers, in order of rank.
         self.members = list(range(config.workers))
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._reference: Reference | None = None
@@ -163,12 +163,12 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.left_after: dict[int, int] = {}
         #: Number of computations abandoned at the end of a block, for each worker.
         self.abandoned = [0] * config.workers
-        self._batches: dict[int, Batch] = {}  # batches of a block, by round
-        self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, by round
+        self._batches: dict[int, Batch] = {}  # batches of a block, keyed by round
+        self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, keyed by round
         self._span = 0  # number of cycles that the rounds of a block took, known once they have ended
         self._since = 0  # value of register CYCLES of rank 0 at the start of a block
         self._begun = [0] * config.workers  # cycle within the block when each rank started to compute
-        self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
+        self._dropped: dict[int, int] = {}  # masks of dropped gradients, keyed by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
         self._before = [dict.fromkeys(COUNTERS, 0) for _ in range(config.workers)]  # counts preceding the ledgers
@@ -185,7 +185,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def reference(self) -> Reference:
-        """Golden state, available once the run has started."""
+        """State of the golden model, available once the run has started."""
         assert self._reference is not None
         return self._reference
 
@@ -223,7 +223,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._counters = ring.counters.read()
 
     def _bind(self, master: Array, state: list[npt.NDArray[np.uint32]] | None) -> None:
-        """Create the golden state of the current ring."""
+        """Create the golden model's state for the current ring."""
         self._reference = Reference(self._ring, master, 1)
         if state is not None:
             self._reference.state = state
@@ -272,7 +272,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                  for status in COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
-        """Counts excluding pending gradients, which a resumed ring computes and counts again."""
+        """Gradient counts without pending gradients, which are computed and counted again when a run resumes."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
@@ -381,7 +381,7 @@ class QuorumExecutor(Executor[GradientStatus]):
             self.abandoned[self.members[rank]] += 1
 
     def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
-        """Prepare the next block: switch out workers that are never on time, and make all nodes idle."""
+        """Prepare the next block: remove workers that are never on time, and make all nodes idle."""
         if over:
             self._ring.recover()
         switched = bool(behind) and self._grid is not None and self._switch_out(behind)
@@ -395,7 +395,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Use ``counts`` as the baseline of the new ledgers."""
+        """Use ``counts`` as the gradient counts from before the new ledgers."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:

@@ -28,7 +28,7 @@ __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 WINDOW = 4  # maximum number of unanswered messages to all nodes, which is the number that each gate stores
-MAX_NODES = 15  # maximum ring size for which ranks fit in the fields of a message
+MAX_NODES = 15  # maximum ring size with ranks that fit in the fields of a message
 #: Number of cycles without any packet, or of packets from other nodes, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
 SLICE = 4096  # cycles that a node waits for an event in one request; longer waits are split into several requests
@@ -45,7 +45,7 @@ def place_of(nodes: int) -> int:
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Piece of a request with its own tag: ``words`` without the tag, and the answer so far."""
+    """Piece of a request, sent under its own tag: its ``words`` without the tag, and the answer so far."""
 
     words: Words
     tag: int | None = None  # tag of the piece's messages; None until one is sent
@@ -63,7 +63,7 @@ class _Piece:
 
 @dataclasses.dataclass
 class _Conversation:
-    """Queue of requests to a node, and the pieces of the first one."""
+    """Queue of requests to a node, and the pieces of the request that is being sent."""
 
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)

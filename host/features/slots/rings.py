@@ -15,7 +15,7 @@ _SYNCS = 8  # number of SYNC periods within which every node should have receive
 
 
 def place_in_ring(devices: Devices) -> None:
-    """Write the nodes' positions in a ring of their own; in a shared ring, wait until old packets have left."""
+    """Write the nodes' positions in the ring; in a ring shared by jobs, only wait until old packets have left."""
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
@@ -31,7 +31,7 @@ def wait_for_time(devices: Devices) -> None:
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # waits PERIOD cycles, since no event arrives
+        devices[0].submit_pop_event(PERIOD).result()  # waits for PERIOD cycles, because no event arrives
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))
@@ -71,11 +71,11 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
 
 
 def _check_slots(devices: Sequence[Device]) -> None:
-    """Raise RingError unless every node has slots in each superframe."""
+    """Raise ``RingError`` unless the superframe counter of every node advances, which means it has slots."""
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits this long, since no event arrives
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits this long, because no event arrives
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

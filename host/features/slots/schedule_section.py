@@ -29,8 +29,8 @@ class SideBySide(Schedule):
     panel: ClassVar[str] = "Schedule: side by side"
 
     jobs: int | None = option(None, "--jobs", minimum=1, maximum=JOBS, help=(
-        f"Training runs side by side on one ring with --links slots, of every other node each, with --seed and the "
-        f"next one: {JOBS}."), shown_default="1, on all nodes")
+        f"Number of training runs on one ring with --links slots, up to {JOBS}. Two runs use alternate nodes, with "
+        f"--seed and the next seed."), shown_default="1, on all nodes")
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":

@@ -2,9 +2,9 @@
 
 The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and takes effect in set s +
 2, which begins after every node has acknowledged it. One bank of a node contains the program of the running set, the
-other bank the next program; banks are switched only between sets. A node rejects an edit that arrives late or twice,
-that it cannot apply, or that does not result in the program with the edit's digest; the banks then remain unchanged.
-All fields of a log are checked before a run begins.
+other one the next program; the node switches banks only between sets. A node rejects an edit that arrives late or
+twice, that it cannot apply, or that does not result in the program with the edit's digest; the banks then remain
+unchanged. All fields of a log are checked before a run begins.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ __all__ = ["Banks", "Edit", "Kind", "RefusedError", "Structure", "edited", "make
 
 
 class RefusedError(ValueError):
-    """A node rejects an edit."""
+    """Raised when a node rejects an edit."""
 
 
 class Kind(enum.Enum):
@@ -105,7 +105,7 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """An edit of a set's program."""
+    """An edit of the model, which changes the program from a given set on."""
 
     #: Number of the edit; edits are numbered in ascending order from 1.
     number: int
@@ -190,7 +190,7 @@ def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: 
 
 
 class Banks:
-    """Program banks of a node; all workers and the server have the same programs."""
+    """Model of a node's two program banks; all workers and the server have the same programs."""
 
     def __init__(self, structure: Structure):
         #: Program of the running set.
@@ -247,7 +247,7 @@ _EDIT = fields.record(
 
 
 def _edit(value: Any) -> bool:
-    """Whether a value is a valid edit."""
+    """Whether a value from a log is a valid edit."""
     return _EDIT(value) and _VALUES[Kind(value["kind"])](value["value"])
 
 

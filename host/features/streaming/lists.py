@@ -39,7 +39,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 def first_bases(lengths: Sequence[int]) -> list[int]:
-    """Addresses of units stored back to back."""
+    """Return the addresses of units that are stored back to back."""
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
@@ -53,7 +53,7 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Addresses of the units after an edit. Raises ``RefusedError`` if there is no room for a new unit.
+    """Return the addresses of the units after an edit. Raises ``RefusedError`` if there is no room for a new unit.
 
     Units are given by their master weights, ``before`` the edit (at addresses ``bases``) and ``after`` it. A unit
     that is kept is the same object in both. Each memory of the server has ``words`` words.
@@ -87,7 +87,7 @@ def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamingLists:
-    """Compiled lists of a plan."""
+    """Compiled instruction lists of a streaming plan."""
 
     plan: StreamingPlan
     #: Number of words of all lists, which start at element ``base``.
@@ -98,7 +98,7 @@ class StreamingLists:
 
 
 class _Compiler:
-    """Compiler of the instructions of lists."""
+    """Compiler for the instructions of a plan's lists."""
 
     def __init__(self, plan: StreamingPlan, array: Array, factors: Factors, *, recompute: bool):
         self._plan = plan
@@ -147,7 +147,7 @@ class _Compiler:
                                 c=below, gate=x, **begun, start=below if key.first else None)
 
     def compile(self, key: ListKey) -> Words:
-        """Compile one list to words."""
+        """Compile one instruction list to words."""
         listed = []
         if key.top:
             listed = [self._outputs(key, self._again(key)), self._loss(key)]
@@ -200,7 +200,7 @@ def entry_of(number: int) -> int:
 
 
 class _Builder:
-    """Builder of the commands of a set."""
+    """Builder for the commands of a set of microbatches."""
 
     def __init__(self, lists: StreamingLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
         self._lists, self._plan = lists, lists.plan
@@ -215,7 +215,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
     def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Return each move's near and far region: inputs from far memory (``back``), or outputs to it."""
+        """Return the near and the far region of each move: inputs from far memory (``back``), or outputs to it."""
         plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
@@ -228,12 +228,12 @@ class _Builder:
         if top:
             read.append(("labels", "labels", 0))
         if unit.first:
-            read += made  # outputs of the previous parts
+            read += made  # also read the outputs that previous parts of the layer have written
         moves = []
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # the upstream gradients' region has the size of the widest layer
+            if far == "upstream":  # this region has the size for the widest layer
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))
@@ -258,7 +258,7 @@ class _Builder:
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """Add the FETCH for an access, unless there is no access or it needs none."""
+        """Add the FETCH for an access, if there is such an access and its window does not contain the unit yet."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]
@@ -322,7 +322,7 @@ class _Builder:
         return self._program.compile()
 
     def _depends(self, following: _Execution, execution: _Execution) -> bool:
-        """Whether an execution reads outputs of the one before it."""
+        """Whether an execution reads outputs of the execution before it."""
         return any(far.meets(made) for _, far in self._moves(following, back=True)
                    for _, made in self._moves(execution, back=False))
 

@@ -120,10 +120,10 @@ class NodeRun(GoldenStreaming):
         self._nodes, self._traced = ring, traced
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
-        #: The nodes; None before the first set.
+        #: The nodes of the ring; None before the first set.
         self.relay: StreamingRing | None = None
         self._running: Structure | None = None
-        self._next: _Next | None = None  # result of pending edits
+        self._next: _Next | None = None  # outcome of pending edits
         self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
         #: Whether the nodes' bits and counts have matched the golden nodes so far.
@@ -160,7 +160,7 @@ class NodeRun(GoldenStreaming):
             super()._send(edit)
 
     def _following(self, relay: StreamingRing, edits: Sequence[Edit]) -> _Next:
-        """Compute the result of edits."""
+        """Compute the outcome of edits: structure, program and new units."""
         server, structure = copy.copy(self.server), self._structure
         for edit in edits:
             structure = edit_server(server, structure, edit)
@@ -247,7 +247,7 @@ class NodeRun(GoldenStreaming):
         self.same &= int(total_loss([[value[np.newaxis] for value in row] for row in outcome.losses])[0]) == loss
         if self._nodes.devices[-1].config.role.broadcast_formats:
             self._node_counts = relay.counts()
-            wanted = super()._counts  # also includes units from before an edit
+            wanted = super()._counts  # these counts still include units that an edit has removed
             self.same &= all(row[number] == golden[number] for number in range(len(self.server.units))
                              for row, golden in zip(self._node_counts, wanted, strict=True))
         if self._traced:
@@ -271,7 +271,7 @@ class NodeRun(GoldenStreaming):
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
     def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
-        """Timeline of a traced set, and costs of its units: with measured executions, and modelled packets and moves.
+        """Timeline of a traced set, and costs of its units. Executions are measured; packets and moves are modelled.
         The server's far memory moves ``rate`` words per cycle; ``far`` is the pace of the workers' far memories."""
         report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,

@@ -101,7 +101,7 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties that determine a list; units with equal properties share one."""
+    """Properties that determine an instruction list; units with equal properties share one."""
 
     backward: bool
     #: Number of the window with the weights, which is also the number of the accumulator for the gradients.
@@ -126,7 +126,7 @@ class ListKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamingPlan:
-    """Plan of the memories of a worker."""
+    """Plan of how a worker uses its memories."""
 
     units: tuple[Unit, ...]
     #: Number of examples in a microbatch, and number of microbatches in a set.
@@ -206,7 +206,7 @@ class StreamingPlan:
         return sides
 
     def key(self, number: int, *, backward: bool, follows: bool = False) -> ListKey:
-        """Return the list key of a unit."""
+        """Return the key of the list that executes a unit forward or backward."""
         unit = self.units[number]
         return ListKey(backward, self.windows[backward][number], unit.inputs, unit.outputs, unit.first,
                        self.widths[unit.layer], backward and unit.layer == 1, unit.layer == self.last, follows)
@@ -233,7 +233,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def _far(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Base of each array in far memory and its words per microbatch, keyed by name and layer."""
+        """Address of each array in far memory and its number of words per microbatch, keyed by name and layer."""
         words = {("x", layer + 1): self.size(self.widths[layer]) for layer in range(self.last)}
         if self.last > 1:
             most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
@@ -244,7 +244,7 @@ class StreamingPlan:
 
     @property
     def _upstreams(self) -> int:
-        """Number of upstream gradient arrays: two if parts of a layer read one while writing the other."""
+        """Number of upstream gradient arrays in far memory: two if parts of a layer read one and write the other."""
         return 2 if any(unit.first for unit in self.units) else 1
 
     def far(self, name: str, microbatch: int, layer: int = 0) -> Region:

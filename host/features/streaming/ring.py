@@ -46,7 +46,7 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetProgram:
-    """Program of a set, with its lists and the addresses of its units."""
+    """Program of a set of microbatches, with its lists and the addresses of its units."""
 
     lists: StreamingLists
     #: Addresses of the units in the server's memories.
@@ -58,7 +58,7 @@ class SetProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOutcome:
-    """Losses of a set, and the trace of its run."""
+    """Losses of a set of microbatches, and the trace of its run."""
 
     #: Loss of each worker (row) in each microbatch, summed over examples, as bit patterns.
     losses: Bits
@@ -129,7 +129,7 @@ class StreamingRing:
         return [*({"activations": lists} for _ in self._workers), served]
 
     def follow(self, following: SetProgram) -> None:
-        """Adopt the program staged on other nodes after copying their contents."""
+        """Adopt the program that was staged on other nodes, after their contents have been copied to these."""
         self._following = following
 
     def _write_lists(self, lists: StreamingLists) -> None:

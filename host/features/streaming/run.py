@@ -50,7 +50,7 @@ Change = tuple[int, Kind, int | float | str]
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """Report of a set, which assessors base their decisions on."""
+    """Report of a set of microbatches, on which assessors base their decisions."""
 
     #: Number of the set, from 0.
     number: int
@@ -172,7 +172,7 @@ class GoldenStreaming(Executor[SetReport]):
         self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
         self._assessor, self._edits = assessor, list(edits)
         self._start, self._structure = structure, structure
-        #: Batches of the following sets.
+        #: Batches of examples for the following sets.
         self.batches = SetBatches(len(data.train_y), seed)
         self._banks = Banks(structure)
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
@@ -221,7 +221,7 @@ class GoldenStreaming(Executor[SetReport]):
         self.batches.size = structure.count * structure.microbatch * self._workers
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
-        """Run one set."""
+        """Run the next set of microbatches."""
         number, structure, (batch,) = first - 1, self._structure, batches  # sets are numbered from 0
         indices = batch.examples
         shares: list[Share] = [(self._data.train_x[rows], self._data.train_y[rows])
@@ -360,7 +360,7 @@ class Underflow:
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
         changes: list[Change] = []
-        if report.structure.formats != following.formats:  # layers were renumbered, or their formats changed
+        if report.structure.formats != following.formats:  # layers have been renumbered or their formats changed
             self._count.clear()
             return changes
         for layer, counts in sorted(report.fetched.items()):

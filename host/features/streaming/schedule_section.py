@@ -32,19 +32,19 @@ class Streaming(Schedule):
         *WITH_MOMENTUM, "workload.steps", "workload.microbatches", "output.checkpoint", "output.resume")
     panel: ClassVar[str] = "Schedule: streaming"
 
-    microbatch: int | None = option(None, "--microbatch", help="Examples of a microbatch.", minimum=1, maximum=COUNT,
-                                    shown_default="as many as fit")
-    plateau: bool = option(False, "--plateau", help="Add a layer wherever the loss does not fall any more.")
+    microbatch: int | None = option(None, "--microbatch", help="Number of examples in a microbatch.", minimum=1,
+                                    maximum=COUNT, shown_default="the largest number that fits")
+    plateau: bool = option(False, "--plateau", help="Add a layer whenever the loss stops decreasing.")
     format: str | None = option(None, "--format", help=(
-        "Format of broadcast weights: raw, mx4, mx6 or mx9, of all layers or of each, with commas."),
+        "Format of broadcast weights, one for all layers or a comma-separated list: raw, mx4, mx6 or mx9."),
         shown_default="raw")
     underflow: bool = option(False, "--underflow", help=(
-        "Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros."))
+        "Widen mx4 to mx6 in layers where more than 10 % of the weights are zeros."))
     server_far: str | None = option(None, "--server-far", metavar="RATE", help=(
-        "Words per cycle of the server's far memory."), shown_default="4")
+        "Throughput of the server's far memory in words per cycle."), shown_default="4")
     worker_far: str | None = option(None, "--worker-far", metavar="RATE", help=(
-        "Words per cycle of the workers' far memories."), shown_default="1")
-    window: int | None = option(None, "--window", help="Elements of a memory window, and of an accumulator.",
+        "Throughput of the workers' far memories in words per cycle."), shown_default="1")
+    window: int | None = option(None, "--window", help="Number of elements in a memory window and in an accumulator.",
                                 shown_default="4160")
     resident: bool = option(False, "--resident", help="Keep all layers on the workers.")
 

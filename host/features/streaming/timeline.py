@@ -61,10 +61,10 @@ __all__ = [
 #: Number of cycles per word on the link, including headers and masks.
 WORD = Fraction(33, 32)
 _CHAIN = "chains of nodes with links of 16 cycles"
-BEGIN = constant("layer streaming", 111, "a FETCH or PUSH by the formula, in addition to its words", _CHAIN)
-HOP = constant("layer streaming", 31, "a FETCH or PUSH by the formula, for each worker", _CHAIN)
-EXECUTION = constant("layer streaming", 100, "an execution, in addition to its products", "assumed")
-#: Cost of a backward pass, in executions: forward again, input gradients, and weight gradients.
+BEGIN = constant("layer streaming", 111, "overhead of a FETCH or PUSH in the formula, without its words", _CHAIN)
+HOP = constant("layer streaming", 31, "overhead of a FETCH or PUSH in the formula, per worker", _CHAIN)
+EXECUTION = constant("layer streaming", 100, "overhead of an execution, without its products", "assumed")
+#: Cost of a backward pass as a multiple of a forward pass: forward again, input gradients, weight gradients.
 BACKWARD = 3
 
 
@@ -199,7 +199,7 @@ class _Windows:
 
 
 class _Set:
-    """A set's commands on the link and for execution, and their waits."""
+    """Commands of a set in two queues, for the link and for execution, with their waits."""
 
     def __init__(self) -> None:
         self.queues: tuple[list[golden.Timed], list[golden.Timed]] = ([], [])
@@ -262,15 +262,15 @@ def uniform(layers: int, costs: Costs, count: int) -> Run:
 
 
 _TRACES = "traces of workers with links of 16 cycles: docs/streaming.md"
-GAP = constant("layer streaming", 4, "the end of a command to the start of the next one in its queue", _TRACES)
+GAP = constant("layer streaming", 4, "from the end of a command to the start of the next one in its queue", _TRACES)
 #: Number of elements in a packet.
 SEGMENT = 256
-WORDS = constant("layer streaming", 39, "a FETCH, in addition to its words", _TRACES)
-ROWS = constant("layer streaming", 110, "a FETCH through a codec, in addition to its rows", _TRACES)
-SUM = constant("layer streaming", 180, "a PUSH, in addition to its words", _TRACES)
-PUSH_HOP = constant("layer streaming", 76, "a PUSH, for each worker", _TRACES)
-UPDATE = constant("layer streaming", 20, "an update in a server's far memory, in addition to its words", _TRACES)
-READ = constant("layer streaming", 279, "the start of a PUSH to its gradients at the server", _TRACES)
+WORDS = constant("layer streaming", 39, "overhead of a FETCH, without its words", _TRACES)
+ROWS = constant("layer streaming", 110, "overhead of a FETCH through a codec, without its rows", _TRACES)
+SUM = constant("layer streaming", 180, "overhead of a PUSH, without its words", _TRACES)
+PUSH_HOP = constant("layer streaming", 76, "overhead of a PUSH, per worker", _TRACES)
+UPDATE = constant("layer streaming", 20, "overhead of an update in a server's far memory, without its words", _TRACES)
+READ = constant("layer streaming", 279, "from the start of a PUSH to its gradients at the server", _TRACES)
 #: Number of elements that a server prefetches from each far memory before gradients arrive.
 AHEAD = 422
 
@@ -287,7 +287,7 @@ class Far:
     latency: int = 16
 
     def cycles(self, length: int, *, back: bool) -> int:
-        """Cycles of moving ``length`` words. ``back`` is true for MOVE_IN."""
+        """Number of cycles to move ``length`` words. ``back`` is true for MOVE_IN."""
         return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
 
 
@@ -308,21 +308,21 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Return the events of a set from the start and end of each command: executions, then moves and link."""
+    """Return the events of a set, given each command's start and end: executions first, then moves and link."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()
-        if kind in ("in", "out"):  # for example: in forward 3 0 1
+        if kind in ("in", "out"):  # such as "in forward 3 0 1"
             words = words[1:]
-        if words:  # excludes LATCH
+        if words:  # LATCH has no unit, and is left out
             events.append(Event(kind, int(words[0]), *spans[task.place], 0))
     return Run(tuple(events))
 
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker according to its program, given the cycles of each unit and the pace of moves.
-    Without a pace, moves take no time.
+    """Timeline of a set on a worker according to its program, given the cycles of each unit and the pace of the far
+    memory. Moves take no time if ``far`` is None.
 
     Two commands of a queue are ``gap`` cycles apart. A command that has waited for another one starts ``delay``
     cycles after it ends.

@@ -1,4 +1,4 @@
-"""Nodes with tenants: docs/tenants.md."""
+"""The feature for nodes that several tenants share (docs/tenants.md)."""
 
 from host.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "TenantsFeature"]
 
 
 class TenantsFeature(Feature):
-    """Host side of the feature, which only explains why golden nodes do not support tenants."""
+    """Host part of the tenants feature. It only gives the reason why golden nodes do not support tenants."""
 
     not_golden = "Tenants", "its nodes have no windows"
 

@@ -45,20 +45,20 @@ SAVED = tuple(entry.name for entry in REGISTERS
 _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
           for entry in REGISTERS if entry.name in SAVED}
 
-_PATIENCE = 100_000  # maximum number of cycles for a node to complete a QUIESCE
+_PATIENCE = 100_000  # maximum number of cycles that a node may take to complete QUIESCE
 
-_TRIES = 1_000  # maximum number of requests while far memory answers are outstanding
+_TRIES = 1_000  # maximum number of attempts while answers of the far memory are outstanding
 
 
 class NotAtRestError(DeviceError):
-    """Raised if a node has commands to execute, or events that have not been taken."""
+    """Raised if a node still has commands to execute, or events that the host has not read."""
 
 
 class TenantDevice(Device):
-    """A node, as used by its privileged host for a tenant's job.
+    """A node that its privileged host uses on behalf of a tenant.
 
-    Requests are made on behalf of the tenant, except for writes of privileged registers. A ring of such devices can
-    be used like a ring without tenants while the nodes execute the tenant's commands. Addresses are relative to the
+    Requests carry the tenant's number, except for writes to privileged registers. While the nodes execute the
+    tenant's commands, a ring of these devices can be used like a ring without tenants. Addresses are relative to the
     tenant's windows, which have a base and a length for each memory. ``device`` is the node of the privileged host.
     """
 
@@ -81,24 +81,24 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of a ring; all nodes have the same windows and serve the same tenant."""
+    """Privileged host of a ring. All nodes have the same memory windows and serve the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
             if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
-        #: Settings and flags of each node, keyed by tenant, from when the nodes stopped serving that tenant.
+        #: Settings and flags of each node, keyed by tenant, saved when the nodes stopped serving that tenant.
         self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self.tenant = int(PRIVILEGED_HOST)  # tenant served by the nodes; 0 is this host
+        self.tenant = int(PRIVILEGED_HOST)  # tenant that the nodes serve; 0 means this privileged host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
         """Return the windows of a tenant, with a base and a length for each memory."""
         return dict(self._windows.get(tenant, {}))
 
     def devices(self, tenant: int) -> list[TenantDevice]:
-        """Return the nodes for a tenant's job, with the tenant's current windows."""
+        """Return devices that a tenant's job can use, with the tenant's current memory windows."""
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
@@ -149,7 +149,7 @@ class TenantHost:
             device.write_register("CONTROL", 1)  # makes the links forget the last collective
         kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
         for device, (settings, flags) in zip(devices, kept, strict=True):
-            device.write_register("TENANT", tenant)  # this also clears flags, events and programs
+            device.write_register("TENANT", tenant)  # a write to TENANT also clears flags, events and programs
             for name, value in settings.items():
                 device.write_register(name, value)
             device.write_register("RESUMED_SET", 0)
@@ -164,7 +164,7 @@ class TenantHost:
             device.write_register("BUDGET", cycles)
 
     def quiesce(self) -> None:
-        """Wait for all previous commands of the current tenant. The tenant's events must have been taken."""
+        """Wait for all previous commands of the current tenant. The tenant's host must have read all events first."""
         for device in self._devices:
             device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
@@ -208,10 +208,10 @@ class TenantHost:
 
     @staticmethod
     def _await_far(device: Device) -> None:
-        """Wait for the far memory's answers; the node is busy until they have arrived."""
+        """Wait until the far memory has answered all requests; until then, the node reports that it is busy."""
         for _ in range(_TRIES):
             with contextlib.suppress(ProgramRunningError):
-                device.write_register("WINDOW", 0)  # the value 0 sets no window
+                device.write_register("WINDOW", 0)  # fails while the node is busy; 0 sets no window
                 return
         raise NotAtRestError(f"{device.name}: the far memory must give the answers that it owes")
 
@@ -229,10 +229,10 @@ class TenantHost:
             device.write_register("BUDGET", budget)
 
     def _scrub(self, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Fill windows with zeros."""
+        """Fill memory windows of all nodes with zeros."""
         for device in self._devices:
             if device.config.is_server:
-                device.write_register("CONTROL", 2)  # clears the status so that lost words are noticed
+                device.write_register("CONTROL", 2)  # clears the status, so that words lost from now on are noticed
             for name, (base, length) in windows.items():
                 if name in device.config.memory_map:
                     device.write_memory(device.config.memory_map[name].number, base, np.zeros(length, np.uint32))
@@ -250,7 +250,7 @@ class TenantHost:
 
     @staticmethod
     def _forget_programs(device: Device) -> None:
-        """Overwrite the programs of all queues in all banks."""
+        """Overwrite the programs of all queues in all banks of a node."""
         config = device.config
         for queue in range(config.queues if config.queues > 1 else 0):
             for idle in range(1 + config.has_banks):
@@ -260,7 +260,7 @@ class TenantHost:
 
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
-    """Set a tenant's memory window; its registers count in groups."""
+    """Set a tenant's memory window. The window's registers count in groups of 32 elements."""
     window = _spaces(device)[name].number | tenant << 4
     for setting, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
                            ("WINDOW", window | 1 << 6), ("WINDOW", window)):

@@ -1,4 +1,4 @@
-"""Nodes with throttles."""
+"""The feature for nodes with throttles."""
 
 from host.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ThrottlesFeature"]
 
 
 class ThrottlesFeature(Feature):
-    """Feature that only states why golden nodes do not support throttles."""
+    """Host part of the throttles feature. It only gives the reason why golden nodes do not support throttles."""
 
     not_golden = "Throttles", "its nodes have no speed"
 

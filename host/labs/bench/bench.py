@@ -1,7 +1,7 @@
 """Measured cycles compared with their bounds, for the ring and for every unit that has a benchmark.
 
-A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, and less is better. Rows in cycles must not
-exceed their :func:`limit`. The other rows are only shown:
+A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, where a lower value is better. Rows in cycles
+must not exceed their :func:`limit`. The other rows are only shown:
 
 - rows in seconds or nanoseconds, since they depend on the machine;
 - the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but the cycles are
@@ -9,7 +9,7 @@ exceed their :func:`limit`. The other rows are only shown:
 - a reduce-scatter of sparse gradients, since its bound does not include the last sums;
 - with a gradient codec, scatter-reduce phases, plain all-reduces and reduce-scatters: headers are significant in
   short packets, and the bound does not include the last sum of each block, which is not sent;
-- the effective bandwidth of an all-reduce, compared with the minimum that it should reach.
+- the effective bandwidth of an all-reduce, compared with its target.
 
 An update in two dimensions is compared with the flat ring of its nodes, and with the sum of its commands run one by
 one (:mod:`host.labs.bench.grid_speed`).
@@ -63,16 +63,16 @@ SPARSE = 0.1
 SIZE = 64
 SAMPLES = 16
 
-#: Pairs of codecs for weights and gradients; rings are measured with each pair and without codecs.
+#: Pairs of a weight codec and a gradient codec. Rings are measured with each pair, and without codecs.
 CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"), (RAW, "sum32"), (RAW, "sum16"))
 
-#: Maximum ratio of a row in cycles to its bound: for collectives with dense or sparse gradients, for fused updates
-#: with codecs, and for units, including their latency.
+#: Maximum ratios of a row's cycles to its bound: for collectives with dense or sparse gradients, for fused updates
+#: with codecs, and for hardware units, including their latency.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
 _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
-#: Sparse gradients with nonzeros at different positions on each node, so sums have fewer zeros after each hop.
+#: Kind of gradients: sparse, with nonzeros at different positions on each node, so that each hop makes sums denser.
 _APART = "sparse apart"
 
 #: Minimum effective bandwidth of an all-reduce, relative to the link bandwidth, keyed by codec and kind of gradients.
@@ -86,8 +86,8 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 
 def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
-    """Cycles of each all-reduce per word that a link would transfer with raw gradients, 2 (N - 1) / N · K words. This
-    is the inverse of the effective bandwidth relative to the link bandwidth."""
+    """Return a row for each all-reduce: its cycles divided by the 2 (N - 1) / N · K words that a link transfers with
+    raw gradients. The quotient is the inverse of the effective bandwidth relative to the link bandwidth."""
     words = 2 * (nodes - 1) * length / nodes
     rows = []
     for row in measured:
@@ -102,7 +102,7 @@ def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int =
 
 
 def limit(row: Row) -> float:
-    """Return the maximum allowed ratio for a row, or infinity if it has no limit."""
+    """Return the maximum ratio of a row's measured value to its bound, or infinity if it has no limit."""
     name, config = row["name"], row["config"]
     if row["unit"] != "cycles":
         return math.inf
@@ -118,7 +118,7 @@ def limit(row: Row) -> float:
 
 
 def exceeds_limit(row: Row) -> bool:
-    """Whether a row exceeds its limit."""
+    """Return whether a row of the benchmark exceeds its limit."""
     return bool(row["ratio"] > limit(row))
 
 
@@ -132,7 +132,7 @@ def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool =
 
 
 def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
-    """Minimum cycles of a fused update: the larger bound of the links and the optimizer.
+    """Return the minimum cycles of a fused update: the larger of the bounds of the links and of the optimizer.
 
     - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
       of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements
@@ -187,7 +187,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
             cycles = getattr(ring.collectives, name)(length).cycles
             scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters.read())
             rows.append(_row(f"ring.{name}", config, cycles, bound))
-            if name != "reduce_scatter":  # a reduce-scatter has no second phase
+            if name != "reduce_scatter":  # a reduce-scatter has only one phase
                 rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
         if not formats and kind == "dense":
             ring.memory.clear_state(length)
@@ -198,7 +198,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Measure two integer layers per node; the bound is the number of cycles with all lanes multiplying."""
+    """Measure two integer layers per node. The bound is the cycles with all lanes multiplying in every cycle."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
@@ -220,7 +220,7 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # half, since equally many errors are stored after the weights
+    length = LENGTH // 2  # half, since the weight memory also holds one error per element
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
@@ -265,7 +265,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
 
 
 def table(rows: list[Row]) -> Table:
-    """Tabulate the rows, with configurations below the names; rows above their limits are marked."""
+    """Format the rows as a table, with configurations below the names, and mark rows above their limits."""
     def number(value: float) -> str:
         return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 

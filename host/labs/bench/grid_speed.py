@@ -21,15 +21,15 @@ from host.transports.session import open_session
 
 __all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "UPDATE", "limit", "measure", "rows"]
 
-#: Measured grids (rows, columns), number of elements, and codecs of weights and gradients.
+#: Grids to measure as (rows, columns), the number of elements, and pairs of codecs for weights and gradients.
 GRIDS = ((2, 3), (2, 4))
 LENGTH = 16384
 CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
 
-#: Names of the two kinds of rows.
+#: Names of the two kinds of benchmark rows.
 UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
 
-_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of rows
+_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of a row's cycles to its bound
 
 #: Fields of a command that describe its operands.
 _FIELDS = ("gradient_base", "weight_base", "state_base", "length", "stride")
@@ -38,7 +38,7 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1,
 
 
 def limit(row: dict[str, Any]) -> float:
-    """Return the maximum ratio allowed for a row.
+    """Return the maximum ratio of a row's cycles to its bound.
 
     Updates with a weight codec have no limit: in one command the optimizer (one weight per cycle) and the decoder
     (one word per cycle, for all blocks) take longer than the links, while in a flat ring they overlap.

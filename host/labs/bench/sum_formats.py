@@ -1,4 +1,4 @@
-"""Words and cycles of sums in several formats: ``python -m host.labs.bench.sum_formats`` prints the table of
+"""Measure words and cycles of sums in several formats. ``python -m host.labs.bench.sum_formats`` prints the table of
 docs/reproducible.md.
 
 Each row is one all-reduce of 16,384 Gaussian gradients on a simulated ring of 4 nodes with the default
@@ -21,12 +21,12 @@ from host.transports.session import open_session
 __all__ = ["FORMATS", "LENGTH", "NODES", "Cost", "gradients", "measure", "table"]
 
 NODES, LENGTH = 4, 16384
-#: Formats in the order of the table. Payloads are compared with the first one.
+#: Gradient formats in the order of the table. Payload sizes are compared with the first format.
 FORMATS = (RAW, "mx9", "sum32", "sum16")
 
 
 class Cost(NamedTuple):
-    """Cost of a collective."""
+    """Cost of a collective in words and cycles."""
 
     words: int
     """Words that the busiest node sends, including headers and CRCs."""
@@ -36,12 +36,12 @@ class Cost(NamedTuple):
 
 
 def gradients(nodes: int, length: int) -> np.ndarray:
-    """Gaussian gradients, one row per node."""
+    """Generate Gaussian gradients, one row per node."""
     return np.random.default_rng(nodes).standard_normal((nodes, length)).astype(np.float32)
 
 
 def measure(ring: Ring, length: int = LENGTH) -> Cost:
-    """Cost of an all-reduce of ``length`` gradients."""
+    """Measure an all-reduce of ``length`` gradients on a simulated ring."""
     ring.memory.write_gradients(list(gradients(ring.nodes, length)), length)
     ring.counters.clear()
     cycles = known(ring.collectives.all_reduce(length).cycles)
@@ -51,7 +51,7 @@ def measure(ring: Ring, length: int = LENGTH) -> Cost:
 
 
 def table(costs: Sequence[tuple[str, Cost]]) -> Table:
-    """Table of the cost of each format, by name; the first one must be raw."""
+    """Format the cost of each format, keyed by its name, as a table. The first format must be raw."""
     raw = costs[0][1].payload
     rows = [{"gradients": name, **cost._asdict(), "relative": cost.payload / raw, "ratio": cost.cycles / cost.words}
             for name, cost in costs]

@@ -1,4 +1,4 @@
-"""Centroid-table training on a ring: how much accuracy is lost if layers store indices, not weights.
+"""Train layers that store indices into a centroid table instead of weights, and measure the loss of accuracy.
 
 For each seed, the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
 tables with fixed assignments; each layer has one table, the same on all nodes. In both parts, the nodes of a
@@ -46,10 +46,10 @@ RATE = 0.003
 
 
 class CentroidClassifier(Classifier):
-    """A perceptron with a table of ``centroids`` in each layer; its parameters are tables and biases.
+    """A perceptron with a table of ``centroids`` values in each layer. Its parameters are the tables and the biases.
 
-    It is created from the parameters of a dense perceptron by clustering the weights. Products without centroids use
-    factors in the format ``operands``.
+    It is created from the parameters of a dense perceptron by clustering the weights. Matrix products that do not use
+    centroids have factors in the format ``operands``.
     """
 
     def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
@@ -73,7 +73,7 @@ class CentroidClassifier(Classifier):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Results for one seed."""
+    """Row of the lab's results, for one seed."""
 
     seed: int
     #: Test accuracy of the dense perceptron, after clustering its weights, and after training the tables.
@@ -85,7 +85,7 @@ class Row:
     dense_words: float
     table_words: float
 
-    steps: int  # steps in the training of tables
+    steps: int  # number of steps in the training of the tables
     #: Mean number of compute cycles per step with tables, on the slowest node; 0 if the host computes.
     cycles: float
     #: Number of multiplications with centroids, counted by nodes, per output of a product or of a gradient sum; 0 if
@@ -105,7 +105,8 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Forward products and table-gradient products have one result per output, backward products one per input.
+    # Per example, the forward product and the table-gradient product each have one result per output of the layer,
+    # and the backward product has one per input.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -116,18 +117,18 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
 
 
 def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
-    """Configure nodes for both trainings of a seed, with memory for lists and indices if nodes compute."""
+    """Configure nodes for both trainings of a seed, with memory for lists and indices if the nodes compute."""
     node, data = NodeConfig(), digits()
     if tables.compute == HOST:
         return node
     whole = Classifier(data, dense.hidden)
-    whole.initialize(0)  # the values of the weights are irrelevant
+    whole.initialize(0)  # only the shapes of the weights matter
     task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=tables.align)
     return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate all seeds and their mean, with accuracies in percent."""
+    """Format the results of all seeds and their mean as a table, with accuracies in percent."""
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
 
@@ -147,13 +148,13 @@ def table(rows: Sequence[Row]) -> Table:
 class TableOptions(Section):
     """Options for training the tables of centroids. Rows of an earlier run with different options are discarded."""
 
-    nodes: int = option(4, help="Nodes.", minimum=1, maximum=16)
-    centroids: int = option(16, help="Entries of a table: 4, 8 or 16, or with --compute host 2 to 256.", minimum=2,
+    nodes: int = option(4, help="Number of nodes.", minimum=1, maximum=16)
+    centroids: int = option(16, help="Entries in a table: 4, 8 or 16, or with --compute host 2 to 256.", minimum=2,
                             maximum=256)
-    epochs: int = option(5, help="Epochs of tables.", minimum=1, maximum=COUNT)
-    learning_rate: float = option(RATE, help="Learning rate of tables at the first step.", minimum=0,
+    epochs: int = option(5, help="Epochs of training with tables.", minimum=1, maximum=COUNT)
+    learning_rate: float = option(RATE, help="Learning rate of the tables at the first step.", minimum=0,
                                   maximum=1000)
-    compute: str = option(NODE, help=f"{HOST} or {NODE} computes.", choices=(HOST, NODE))
+    compute: str = option(NODE, help=f"Where gradients are computed: {HOST} or {NODE}.", choices=(HOST, NODE))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,9 +172,9 @@ class TableOptions(Section):
 @command
 def centroids_lab(
     *,
-    seeds: Annotated[int, Option("Seeds, from 0 on.", minimum=1, maximum=COUNT)] = 5,
+    seeds: Annotated[int, Option("Number of seeds, starting from 0.", minimum=1, maximum=COUNT)] = 5,
     tables: TableOptions,
-    output: Annotated[Path, Option("Folder of tables.json.", shown_default="build/centroids")] = BUILD / "centroids",
+    output: Annotated[Path, Option("Folder for tables.json.", shown_default="build/centroids")] = BUILD / "centroids",
 ) -> None:
     """Train tables of centroids on a ring, and compare their accuracy with dense weights."""
     path, asked = output / "tables.json", dataclasses.asdict(tables)

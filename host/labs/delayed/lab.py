@@ -1,9 +1,9 @@
-"""Cycles of a training step that uses weights without the latest updates, on simulated nodes.
+"""Measure the cycles of training steps on simulated nodes if layers compute with delayed weights.
 
-The lab runs several overlapping passes of a deep network, with different numbers of delayed layers, and prints the
-cycles per pass, the cycles of the serial schedule, the bound, and the version of the weights used by each layer.
-Computation is only modelled, and gradients are dense and random; with ``--compute node``, the nodes' engines compute
-on random inputs.
+Delayed weights lack the latest updates, so that passes can overlap. The lab runs several overlapping passes of a deep
+network, with different numbers of delayed layers, and prints the cycles per pass, the cycles of the serial schedule,
+the bound, and the version of the weights used by each layer. Computation is only modelled, and gradients are dense
+and random; with ``--compute node``, the nodes' engines compute on random inputs.
 """
 
 import dataclasses
@@ -41,7 +41,8 @@ from sim.golden.features.programs.program import GAP
 
 __all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
 
-#: Number of passes in a run, and number of initial passes that fill the queues; a trace holds four passes.
+#: Number of passes in a run, limited by the four passes that a trace holds, and number of initial passes that only
+#: fill the queues and are not measured.
 _PASSES, _FILLING = 4, 2
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
@@ -49,22 +50,22 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Measured passes of one schedule."""
+    """Measurements of the passes of one schedule."""
 
     schedule: str
     #: Number of cycles from the last update of a pass to the last update of the next pass.
     cycles: float
-    #: Total cycles of all commands of a queue in a pass, on the node with the largest total.
+    #: Cycles per pass of all commands in the computing and in the communicating queue, on the slowest node.
     compute: float
     communicate: float
-    #: Number of commands in the communicating queue.
+    #: Number of commands per pass in the communicating queue.
     commands: int
-    #: For each layer, how many updates its weights lack in the last pass.
+    #: For each layer, the number of updates that its weights lack in the last pass.
     versions: list[int]
 
     @property
     def bound(self) -> float:
-        """Return the cycles of the longer queue, including the gaps of the communicating queue."""
+        """Return the cycles of the longer queue, including the gaps between commands of the communicating queue."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
@@ -82,7 +83,7 @@ class Bench:
         self._staged = Buffer("gradients", self._length, self._length)
 
     def measure(self, schedule: Schedule) -> Row:
-        """Run and measure passes of a schedule."""
+        """Run training passes with a schedule, and measure their cycles."""
         ring, stale = self._ring, schedule.kind is Kind.DELAYED
         copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
         computer = self._computer(copies) if ring.devices[0].config.compute else None
@@ -102,7 +103,7 @@ class Bench:
             run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                              after="backward 1" if computer is None else "forward 1",
                              give=lambda number: self._give(computer, number % 2))
-        else:  # without flags and a second copy of the weights, each pass is a separate run
+        else:  # without flags and a second copy of the weights, passes cannot overlap: each is a run of its own
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
             run = ring.programs.run(collectives=program.collectives)
@@ -151,7 +152,7 @@ SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("row
 
 
 def table(rows: Sequence[Row], *, compute: str) -> Table:
-    """Tabulate the rows, with the serial schedule first."""
+    """Format the rows as a table, with the serial schedule first."""
     return Table(f"cycles of a pass; compute: {compute}", (
         Column("schedule"), Column("cycles", format=",.0f"),
         Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
@@ -161,7 +162,7 @@ def table(rows: Sequence[Row], *, compute: str) -> Table:
 
 
 class Engine(enum.StrEnum):
-    """Origin of the gradients."""
+    """Source of the gradients: a model of the computation, or the nodes' engines."""
 
     MODELLED = "modelled"
     NODE = "node"
@@ -171,9 +172,9 @@ class Engine(enum.StrEnum):
 def delayed_lab(
     *, network: NetworkOptions,
     behind: Annotated[str, Option("Comma-separated numbers of delayed layers.")] = "0,1,2,3,5,10",
-    compute: Annotated[Engine, Option("COMPUTE that stands for an engine, or the engines of nodes.")] =
+    compute: Annotated[Engine, Option("Computation of gradients: modelled by COMPUTE, or by the engines of nodes.")] =
         Engine.MODELLED,
-    output: Annotated[Path, Option("Folder of stale.json.", shown_default="build/stale")] = BUILD / "stale",
+    output: Annotated[Path, Option("Folder for stale.json.", shown_default="build/stale")] = BUILD / "stale",
 ) -> None:
     """Measure passes with weights that lack the latest updates."""
     layers = layers_of(network.sizes)

@@ -1,4 +1,4 @@
-"""Estimated and measured cycles of target machines."""
+"""Estimate the cycles of programs on target machines, and compare them with measured cycles."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -10,51 +10,51 @@ from host.labs.estimate.scaling import estimate, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
-#: Register of each part's throttle, and its lowest bit in the register.
+#: For each part of the machine, the register of its throttle and the lowest bit in the register.
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # longest link delay; number of cycles without words until a new delay takes effect
+_LONGEST, _QUIET = 255, 300  # maximum link delay; idle cycles before a new one takes effect
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimated and measured cycles of a program on a target."""
+    """Estimated and measured cycles of a program on a target machine."""
 
-    #: Name of the target and name of the program.
+    #: Names of the target machine and of the program.
     target: str
     program: str
-    length: int  # parameters of the network
+    length: int  # number of parameters of the network
     overlapped: bool  # whether computation and communication overlap
-    alpha: float  # factor to multiply the throttled cycles by
+    alpha: float  # factor by which the plain estimate multiplies the throttled cycles
     #: Cycles on the execution machine: unthrottled, throttled, and with all throttled rates halved again.
     execution: float
     first: float
     second: float
-    #: Estimated cycles on the target; and the plain estimate, which is the throttled cycles times alpha.
+    #: Estimated cycles on the target, and the plain estimate: the throttled cycles times alpha.
     estimate: float
     plain: float
-    #: Estimates by single metrics: cycles on the execution machine, scaled by the ratio of the machines' rates.
+    #: Estimates from one metric each: cycles on the execution machine, scaled by the ratio of the machines' rates.
     singles: dict[str, float]
-    truth: float  # measured cycles of the target
+    truth: float  # measured cycles on the target
 
     def error(self, value: float) -> float:
-        """Relative error of an estimate."""
+        """Return the relative error of an estimate of the target's cycles."""
         return value / self.truth - 1
 
     @property
     def best_single(self) -> tuple[str, float]:
-        """The single metric with the best estimate, and this estimate."""
+        """The metric that gives the best single-metric estimate, and that estimate."""
         return min(self.singles.items(), key=lambda single: abs(self.error(single[1])))
 
     @property
     def better(self) -> bool:
-        """Whether the estimate is better than the estimate of every single metric."""
+        """Whether the estimate is closer to the measured cycles than every single-metric estimate."""
         return abs(self.error(self.estimate)) < abs(self.error(self.best_single[1]))
 
 
 def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> None:
-    """Set the throttles and the link delay on all nodes."""
+    """Set the throttles and the link delay of all nodes."""
     values: dict[str, int] = {}
     for metric, (name, bit) in REGISTERS.items():
         values[name] = values.get(name, 0) | registers.get(metric, 0) << bit
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Cycles by which links of the execution machine must be delayed to match the target's latency."""
+    """Return the cycles by which the execution machine's links must be delayed to match the target's latency."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "
@@ -74,7 +74,7 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, which has nodes with throttles, and its measurements."""
+    """Measurements on the execution machine, which has nodes with throttles."""
 
     def __init__(self, opened: Opened):
         self.machine = opened.machine
@@ -84,7 +84,7 @@ class Bench:
         self._known: dict[Case, Measured] = {}
 
     def untouched(self, case: Case) -> Measured:
-        """Measure a step without throttles."""
+        """Measure a training step without throttles."""
         if case not in self._known:
             self._known[case] = self._run(case, {}, 0)
         return self._known[case]
@@ -98,7 +98,7 @@ class Bench:
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
             truth: float) -> Row:
-        """Estimate a target's cycles from both machines' rates and two throttled runs on the execution machine."""
+        """Estimate a target's cycles from the rates of both machines and two runs on the throttled machine."""
         shares = throttled(own, rates)
         first, second = (self.throttled(case, shares.registers(slower=slower), delay=delay) for slower in (1, 2))
         execution = self.untouched(case).cycles
@@ -116,8 +116,8 @@ class Bench:
 
 def rates_of(execution: Machine, target: Machine,
              cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
-    """Rates of the execution machine and of a target for each program. Raises ``ValueError`` if a machine cannot run
-    a program, or if the execution machine cannot estimate the target."""
+    """Return the rates of the execution machine and of a target for each program. Raises ``ValueError`` if a machine
+    cannot run a program, or if the execution machine cannot estimate the target."""
     check_delay(execution, target)
     pairs = []
     for case in cases:
@@ -147,8 +147,8 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimate faster compute with the same link, using the compute stub in place of engines with more units. Pairs
-    give the multiply-adds per cycle of the execution machine and the target, overriding the cases."""
+    """Estimate the effect of faster compute with the same links. A compute stub replaces engines with more units.
+    Each pair gives the multiply-adds per cycle of the execution machine and of the target, overriding the cases."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

@@ -18,7 +18,7 @@ from host.schema import Schema
 
 __all__ = ["BARS", "SCHEMA", "describe", "draw", "estimate_lab", "limit", "summary", "tables"]
 
-#: Maximum relative errors, keyed by the minimum number of parameters that they apply to.
+#: Maximum relative errors, keyed by the number of parameters from which they apply.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
 _TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}
@@ -26,7 +26,7 @@ _COLORS = {"estimate": COLOURS[0], "plain": COLOURS[5], "single": FAINT}
 
 
 def limit(kind: str, row: Row) -> float:
-    """Return the maximum deviation of a row."""
+    """Return the maximum relative error of a row's estimate."""
     return next(bar for least, bar in BARS[kind].items() if row.length >= least)
 
 
@@ -35,7 +35,7 @@ def _exceeds(kind: str, row: Row) -> bool:
 
 
 def _columns(kind: str) -> tuple[Column, ...]:
-    """Return the given rows as columns, as in the JSON report."""
+    """Convert rows to the columns of the JSON report."""
     return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
             Column("plain_error", of=lambda row: row.error(row.plain)),
             Column("best_single", of=lambda row: row.best_single[0]),
@@ -48,12 +48,12 @@ SCHEMA = Schema("gradring.estimate", 1, tuple(Column(kind, columns=_columns(kind
 
 
 def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """Build the report."""
+    """Build the JSON report of the lab."""
     return SCHEMA.report({kind: [record(_columns(kind), row) for row in rows] for kind, rows in parts.items()})
 
 
 def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
-    """Tabulate all rows, marking any that exceed their limit, and the errors of each target in per cent."""
+    """Format all rows as a table that marks rows above their limits, and the errors of each target in per cent."""
     def error(value: str, form: str) -> Column:
         return Column(f"{value}_error", format=form, of=lambda row: row.error(getattr(row, value)))
 
@@ -84,7 +84,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Count rows and targets within limits, and programs estimated better than by any single metric."""
+    """Count the rows and targets within their limits, and the programs estimated better than by any single metric."""
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))
@@ -97,7 +97,7 @@ def summary(kind: str, rows: Sequence[Row]) -> str:
 
 
 def draw(parts: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Plot the errors of all estimates, with one panel per part."""
+    """Plot the errors of all estimates, with one panel for each part of the experiment."""
     parts = {kind: rows for kind, rows in parts.items() if rows}
     most = max(map(len, parts.values()))
     with picture(path, size=(7.2 * len(parts), 1.6 + 0.22 * most), columns=len(parts)) as panels:
@@ -120,10 +120,10 @@ def draw(parts: Mapping[str, Sequence[Row]], path: Path) -> None:
 def estimate_lab(
     *,
     targets: Annotated[str | None, Option("Semicolon-separated targets.", shown_default="all")] = None,
-    lengths: Annotated[str, Option("Semicolon-separated numbers of parameters of the networks.")] = "256;1024;4832",
-    examples: Annotated[int, Option("Examples of each node.", minimum=1, maximum=64)] = 8,
-    ratios: Annotated[bool, Option("Estimate ratios of compute to link as well.")] = True,
-    output: Annotated[Path, Option("Folder of estimate.json and estimate.png.", shown_default="build/estimate")] =
+    lengths: Annotated[str, Option("Semicolon-separated network sizes, in parameters.")] = "256;1024;4832",
+    examples: Annotated[int, Option("Number of examples per node.", minimum=1, maximum=64)] = 8,
+    ratios: Annotated[bool, Option("Also estimate machines with other compute-to-link ratios.")] = True,
+    output: Annotated[Path, Option("Folder for estimate.json and estimate.png.", shown_default="build/estimate")] =
         BUILD / "estimate",
 ) -> None:
     """Estimate training steps of other machines by runs on a throttled one, then build and compare."""
@@ -133,7 +133,7 @@ def estimate_lab(
              for length in chosen_names("Length", lengths, [str(length) for length in NETWORKS], ";")
              for overlapped in (False, True)]
     machines = [target for target in machine.TARGETS if target.name in chosen]
-    for target in machines:  # checked before anything is built
+    for target in machines:  # raises an error before anything is built
         experiment.rates_of(execution, target, cases)
     results = Results(output, "estimate.json", "estimate.png")
     parts: dict[str, list[Row]] = {kind: [] for kind in BARS}

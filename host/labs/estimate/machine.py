@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Machines to compare: nodes, links and host ports.
+"""Execution and target machines of the estimates: nodes, links and host ports.
 
 Target machines are built, too, so that estimates can be compared with measurements.
 """
@@ -31,7 +31,7 @@ __all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened
 
 NODES = 2  # number of nodes in each machine's ring
 
-#: Node with programs and 8 multiply-adds per cycle.
+#: Configuration of a node with programs and 8 multiply-adds per cycle.
 NODE = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=16384, weight=8192, state=4096, planes=1),
     masking=False, sparsify=False, programs=Programs(), compute=Compute(rows=2), stub=ComputeStub())
@@ -39,7 +39,7 @@ NODE = NodeConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine: nodes, links and host ports."""
+    """A machine to run programs on: nodes, links and host ports."""
 
     name: str
     node: NodeConfig = NODE
@@ -48,8 +48,7 @@ class Machine:
     host: int = 1  # cycles per word at the host port
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
-        """Return the rates of all parts of the machine for a program that takes ``compute_cycles`` cycles to
-        compute."""
+        """Return the rate of each part of the machine for a program with ``compute_cycles`` cycles of computation."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
                 "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
@@ -58,14 +57,14 @@ class Machine:
 _HALF = Fraction(1, 2)
 _THROTTLED = NODE.replace(features=(Throttles(),))
 
-#: Machine that runs the programs to be estimated; its nodes have throttles.
+#: Execution machine: it runs the programs to be estimated, and its nodes have throttles.
 EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 
-#: Multiply-adds per cycle of (execution machine, target), for different ratios of compute to link speed.
+#: Multiply-adds per cycle of (execution machine, target): different ratios of compute speed to link speed.
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Target machines. If only the links differ, the nodes equal the execution machine's, with throttles off.
+#: Target machines. If only their links differ, they have the nodes of the execution machine, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
@@ -81,7 +80,7 @@ TARGETS = (
 
 
 class SlowPortNode(wiring.Component):
-    """A node without throttles that transfers one host word each way every ``cycles`` cycles, at least 2.
+    """A node without throttles whose host port transfers one word each way every ``cycles`` cycles, at least 2.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -118,7 +117,7 @@ def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None
 
 @dataclasses.dataclass
 class Opened:
-    """A running machine."""
+    """A machine whose simulation is running."""
 
     machine: Machine
     nodes: OpenRing  # simulated nodes of the machine
@@ -129,7 +128,7 @@ class Opened:
         return self.nodes.simulation
 
     def restart(self) -> None:
-        """Reset and reconnect all nodes, so that a measurement does not depend on earlier ones.
+        """Reset and reconnect all nodes, so that a measurement does not depend on earlier measurements.
 
         Without a reset, the accumulators of throttles and links and the phases of memories and the optimizer would
         carry over from the previous program.
@@ -142,7 +141,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(machine: Machine, *, announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
-    """Open and connect a machine's ring; all data goes through the host ports."""
+    """Start a machine's ring and connect to its nodes; all data is transferred through the host ports."""
     with OpenRing(built(machine, announce), nodes=NODES, threads=1) as nodes:
         for link in nodes.simulation.links:
             link.set_latency(data=machine.latency, credit=machine.latency)

@@ -1,4 +1,4 @@
-"""Programs for time estimates: a perceptron's training step, executed by a schedule."""
+"""Programs with times to estimate: training steps of perceptrons, each executed by a schedule."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]
 
-#: Widths of perceptrons, by number of parameters.
+#: Layer widths of perceptrons, keyed by the number of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Number of runs for steps of at most ``_SHORT`` parameters; in longer ones the start time is negligible.
+#: Number of runs of a step with at most ``_SHORT`` parameters. Longer steps run once: their start time is negligible.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
@@ -36,11 +36,11 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program, defined by network and schedule."""
+    """A program, defined by a network and a schedule."""
 
     length: int  # number of parameters of the network; a key of :data:`NETWORKS`
     overlapped: bool  # whether layers are updated while other layers compute instead of after the last layer
-    #: Multiply-adds per cycle to model with COMPUTE; 0 if the nodes' engines compute.
+    #: Multiply-adds per cycle that COMPUTE commands model; 0 if the nodes' engines compute.
     macs: int = 0
     examples: int = 8  # number of examples on each node
 
@@ -85,7 +85,7 @@ def check(machine: Machine, case: Case) -> None:
 
 @functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
-    """Cycles of a step's compute commands, by the engine's golden models, with idle memories."""
+    """Return the cycles of a step's compute commands, from the engine's golden models, with idle memories."""
     if case.macs:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
@@ -104,7 +104,7 @@ def compute_cycles(machine: Machine, case: Case) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Result of a measured step."""
+    """Measured cycles and resulting weights of a training step."""
 
     #: Cycles from the first input word at the host ports (or, with staged gradients, from the first start of a
     #: command) to the last end of a command, averaged over several runs with different start times of the nodes.
@@ -139,7 +139,7 @@ class Step:
         self._ring.settings.write(_SETTINGS)
 
     def measure(self) -> Measured:
-        """Run the step from the same weights, repeatedly if it is short."""
+        """Measure the step from its initial weights, repeatedly if it is short."""
         runs = [self._measure() for _ in range(1 if self._length > _SHORT else _RUNS)]
         if len({weights for _, weights in runs}) > 1:
             raise AssertionError(f"Weights of {self._case} differ from run to run")
@@ -148,7 +148,7 @@ class Step:
     def _measure(self) -> tuple[int, bytes]:
         begun, run = self.run()
         cycles = known(run.outcome.cycles)
-        if self._computer is not None:  # node time starts with the first cycle of the simulation
+        if self._computer is not None:  # nodes count time from the first cycle of the simulation
             cycles = max(record.time for trace in run.traces for record in trace) - begun
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 

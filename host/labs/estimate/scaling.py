@@ -28,13 +28,13 @@ FULL = 1 << 16  # period of a throttle in cycles
 
 @dataclasses.dataclass(frozen=True)
 class Throttled:
-    """Rates of the execution machine, throttled to the proportions of the target's."""
+    """Rates of the execution machine, throttled to the same proportions as the target's rates."""
 
     alpha: Fraction
     shares: dict[str, Fraction]  # fraction of the full rate, keyed by part: above 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Number of each part's working cycles in 65,536, at 1 / ``slower`` of its rate; 0 if unthrottled."""
+        """Return each part's working cycles in 65,536 at 1 / ``slower`` of its rate; 0 means unthrottled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 
@@ -46,8 +46,8 @@ def _register(metric: str, share: Fraction) -> int:
 
 
 def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
-    """Choose the throttled rates of the execution machine. Raises ``ValueError`` if a rate is not positive or would
-    fall below one cycle in 65,536 even in the second run, or if the machines' parts differ."""
+    """Choose the throttled rates of the execution machine for a target. Raises ``ValueError`` if a rate is not
+    positive or would fall below one cycle in 65,536 even in the second run, or if the machines' parts differ."""
     if execution.keys() != target.keys() or not execution:
         raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
                          f"{', '.join(target) or 'none'}")

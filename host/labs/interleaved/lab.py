@@ -1,4 +1,4 @@
-"""Fused updates in interleaved order: measured with credits against the default order, and modelled with slots.
+"""Fused updates with interleaved packet order: measured on links with credits, and modelled with slots.
 Produces the table in docs/ring/interleaved.md."""
 
 import dataclasses
@@ -18,7 +18,7 @@ _DENSE = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A case: the fused update of a vector on a ring."""
+    """A fused update to measure: the ring, the vector, its density and its codec."""
 
     nodes: int
     length: int
@@ -45,7 +45,7 @@ def measure() -> Iterator[tuple[Case, int, int]]:
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Model updates with slots; all packets are as long as dense ones, since all slots have equal length."""
+    """Model an update with slots. All slots have the length of a dense packet, so the density has no effect."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
@@ -53,7 +53,7 @@ def modelled(case: Case) -> dict[str, int]:
 
 
 def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
-    """Tabulate the cycles of each case, and the ratio to the default order."""
+    """Format the cycles of each case, and their ratio to the cycles of the default order, as a table."""
     records = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
                 "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
                for case, other, interleaved in rows]

@@ -20,11 +20,11 @@ _STEPS = 10  # number of training steps
 
 def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
           ) -> tuple[list[float], Figures, float]:
-    """Train a 784-128-10 perceptron on digits; the nodes execute Adam. Return the loss of each step's batch, the
+    """Train a 784-128-10 perceptron on digits, with Adam on the nodes. Return the loss of each step's batch, the
     summed figures of all steps, and the processor seconds of the ring's steps, without the host's gradients."""
     data = digits()
     side, pixels = int(inputs ** 0.5), data.train_x.reshape(-1, 8, 8)
-    block = np.arange(side) * 8 // side  # maps each pixel to a pixel of the smaller image
+    block = np.arange(side) * 8 // side  # maps each row or column to one of the 8 x 8 image
     images = pixels[:, block][:, :, block].reshape(-1, inputs)
     model = perceptron(inputs, [hidden], data.classes)
     model.initialize(0)

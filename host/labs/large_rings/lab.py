@@ -71,8 +71,8 @@ def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dic
 def large_rings_lab(
     *,
     nodes: Annotated[str, Option("Comma-separated ring sizes.")] = "17,32,64,255",
-    latency: Annotated[int, Option("Cycles of each link.")] = LATENCY,
-    length: Annotated[int, Option("Elements.", minimum=1, maximum=SMALL.memories.gradient)] = 8192,
+    latency: Annotated[int, Option("Latency of each link in cycles.")] = LATENCY,
+    length: Annotated[int, Option("Elements of a vector.", minimum=1, maximum=SMALL.memories.gradient)] = 8192,
     seed: Annotated[int, Option("Seed of gradients and weights.", minimum=0, maximum=SEEDS)] = 0,
 ) -> None:
     """Run collectives on rings of more than 16 nodes, and compare bits, words and predicted cycles."""

@@ -55,12 +55,12 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Number of points for averaging over seeds, since each seed's updates end in different cycles.
+#: Number of points at which runs are averaged over seeds, since each seed's updates end in different cycles.
 _POINTS = 120
 
 
 class _ModelledExecutor(Executor[None]):
-    """Run rounds on golden nodes at modelled times, with about ``points`` measurements until the end."""
+    """Executor of rounds on golden nodes at modelled times, which takes about ``points`` measurements."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, points: int):
         self._ring, self._config, self._points = ring, config, points
@@ -71,7 +71,7 @@ class _ModelledExecutor(Executor[None]):
                               weights=config.weights)
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._free = [0] * config.workers  # end cycle of each worker's current or last computation
-        self._computing: list[tuple[int, int, int, Array]] = []  # end cycle, worker, round and gradient
+        self._computing: list[tuple[int, int, int, Array]] = []  # end cycle, worker, round, gradient
         self._now, self._over = 0, False
         self.outcome = Outcome()
 
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker starts computing immediately, or after its current computation unless the round closes before.
+        # Each worker starts to compute as soon as it is free, unless the round closes first.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -153,7 +153,7 @@ def percentages(accuracies: Iterable[float]) -> str:
 
 
 def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
-    """Tabulate the mean accuracies over all seeds."""
+    """Format the mean accuracies over all seeds as a table."""
     def mean(status: str) -> Column:
         return Column(status, format=".0f", of=lambda row: np.mean([run.counts[status] for run in row[1]]))
 
@@ -168,7 +168,7 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
 
 
 def draw_runs(report: dict[str, Any], path: Path) -> None:
-    """Draw the smoothed loss of each seed and the mean over all seeds, in one panel per skew."""
+    """Draw the smoothed loss of each seed and its mean over all seeds, with one panel per skew."""
     skews = sorted({run["skew"] for run in report["runs"]})
     with picture(path, size=(6 * len(skews), 4.5), columns=len(skews),
                  title="Loss over cycles, compute: modelled") as panels:
@@ -210,23 +210,23 @@ _DEFAULT = LateConfig()
 class RunOptions(Section):
     """Training options for each run, and the treatments of late gradients to compare."""
 
-    skew: str = option("0,0.9", help="Comma-separated shares of own classes.")
-    late: str = option("apply-late,wait,drop", help="Comma-separated ways to treat late gradients.")
-    straggler: str = option("3:4.5", help="Slow workers and their factors.")
-    quorum: int = option(_DEFAULT.quorum, help="Gradients that close a round.")
-    deadline: int = option(_DEFAULT.deadline, help="Cycles after which a round is closed, 0 for none.",
+    skew: str = option("0,0.9", help="Comma-separated fractions of examples taken from a worker's own classes.")
+    late: str = option("apply-late,wait,drop", help="Comma-separated treatments of late gradients.")
+    straggler: str = option("3:4.5", help="Slow workers and their slow-down factors.")
+    quorum: int = option(_DEFAULT.quorum, help="Number of gradients that close a round.")
+    deadline: int = option(_DEFAULT.deadline, help="Cycles after which a round is closed; 0 for no deadline.",
                            minimum=0, maximum=COUNT)
-    factor: float = option(_DEFAULT.factor, help="Factor of a gradient for each round that it is late.",
+    factor: float = option(_DEFAULT.factor, help="Factor applied to a gradient for each round that it is late.",
                            minimum=0, maximum=1)
-    seeds: int = option(5, help="Seeds of each way.", minimum=1, maximum=COUNT)
-    first_seed: int = option(0, help="The first of the seeds.", minimum=0, maximum=COUNT)
-    batch: int = option(_DEFAULT.batch, help="Examples of a worker.", minimum=1, maximum=COUNT)
+    seeds: int = option(5, help="Number of seeds for each treatment.", minimum=1, maximum=COUNT)
+    first_seed: int = option(0, help="First seed.", minimum=0, maximum=COUNT)
+    batch: int = option(_DEFAULT.batch, help="Number of examples per worker.", minimum=1, maximum=COUNT)
     learning_rate: float = option(_DEFAULT.learning_rate, help="Learning rate.", minimum=0, maximum=1000)
     hidden: str = option("64", help="Widths of hidden layers.")
-    cycles: int = option(_DEFAULT.cycles, help="Cycles of a run.", minimum=1, maximum=COUNT)
+    cycles: int = option(_DEFAULT.cycles, help="Duration of a run in cycles.", minimum=1, maximum=COUNT)
 
     def configs(self) -> list[LateConfig]:
-        """Create the configurations of all runs."""
+        """Create the training configurations of all runs."""
         late = chosen_names("Late gradients", self.late, [way.value for way in Late])
         plain = {name: getattr(self, name) for name in (
             "quorum", "deadline", "factor", "batch", "learning_rate", "cycles")}
@@ -239,9 +239,9 @@ class RunOptions(Section):
 def late_lab(
     *,
     runs: RunOptions,
-    simulated: Annotated[bool, Option("Simulate the nodes.", ("--simulated",))] = False,
-    draw: Annotated[Path | None, Option("Folder with a late.json: draw its late.png, and train nothing.")] = None,
-    output: Annotated[Path | None, Option("Folder of late.json and late.png.",
+    simulated: Annotated[bool, Option("Run on simulated nodes.", ("--simulated",))] = False,
+    draw: Annotated[Path | None, Option("Folder with late.json: only draw late.png.")] = None,
+    output: Annotated[Path | None, Option("Folder for late.json and late.png.",
                                           shown_default="build/late, simulated build/late-run")] = None,
 ) -> None:
     """Train with late gradients that are waited for, dropped or applied later, and compare the accuracies."""
@@ -266,7 +266,7 @@ def late_lab(
 
 
 def _simulated(data: Dataset, config: LateConfig) -> tuple[Outcome, dict[str, Any]]:
-    """Run on simulated nodes; return the outcome and the masks of all rounds."""
+    """Train on simulated nodes; return the outcome, and the masks of the gradients in each round."""
     run = train(data, config)
     outcome = run.outcome
     ledger = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())

@@ -1,4 +1,4 @@
-"""Test accuracy over several seeds on golden nodes, compared by schedule or by format.
+"""Compare test accuracies of schedules or of number formats, over several seeds on golden nodes.
 
 Study ``schedules`` trains a deep network, 64-32x9-10, with programs. Results depend on the schedule only if layers
 compute with weights that lack the last update.
@@ -36,14 +36,14 @@ __all__ = ["learn", "learning_lab"]
 
 
 class Study(enum.StrEnum):
-    """Property of the training that is varied."""
+    """Property of the training that a study varies."""
 
     SCHEDULES = "schedules"
     FORMATS = "formats"
 
 
 class _Defaults(NamedTuple):
-    """Default options of a study."""
+    """Default values of a study's options."""
 
     values: str
     hidden: str
@@ -61,8 +61,8 @@ _STUDIES = {
 
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
-    """Train a perceptron on golden nodes; return its test accuracy. Weights and gradients may have a format, and
-    gradient rounding errors are added to the next step's gradients."""
+    """Train a perceptron on golden nodes; return its test accuracy. If a format is given, weights and gradients are
+    rounded to it, and gradient rounding errors are added to the next step's gradients."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     length = task.parameters.size
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
@@ -87,17 +87,19 @@ def _formats(text: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class CaseOptions(Section):
-    """Options of the training in each row."""
+    """Training options that all rows of the table share."""
 
-    values: str | None = option(None, help="Schedules, as layers,delayed:2, or formats, as raw,mx9.")
-    compute: bool = option(False, "--compute", help="Formats are those of products.")
-    hidden: str | None = option(None, help="Widths of hidden layers, as 64 or 32x9.",
-                                shown_default="32x9, formats 64")
-    seeds: int | None = option(None, help="Seeds, from 0 on.", minimum=1, maximum=COUNT, shown_default="3, formats 5")
-    epochs: int | None = option(None, help="Epochs.", minimum=1, maximum=COUNT, shown_default="10, formats 4")
-    batch: int = option(32, help="Most examples in a step.", minimum=1, maximum=COUNT)
-    learning_rate: str | None = option(None, help="Learning rate at the first step, one or several.",
-                                       shown_default="0.02, formats 0.1")
+    values: str | None = option(None, help="Schedules, such as layers,delayed:2, or formats, such as raw,mx9.")
+    compute: bool = option(False, "--compute", help="Compare formats of matrix products.")
+    hidden: str | None = option(None, help="Widths of hidden layers, such as 64 or 32x9.",
+                                shown_default="32x9; for formats 64")
+    seeds: int | None = option(None, help="Number of seeds, starting from 0.", minimum=1, maximum=COUNT,
+                               shown_default="3; for formats 5")
+    epochs: int | None = option(None, help="Number of epochs.", minimum=1, maximum=COUNT,
+                                shown_default="10; for formats 4")
+    batch: int = option(32, help="Maximum number of examples in a step.", minimum=1, maximum=COUNT)
+    learning_rate: str | None = option(None, help="Comma-separated learning rates at the first step.",
+                                       shown_default="0.02; for formats 0.1")
 
     def cases(self, study: Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
         """Yield the name, training configuration and format of each table row."""
@@ -119,11 +121,11 @@ class CaseOptions(Section):
 
 @command
 def learning_lab(
-    study: Annotated[Study, typer.Argument(help="What is compared.")],
+    study: Annotated[Study, typer.Argument(help="What to compare.")],
     *,
     rows: CaseOptions,
-    nodes: Annotated[int, Option("Nodes.", minimum=1, maximum=16)] = 4,
-    least: Annotated[float, Option("Least mean accuracy, as a fraction; with a lower one the exit code is 1.",
+    nodes: Annotated[int, Option("Number of nodes.", minimum=1, maximum=16)] = 4,
+    least: Annotated[float, Option("Required mean accuracy, as a fraction; the exit code is 1 if it is lower.",
                                       minimum=0, maximum=1)] = 0.0,
 ) -> None:
     """Compare test accuracies by schedule or by format, on golden nodes."""

@@ -1,4 +1,4 @@
-"""`gradring lab memory`: results of the memory planner and its timeline, stored in parts.
+"""The lab `gradring lab memory`: results of the memory planner and its timeline, computed and stored in parts.
 
 Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except
 that the parts ``nodes`` and ``text nodes`` measure them on a simulated node.
@@ -36,29 +36,29 @@ from sim.arithmetic.functions import column_sums
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "checks", "differentiated", "far",
            "memory_lab", "nodes", "programs", "text_nodes"]
 
-#: Number of overlaps injected into plans, of passes with correct plans, and of random chains.
+#: Number of overlaps to inject into plans, of passes with correct plans, and of random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
-_CHAINS = 50  # random chains in each part
-#: Minimum fraction of chains where greedy search is optimal, and maximum slowdown for the rest.
+_CHAINS = 50  # number of random chains in each part of the results
+#: Minimum fraction of chains for which greedy search is optimal, and its maximum slowdown for the other chains.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words available to the text model's buffers, and minimum fraction that the strict rule saves in its lists.
+#: Words available to the text model's buffers, and minimum fraction of its lists' words that the strict rule saves.
 _ACTIVATIONS, _STRICT = 8192, 0.45
-#: Perceptron widths, for batches of 32 and 4 x 4 arrays.
+#: Layer widths of perceptrons, with batches of 32 examples and 4 x 4 arrays.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
 _EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
 #: Variants of the text model's program and their options.
 _TEXT: Mapping[str, dict[str, Any]] = {
     "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
     "text, both": {"scaled_again": True, "in_place": True}}
-#: For each list of the text model, whether the backward pass scales normalised rows again.
+#: Instruction lists of the text model, and whether the backward pass in each scales normalised rows again.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
 #: Chain, memory budget as a fraction of the saved words, and far-memory rate in words per cycle.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Memory budgets and far-memory rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
-_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # for the text model
-#: Maximum relative deviation of node cycles from the timeline, and between steps of equal expected duration.
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # the same for the text model
+#: Maximum relative deviations: of a node's cycles from the timeline, and between steps that should take equally long.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -79,7 +79,7 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Number of words that plans need for the lists and step programs of perceptrons and the text model."""
+    """Return the words that plans need for lists and step programs of perceptrons and of the text model."""
     profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
@@ -93,7 +93,7 @@ def programs() -> list[dict[str, Any]]:
 
 
 def checks() -> dict[str, int]:
-    """Count overlaps injected into random plans, overlaps that both checks detect, and false alarms.
+    """Count overlaps injected into random plans, overlaps that each of two checks detects, and false alarms.
 
     A pass executes a random program with a correct plan.
     """
@@ -114,9 +114,9 @@ def checks() -> dict[str, int]:
 
 
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
-    """Differentiate a random sequence in a plan's memory; return whether it is bit-exact, and its words.
+    """Differentiate a random sequence in planned memory; return whether the result is bit exact, and the words used.
 
-    The ``length`` characters are followed by padding. Options are passed to
+    The sequence has ``length`` characters, followed by padding. Options are passed to
     :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
@@ -133,7 +133,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
 
 def bits() -> list[dict[str, Any]]:
-    """Run the text model's programs in the memory of their plans; count bit-exact sequence lengths."""
+    """Run the text model's programs in planned memory, and count the sequence lengths with bit-exact results."""
     model = Transformer(CONFIG)
     model.initialize(0)
     rows = []
@@ -145,7 +145,7 @@ def bits() -> list[dict[str, Any]]:
 
 
 def far() -> list[dict[str, Any]]:
-    """Model the cycles with far memory, relative to a step that keeps all maps."""
+    """Model the cycles of steps with far memory, relative to a step that keeps all activation maps."""
     chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
     rows: list[dict[str, Any]] = []
     for name, share, rate in _FAR:
@@ -175,14 +175,14 @@ def text_nodes() -> list[dict[str, Any]]:
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Return a row for each step, with its cycles relative to ``steps[0]``, which keeps all maps."""
+    """Return a row for each step, with its cycles relative to ``steps[0]``, which keeps all activation maps."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Return the cycles of greedy plans relative to exhaustive plans, for random feasible chains."""
+    """Return the ratio of a greedy plan's cycles to an exhaustive plan's cycles, for random feasible chains."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -193,7 +193,7 @@ def chains(seed: int) -> list[float]:
     return ratios
 
 
-#: Functions that compute the parts of the results, keyed by part name.
+#: Functions that compute the parts of the results, keyed by the name of the part.
 PARTS: Mapping[str, Callable[[], Any]] = {
     "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
     "text nodes": text_nodes,
@@ -213,19 +213,19 @@ def _digest() -> str:
 
 
 class Parts:
-    """Results in parts, read from a JSON file unless it is damaged or was written by another planner version."""
+    """Results in parts, stored in a JSON file. A file that is damaged or from other sources is ignored."""
 
     def __init__(self, path: Path):
         self._path = path
         self._source = _digest()
-        self.parts: dict[str, Any] = {}  # available parts of the results
+        self.parts: dict[str, Any] = {}  # parts that are already computed
         with contextlib.suppress(FileNotFoundError, ValueError):
             kept = json_files.read_sealed(path)
             if kept["source"] == self._source:
                 self.parts = kept["parts"]
 
     def complete(self) -> Iterator[str]:
-        """Yield the name of each missing part, then compute it and write the file."""
+        """Compute the missing parts and write the file after each; yield a part's name before it is computed."""
         for name, part in PARTS.items():
             if name not in self.parts:
                 yield name
@@ -234,11 +234,11 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of each greedy plan divided by the cycles of the exhaustive plan."""
+        """Cycles of each greedy plan, divided by the cycles of the exhaustive plan for the same chain."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
-        """Requirements that the results do not meet."""
+        """Return the requirements that the results do not meet."""
         checks, ratios = self.parts["checks"], self.ratios
         rows = {row["program"]: row for row in self.parts["programs"]}
         again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]
@@ -273,7 +273,7 @@ class Parts:
         return [name for name, failed in statements.items() if failed]
 
     def tables(self) -> list[Table]:
-        """Return tables of program words, of modelled plans with far memory, and of steps on a simulated node."""
+        """Return three tables: words of programs, modelled plans with far memory, and steps on a simulated node."""
         parts = self.parts
         return [
             Table("words of the activation memory", _PROGRAM, parts["programs"]),
@@ -284,7 +284,7 @@ class Parts:
               for part in ("nodes", "text nodes"))]
 
     def lines(self) -> list[str]:
-        """Describe all other results, one per line."""
+        """Describe the results that are not in the tables, one per line."""
         checks, ratios = self.parts["checks"], self.ratios
         return [
             f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "
@@ -299,18 +299,18 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Column with the words a planning method needs, and the difference from naive plans in per cent."""
+    """Return the column of the words that a planning method needs, also compared with naive plans."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 
 
 def _factor(kind: str) -> Column:
-    """Column with a plan's cycles relative to a step that keeps all maps."""
+    """Return the column of a plan's cycles, relative to a step that keeps all activation maps."""
     return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 
 def _policies(policies: Sequence[str]) -> str:
-    """Abbreviate each map's policy to the initial of keep, swap or recompute."""
+    """Abbreviate the policy of each activation map to the initial of keep, swap or recompute."""
     return "".join(policy[0] for policy in policies)
 
 
@@ -339,7 +339,7 @@ _STEP = (
 
 @command
 def memory_lab(
-    *, output: Annotated[Path, Option("Folder of memory.json.", shown_default="build/memory")] = BUILD / "memory",
+    *, output: Annotated[Path, Option("Folder for memory.json.", shown_default="build/memory")] = BUILD / "memory",
 ) -> None:
     """Plan the memory of programs: which activations to keep, to move or to recompute."""
     parts = Parts(output / "memory.json")

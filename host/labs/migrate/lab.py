@@ -1,4 +1,4 @@
-"""The lab `gradring lab migrate`."""
+"""The lab `gradring lab migrate`, which moves a running training job between rings."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ __all__ = ["migrate_lab"]
 
 _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
 _OPTIMIZERS, _TRANSPORTS = ("momentum", "adam"), ("verilated", "board", "serial")
-#: Boards with nodes that can train in binary32.
+#: Names of the boards that have nodes for training in binary32.
 _JOBS = [name for name in BOARDS.present if BOARDS[name].node.has_ring]
 
 #: Schema of a migration's report.
@@ -45,14 +45,14 @@ SCHEMA = Schema("gradring.migration", 1, columns_of(
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions(Section):
-    """Options of the job that is moved."""
+    """Options of the training job to move."""
 
-    steps: int = option(24, help="Steps of the run.", minimum=1, maximum=100_000)
-    after: int = option(11, help="Steps after which the job is moved.")
-    optimizer: str = option("momentum", help="momentum or adam.")
-    hidden: str = option("none", help="Hidden layers: 64,32; or none.")
-    weights: str = option(RAW, help="Codec of weights.", label="Codec of weights", choices=WEIGHT_CODECS)
-    gradients: str = option(ZERO_VALUE, help="Codec of gradients.", label="Codec of gradients",
+    steps: int = option(24, help="Number of steps of the run.", minimum=1, maximum=100_000)
+    after: int = option(11, help="Number of steps before the job is moved.")
+    optimizer: str = option("momentum", help="Optimizer: momentum or adam.")
+    hidden: str = option("none", help="Widths of hidden layers, such as 64,32, or none.")
+    weights: str = option(RAW, help="Codec for weights.", label="Codec of weights", choices=WEIGHT_CODECS)
+    gradients: str = option(ZERO_VALUE, help="Codec for gradients.", label="Codec of gradients",
                             choices=GRADIENT_CODECS)
 
     def __post_init__(self) -> None:
@@ -65,37 +65,37 @@ class JobOptions(Section):
             raise ValueError(f"Codec of weights must have no codebook here, not be {self.weights!r}")
 
     def config(self, seed: int) -> TrainingConfig:
-        """Training configuration of the job."""
+        """Return the training configuration of the job to move."""
         return TrainingConfig(max_steps=self.steps, interval=self.steps, hidden=widths(self.hidden), seed=seed,
                               optimizer=create(OptimizerName(self.optimizer)))
 
     def node(self, interval: int) -> NodeConfig:
-        """Configure the node of a site; the optimizer takes ``interval`` cycles per element."""
+        """Configure the nodes of a site, with an optimizer that takes ``interval`` cycles per element."""
         return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=self.weights),
                           gradients=self.gradients, masking=False, sparsify=False, features=(SettableVersion(),))
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetOptions(Section):
-    """Options of the target's ring."""
+    """Options of the ring that the job moves to."""
 
-    latency: int = option(40, help="Cycles of the target's links.", label="Latency of the target's links", minimum=1,
-                          maximum=MAX_LATENCY)
-    interval: int = option(2, help="Cycles of the target's optimizer for an element.")
-    threads: int = option(2, help="Threads of the target's simulation.")
+    latency: int = option(40, help="Latency of the target's links in cycles.", label="Latency of the target's links",
+                          minimum=1, maximum=MAX_LATENCY)
+    interval: int = option(2, help="Cycles per element of the target's optimizer.")
+    threads: int = option(2, help="Number of threads of the target's simulation.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SiteOptions(Section):
-    """Options of the nodes at both sites."""
+    """Options of the nodes at the source and at the target."""
 
     transport: str = option("verilated",
-                            help="Target: verilated, board for a simulated one, or serial for the one at --device.")
-    source_transport: str = option("verilated", "--source", help="Source: verilated, board, or serial.")
-    board: str | None = option(None, help=f"Board whose build a site has: configuration of the nodes, their number, "
-                                          f"clock and baud rate: {', '.join(BOARDS)}.",
-                               shown_default="a simulated one with nodes that fit")
-    device: str | None = option(None, help="Serial port of the board, as /dev/ttyUSB0.")
+                            help="Target: verilated, board (a simulated board), or serial (the board at --device).")
+    source_transport: str = option("verilated", "--source", help="Source: verilated, board or serial.")
+    board: str | None = option(None, help=f"Board that determines the configuration and number of a site's nodes, "
+                                          f"the clock and the baud rate: {', '.join(BOARDS)}.",
+                               shown_default="a simulated board with suitable nodes")
+    device: str | None = option(None, help="Serial port of the board, such as /dev/ttyUSB0.")
 
     def __post_init__(self) -> None:
         for name, value in (("Target", self.transport), ("Source", self.source_transport)):
@@ -112,7 +112,7 @@ class SiteOptions(Section):
 
     @property
     def built(self) -> BoardConfig | None:
-        """Configuration of the board, or None if the sites use no board."""
+        """Configuration of the board at the sites, or None if they use no board."""
         return None if self.board is None else BOARDS[self.board]
 
     def count(self, nodes: int | None) -> int:
@@ -126,10 +126,10 @@ class SiteOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class KeyOptions(Section):
-    """Files that contain keys."""
+    """Paths of the key files for a migration."""
 
-    key: Path | None = option(None, help="File of the key of manifests.", shown_default="the user's key")
-    owner_key: Path | None = option(None, help="File of the key of the model's owner.",
+    key: Path | None = option(None, help="File with the key for manifests.", shown_default="the user's key")
+    owner_key: Path | None = option(None, help="File with the key of the model's owner.",
                                     shown_default="owner.key in the output folder")
 
     def keys(self, output: Path) -> Keys:
@@ -143,11 +143,11 @@ class KeyOptions(Section):
 @command
 def migrate_lab(
     *,
-    nodes: Annotated[int | None, Option("Nodes of both rings.", ("--nodes", "-n"),
-                                        shown_default="4, or those of --board")] = None,
+    nodes: Annotated[int | None, Option("Number of nodes in each ring.", ("--nodes", "-n"),
+                                        shown_default="4, or the number of nodes of --board")] = None,
     job: JobOptions, target: TargetOptions, ends: SiteOptions, keys: KeyOptions,
     seed: Annotated[int, Option("Seed.", minimum=0, maximum=SEEDS)] = 0,
-    output: Annotated[Path, Option("Folder of migrate.json, the ledger and checkpoints.",
+    output: Annotated[Path, Option("Folder for migrate.json, the ledger and checkpoints.",
                                    shown_default="build/migrate")] = BUILD / "migrate",
 ) -> None:
     """Move a running training job to another ring, and compare it with a run that is not moved."""
@@ -178,7 +178,7 @@ def migrate_lab(
 
 def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
            keys: Keys, output: Path) -> list[Site]:
-    """Create the source, target and staying job's site; raise ``ValueError`` if a board is too small."""
+    """Create source, target, and a site for the unmoved job; raise ``ValueError`` if a board is too small."""
     data, built = digits(), ends.built
     length = Classifier(data, config.hidden).parameters.size
     need = [config.allocation(length)]
@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Run a job that stays at its site and a job that moves. Returns the downtime, the cycles that a copying pass
-    takes on each site's line, and whether both runs end bit-identically."""
+    """Run two equal jobs, of which one stays at its site and one moves to another. Returns the downtime, the cycles
+    that a copying pass takes on each site's serial line, and whether both runs end bit-identically."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -240,7 +240,7 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Complete a run; return its vectors as bits (identical on nodes and golden model) and its losses."""
+    """Complete a run; return its losses, and its vectors as bits, which are equal on nodes and golden model."""
     run = site.run
     assert run is not None
     training = run.executor.training

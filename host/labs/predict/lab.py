@@ -1,4 +1,4 @@
-"""The lab `gradring lab predict`."""
+"""The lab `gradring lab predict`, which predicts training steps without simulation."""
 
 import dataclasses
 import functools
@@ -20,13 +20,13 @@ __all__ = ["predict_lab"]
 
 @dataclasses.dataclass(frozen=True)
 class ComparedOptions(Section):
-    """Options of the model and the formats."""
+    """Options of the model to train and of the number formats."""
 
-    model: str = option("digits", help="digits, widths of layers as 784,128,10, or a number of parameters, whose "
-                                       "computation is not predicted, as 25M.")
+    model: str = option("digits", help="Model: digits, widths of layers such as 784,128,10, or a number of "
+                                       "parameters such as 25M, for which only communication is predicted.")
     formats: str = option(
-        "dense,10%,mx9", help="Comma-separated formats to compare: dense, densities as 10% or 10%-apart, "
-                              "codecs as mx9, or those of weights and of gradients as mx9/zero_value.")
+        "dense,10%,mx9", help="Comma-separated formats to compare: dense, densities such as 10% or 10%-apart, "
+                              "codecs such as mx9, or codecs of weights and gradients such as mx9/zero_value.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,16 +36,16 @@ class ComparedOptions(Section):
 
     @property
     def names(self) -> list[str]:
-        """Names of the formats."""
+        """Names of the requested number formats."""
         return [name.strip() for name in self.formats.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Options of links and clock."""
+    """Options of the links and of the clock."""
 
-    link_latency: int = option(LATENCY, help="Cycles from one node to the next.", minimum=1, maximum=COUNT)
-    clock: float = option(CLOCK / 1e6, help="Cycles of the nodes per second, in MHz.")
+    link_latency: int = option(LATENCY, help="Latency of a link in cycles.", minimum=1, maximum=COUNT)
+    clock: float = option(CLOCK / 1e6, help="Clock frequency of the nodes in MHz.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,16 +56,16 @@ class RingOptions(Section):
 @command
 def predict_lab(
     *,
-    nodes: Annotated[int, Option("Nodes of the largest ring; the picture has smaller ones too.", minimum=2,
-                                 maximum=100_000)] = 1000,
+    nodes: Annotated[int, Option("Number of nodes in the largest ring; the picture also shows smaller rings.",
+                                 minimum=2, maximum=100_000)] = 1000,
     ring: RingOptions, compared: ComparedOptions, step: Step,
-    validate: Annotated[bool, Option("Predict what was measured on simulated rings, and print the errors.",
+    validate: Annotated[bool, Option("Compare predictions with measurements on simulated rings, and print errors.",
                                      ("--validate",))] = False,
-    measure: Annotated[bool, Option("Measure on simulated rings again: 15 minutes.", ("--measure",))] = False,
+    measure: Annotated[bool, Option("Repeat measurements on simulated rings (15 minutes).", ("--measure",))] = False,
     chakra: Annotated[Path | None, Option(
-        "Prefix of the names of execution traces for ASTRA-sim: a file per format and node of the largest ring. "
+        "Prefix of the names of execution traces for ASTRA-sim, one file per format and node of the largest ring. "
         "Needs gradring[chakra].")] = None,
-    output: Annotated[Path, Option("Folder of predict.json and predict.png.", shown_default="build/predict")] =
+    output: Annotated[Path, Option("Folder for predict.json and predict.png.", shown_default="build/predict")] =
         BUILD / "predict",
 ) -> None:
     """Predict cycles and words of a training step on rings of any size."""
@@ -106,7 +106,7 @@ def predict_lab(
 
 
 def _file_name(form: str) -> str:
-    """Name of a format in file names."""
+    """Convert the name of a number format to a form for file names."""
     return form.replace("%", "pct").replace("/", "-")
 
 

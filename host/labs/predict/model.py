@@ -36,11 +36,11 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 __all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
            "sizes", "table"]
 
-#: (rows, lanes) of arrays, keyed by multiply-adds per cycle.
+#: Sizes (rows, lanes) of multiply-add arrays, keyed by multiply-adds per cycle.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
 #: Widths of the digits classifier: inputs, default hidden layers, and classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
-#: Collectives in execution traces; a fused update is an all-reduce with the optimizer between its two phases.
+#: Kinds of collectives in execution traces. A fused update is an all-reduce with the optimizer between its phases.
 _KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
           "ALL_GATHER": chakra.Kind.ALL_GATHER}
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
@@ -48,17 +48,17 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model to train: a perceptron, or just a parameter vector, without predicted computation."""
+    """Model to train: a perceptron, or only a parameter vector, for which no computation is predicted."""
 
     name: str
-    #: Number of elements in the vector reduced by the nodes.
+    #: Number of elements in the vector that the nodes reduce.
     parameters: int
-    #: Inputs of the first layer and outputs of all layers; empty for a vector.
+    #: Widths: inputs of the first layer and outputs of all layers; empty for a vector.
     widths: tuple[int, ...] = ()
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers in forward order."""
+        """Layers of the perceptron, in forward order."""
         return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
 
 
@@ -81,11 +81,11 @@ def model_of(text: str) -> Model:
 
 
 def format_of(text: str) -> Format:
-    """Parse a format.
+    """Parse the format of a prediction.
 
-    ``dense`` and ``10%`` mean zero-value gradients and raw weights; with ``10%-apart``, the zeros are in different
-    positions on each node. A single codec is for gradients and weights, while ``mx9/zero_value`` names one codec for
-    weights and one for gradients.
+    ``dense`` and ``10%`` mean zero-value gradients and raw weights; with ``10%-apart``, the zeros are at different
+    positions on each node. The name of one codec applies to gradients and weights, while ``mx9/zero_value`` names one
+    codec for weights and one for gradients.
     """
     if text == "dense":
         return Format()
@@ -106,10 +106,10 @@ def format_of(text: str) -> Format:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted training step."""
+    """Prediction of a training step."""
 
     form: str
-    #: Number of cycles in the step, for computation and for communication; number of words sent by the busiest node.
+    #: Ring size; cycles of the step, of its computation and of its communication; words sent by the busiest node.
     nodes: int
     cycles: int
     compute: int
@@ -119,13 +119,13 @@ class Prediction:
     seconds: float
     #: Timeline of one of the nodes.
     spans: list[Span] = dataclasses.field(repr=False)
-    #: Commands of the timeline, for an execution trace.
+    #: Commands in the timeline, as they appear in an execution trace.
     commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Command durations predicted by the model; ``walks`` contains the cycles of each collective."""
+    """Command durations, as predicted by the model. ``walks`` collects the cycles of each collective."""
 
     form: Format
     timing: Timing
@@ -133,7 +133,7 @@ class _Predicted(Costs):
     walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        if nodes == 1:  # an update of the node's own blocks, which already have their gradients
+        if nodes == 1:  # one node updates all blocks, without any transfer
             return self.timing.alone(length=length)
         walk = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
         self.walks.append(walk)
@@ -141,7 +141,7 @@ class _Predicted(Costs):
 
 
 def _product(array: Array, job: GemmJob) -> int:
-    """Estimate the cycles of a product with the fastest tiling factors."""
+    """Estimate the cycles of a matrix product with the fastest tiling factors."""
     factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
                            transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
                            gated=bool(job.gated))
@@ -163,7 +163,7 @@ def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
 
 
 def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
-    """Create the compute commands of a step."""
+    """Create the compute commands of a training step."""
     layers = model.layers
     staged = sum(layer.length for layer in layers)
     computed = _computed(model.widths, examples, macs) if model.widths and macs else {}
@@ -173,11 +173,11 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """Work of the nodes in a step, and its schedule; a model without layers supports only ``none``."""
+    """Work of the nodes in a training step, and its schedule, which must be ``none`` for a model without layers."""
 
-    examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
+    examples: int = option(32, help="Number of examples per node in a step.", minimum=1, maximum=4095)
     macs: int = option(
-        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to only communicate.")
+        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 for communication only.")
     overlap: str = option("none", help="Schedule: none, strict, layers or chunks:n.")
 
     def __post_init__(self) -> None:
@@ -190,13 +190,13 @@ class Step(Section):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of the step."""
+        """The schedule of the training step."""
         return Schedule.parse(self.overlap)
 
 
 def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, clock: float,
             node: NodeConfig | None = None) -> Prediction:
-    """Predict a training step with a format of :func:`format_of`, on two or more nodes.
+    """Predict a training step on two or more nodes, with a format that :func:`format_of` returned.
 
     ``latency`` is the link latency in cycles, and ``clock`` is in cycles per second. ``node`` is the configuration of
     the nodes except their codecs, by default :class:`~hdl.config.NodeConfig`.
@@ -221,10 +221,10 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
 
 def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[CollectiveCycles],
            nodes: int) -> list[chakra.Command]:
-    """Convert a step to execution trace commands with waits."""
+    """Convert a step to the commands of an execution trace, with their dependencies."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # tasks, like ``walks``, are in the order in which they were added
+    for task in compiled.tasks:  # in the order of ``walks``, in which they were added
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]
@@ -241,7 +241,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
         rest = [other for other in range(len(compiled.queues)) if other != number]
         for position, instruction in enumerate(queue):
             span = times.get((number, position))
-            if span is None:  # the command takes no time
+            if span is None:  # a command that takes no time is left out
                 continue
             waits = [compiled.queues[other][wait.after - 1].task.name
                      for other, wait in zip(rest, instruction.waits, strict=True)
@@ -286,13 +286,13 @@ SCHEMA = Schema("gradring.predict", 2, columns_of(
 
 
 def describe(predictions: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
-    """Build the content of predict.json: the request, and a row per format and ring."""
+    """Build the content of predict.json: the requested options, and a row for each format and ring size."""
     return SCHEMA.report({"modelled": True, **asked, "rows": [
         record(_ROW, prediction) for prediction in predictions]})
 
 
 def table(predictions: Sequence[Prediction], title: str) -> Table:
-    """Tabulate the predictions for one ring size, with one row per format."""
+    """Format the predictions for one ring size as a table, with one row per number format."""
     return Table(f"{title}: modelled", (
         _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
         Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)),
@@ -300,7 +300,7 @@ def table(predictions: Sequence[Prediction], title: str) -> Table:
 
 
 def draw(predictions: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
-    """Plot step time against ring size, with one line per format."""
+    """Plot step time against ring size, with one line per number format."""
     with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
         for number, form in enumerate(dict.fromkeys(row.form for row in predictions)):
             chosen = [row for row in predictions if row.form == form]

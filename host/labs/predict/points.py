@@ -1,4 +1,4 @@
-"""Points for checking predictions: collectives measured on simulated rings (``make predict-points``).
+"""Data points that check predictions: collectives measured on simulated rings (``make predict-points``).
 
 ``points.csv`` contains three sets: one to fit the two constants of :mod:`host.cycles.timing`, and two that the fit
 does not use, for rings of up to 16 nodes and for larger ones. :func:`compare` returns all errors.
@@ -39,7 +39,7 @@ __all__ = ["FILE", "FORMATS", "SMALL", "WORST", "Compared", "Point", "compare", 
            "measure", "measure_all", "summary", "table"]
 
 FILE = Path(__file__).with_name("points.csv")
-#: Maximum size of the file in bytes.
+#: Maximum size of points.csv in bytes.
 _LARGEST = 1 << 24
 
 #: Formats of gradients and weights to measure, as values for the fields of a :class:`Format`.
@@ -51,25 +51,25 @@ FORMATS: dict[str, dict[str, Any]] = {
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
-#: Maximum number of elements in the vector of a point.
+#: Maximum vector length of a data point, in elements.
 _LONGEST = 65536
 
-#: Ring sizes, vector lengths and latencies, first for the fit and then for the other points.
+#: Ring sizes, vector lengths and link latencies: of the points for the fit, then of the points for validation.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
-#: Vector lengths and rotating latencies for larger rings, keyed by ring size.
+#: Vector lengths of points on larger rings, and link latencies to rotate through, keyed by ring size.
 _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A collective on a ring; also its cycles and words, if they have been measured."""
+    """A data point: a collective on a ring, with its cycles and words if they have been measured."""
 
     kind: Collective
-    #: Name in :data:`FORMATS`.
+    #: Name of the number format, a key of :data:`FORMATS`.
     form: str
     nodes: int
     length: int
@@ -79,28 +79,28 @@ class Point:
     words: int = 0
 
     def row(self) -> list[Any]:
-        """Return the point as a row of the file."""
+        """Return the data point as a row of points.csv."""
         return [self.kind.name, *dataclasses.astuple(self)[1:]]
 
 
 def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
-    """Configure nodes for the points of a format in a ring of ``nodes``; large rings have small nodes."""
+    """Configure the nodes for data points of a format on a ring of ``nodes`` nodes; large rings have small nodes."""
     codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
     if nodes > SingleRing.max_nodes:
-        # A node has master weights only for its own block, and none if weights have no codec.
+        # With a weight codec, a node needs state memory for the master weights of its own block.
         return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
     return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
                       sparsify=False, **codecs)
 
 
 def _fitted() -> list[Point]:
-    """Points used to fit the two constants; they have only dense gradients."""
+    """Return the data points for fitting the two constants; all have dense gradients."""
     return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
             for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
 
 
 def _chosen() -> list[Point]:
-    """Validation points: each short vector has two latencies, each long vector one, in rotation."""
+    """Return the validation points: short vectors with two link latencies and long vectors with one, in rotation."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
@@ -111,7 +111,7 @@ def _chosen() -> list[Point]:
 
 
 def _large() -> list[Point]:
-    """Validation points on larger rings; each length has one latency, which rotates with the format."""
+    """Return the validation points on larger rings: one link latency per length, which rotates with the format."""
     points: list[Point] = []
     for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):
@@ -140,7 +140,7 @@ def _one(ring: FlatRing, point: Point) -> Point:
 
 
 def measure(points: Sequence[Point]) -> Iterator[Point]:
-    """Measure points on simulated rings; points with the same ring and latency share a simulation."""
+    """Measure data points on simulated rings. Points with the same ring and latency share a simulation."""
     def ring_of(point: Point) -> tuple[str, int, int]:
         return point.form, point.nodes, point.latency
 
@@ -153,7 +153,7 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def load() -> dict[str, list[Point]]:
-    """Read the points from the file, keyed by ``fitted``, ``chosen`` and ``large``.
+    """Read the data points from points.csv, keyed by the sets ``fitted``, ``chosen`` and ``large``.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def load() -> dict[str, list[Point]]:
 
 
 def write(points: Mapping[str, Sequence[Point]]) -> None:
-    """Write the file of points."""
+    """Write data points to points.csv."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["set", *(field.name for field in dataclasses.fields(Point))])
@@ -192,13 +192,13 @@ def write(points: Mapping[str, Sequence[Point]]) -> None:
     write_bytes(FILE, text.getvalue().encode())
 
 
-#: Maximum error of a point; points above it are listed.
+#: Maximum prediction error of a data point; points above it are listed.
 WORST = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A measured point, with the predicted cycles and words."""
+    """A measured data point, with its predicted cycles and words."""
 
     point: Point
     cycles: int
@@ -206,19 +206,19 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted minus measured cycles, relative to the measured cycles."""
+        """Prediction error: predicted minus measured cycles, relative to the measured cycles."""
         return self.cycles / self.point.cycles - 1
 
     @property
     def line(self) -> str:
-        """One-line description of the point and its error."""
+        """One-line description of the data point and its error."""
         point = self.point
         return (f"{point.kind.name.lower()}, {point.form}, N={point.nodes}, K={point.length:,}, links of "
                 f"{point.latency}: {point.cycles:,} cycles, {self.cycles:,} predicted, {self.error:+.1%}")
 
 
 def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]:
-    """Predict points that have been measured.
+    """Predict the cycles and words of measured data points.
 
     The number of zeros is estimated from the format's density or, if ``counted``, counted in the gradients.
     """
@@ -238,7 +238,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
 
 
 def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
-    """Tabulate the errors for several rings, with the expected and with the actual number of zeros."""
+    """Format the prediction errors as a table, with the expected and with the actual number of zeros."""
     rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
     titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
               "zeros counted: worst": ".2%"}
@@ -248,7 +248,7 @@ def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared])
 
 
 def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
-    """Yield all points, followed by groups of points that share a property."""
+    """Yield a group of all data points, followed by groups of points that share a property."""
     yield "all", list(compared)
     for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
                       ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
@@ -261,13 +261,13 @@ def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]
 
 
 def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
-    """Summarise groups of points: name, number of points, mean error and largest error."""
+    """Return for each group of data points: name, number of points, mean error and largest error."""
     return [(name, len(group), statistics.mean(abs(entry.error) for entry in group),
              max(abs(entry.error) for entry in group)) for name, group in _groups(compared)]
 
 
 def measure_all() -> int:
-    """Measure all points, write them to the file, and return the number of points."""
+    """Measure all data points, write them to points.csv, and return their number."""
     measured: dict[str, list[Point]] = {}
     for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
         measured[name] = []

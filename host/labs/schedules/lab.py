@@ -21,17 +21,17 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 
 __all__ = ["CLASSES", "INPUTS", "NetworkOptions", "Row", "forecast", "schedules_lab", "table"]
 
-#: Number of pixels and classes of the digits, and number of training examples.
+#: Number of pixels and classes of the digits data set, and number of its training examples.
 INPUTS, CLASSES = 64, 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Predicted step of one schedule."""
+    """Predicted training step of one schedule."""
 
     schedule: str
     cycles: int
-    #: Total cycles of each queue's commands; no step can be shorter than the larger total.
+    #: Total cycles of the computing and of the communicating queue. The larger total is a lower bound of a step.
     compute: int
     communicate: int
     spans: list[Span]
@@ -42,8 +42,8 @@ class Row:
 
 
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
-    """Predict all schedules of a perceptron with every possible chunk size. ``sizes`` are the layer widths, including
-    inputs and outputs. Returns the rows and the log of the search."""
+    """Predict a training step of a perceptron for all schedules with every possible chunk size. ``sizes`` are the
+    layer widths, including inputs and outputs. Returns the rows and the log of the search."""
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length
 
@@ -60,7 +60,7 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate the rows, starting with the serial schedule."""
+    """Format the rows as a table, starting with the serial schedule."""
     serial = rows[0].cycles
     return Table("cycles of a training step: modelled", (
         Column("schedule"), Column("cycles", format=","),
@@ -71,12 +71,12 @@ def table(rows: Sequence[Row]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkOptions(Section):
-    """Options for a digits network and for the nodes that train it."""
+    """Options of a network for the digits, and of the nodes that train it."""
 
     hidden: str = option("32x9", help="Widths of hidden layers.")
-    batch: int = option(32, help="Examples in a step.", minimum=1, maximum=COUNT)
-    nodes: int = option(4, help="Nodes.", minimum=1, maximum=16)
-    macs: int = option(MACS, help="Multiply-adds per cycle.", minimum=1, maximum=COUNT)
+    batch: int = option(32, help="Number of examples in a step.", minimum=1, maximum=COUNT)
+    nodes: int = option(4, help="Number of nodes.", minimum=1, maximum=16)
+    macs: int = option(MACS, help="Multiply-adds per cycle of each node.", minimum=1, maximum=COUNT)
 
     @property
     def sizes(self) -> list[int]:
@@ -85,14 +85,14 @@ class NetworkOptions(Section):
 
     @property
     def costs(self) -> Costs:
-        """Costs of the network's commands."""
+        """Costs of the commands that train the network."""
         return Costs(examples=-(-self.batch // self.nodes), macs=self.macs)
 
 
 @command
 def schedules_lab(
     *, network: NetworkOptions,
-    output: Annotated[Path | None, Option("Folder of timelines.", shown_default="none")] = None,
+    output: Annotated[Path | None, Option("Folder for timelines.", shown_default="none")] = None,
 ) -> None:
     """Forecast a training step by every schedule."""
     rows, log = forecast(network.sizes, nodes=network.nodes, costs=network.costs)

@@ -1,4 +1,5 @@
-"""Measure and model fused updates on a ring with a slow link, with a block per rank or a single root.
+"""Measure and model fused updates on a ring with a slow link, where either each rank owns a block, or a single root
+owns all.
 
 The results are the rows of the table in docs/ring/root_reduce.md, also written to build/slow_link/slow_link.json.
 """
@@ -25,8 +26,8 @@ from sim.golden.ring_cycles import update_cycles
 
 __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
 
-#: Maximum ratio of the cycles of an update by a root, on a ring with a half-rate link, to the cycles of an update
-#: with a block for each rank and full-rate links, by number of nodes and of elements.
+#: Maximum ratio of two cycle counts of an update, keyed by number of nodes and of elements. The first has one root
+#: and a half-rate link; the second has a block for each rank and full-rate links.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
 #: Node configuration of all rows. The memory has room for the state of all groups.
@@ -37,19 +38,19 @@ _RATE = Fraction(1, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """Fused update of a vector on a ring with a slow link."""
+    """Case to measure: a fused update of a vector on a ring with a slow link."""
 
     #: Number of nodes in the ring and of elements in the vector.
     nodes: int
     length: int
 
-    rate: Fraction = _RATE  # words per cycle of the slow link
+    rate: Fraction = _RATE  # rate of the slow link in words per cycle
     link: int = 1  # rank that sends on the slow link
     density: float = 1.0  # fraction of nonzero gradients
-    latency: int = LATENCY  # cycles of latency of each link
+    latency: int = LATENCY  # latency of each link in cycles
 
 
-#: Cases in the page's table, including some for which ``root_reduce`` is not faster.
+#: Cases in the table of docs/ring/root_reduce.md, including some for which ``root_reduce`` is not faster.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -61,15 +62,15 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Cycles of one case."""
+    """Measured and modelled cycles of one case."""
 
     case: Case
-    clean: int  # number of cycles if each rank owns a block and all links have full rate
-    #: Number of cycles with the slow link, if each rank owns a block or if the node that sends over it owns all.
+    clean: int  # cycles if each rank owns a block and all links have full rate
+    #: Cycles with the slow link: if each rank owns a block, and if the node that sends over it owns all blocks.
     block_offset: int
     root_reduce: int
 
-    #: Modelled number of cycles of both kinds of update with dense gradients.
+    #: Modelled cycles of the two updates with a slow link, with dense gradients.
     modelled_block_offset: float
     modelled_root_reduce: float
 
@@ -103,7 +104,7 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
 
 def _update(ring: Ring, case: Case, root: int | None) -> int:
-    """Return an update's cycles if ``root`` owns all blocks or, with None, if each rank owns one."""
+    """Return an update's cycles if ``root`` owns all blocks or, with None, if each rank owns one block."""
     ring.partition.set_root(root)
     cycles = measured_update(ring, case.length, case.density)
     ring.partition.set_root(None)
@@ -111,7 +112,7 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
 
 
 def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
-    """Measure all cases in order. ``announce`` is called with each build stage's name when it starts."""
+    """Measure all cases in order. ``announce`` is called with the name of each build stage when the stage starts."""
     for case in CASES:
         opened = functools.partial(open_session, NODE, nodes=case.nodes, host_port=False, latency=case.latency,
                                    announce=announce)
@@ -131,7 +132,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate cycles, relative to full-rate links with one block per rank."""
+    """Format cycles as a table, relative to updates with full-rate links and one block per rank."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:

@@ -26,31 +26,31 @@ from sim.verilated.native import Arithmetic
 __all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nodes", "replay_log", "row_of",
            "sets_of", "stalls", "start_of"]
 
-#: Number of workers, of examples per microbatch, and of microbatches per set: 96 examples in total.
+#: Number of workers, of examples per microbatch, and of microbatches per set, which has 96 examples in total.
 WORKERS, MICROBATCH, COUNT = 4, 8, 3
-#: Momentum of all runs.
+#: Optimizer momentum in all runs.
 MOMENTUM = 0.9
-#: Worker with memory windows for 64 x 64 layers.
+#: Configuration of a worker with memory windows for layers of 64 x 64 weights.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 17)
-#: Multiply-adds per cycle of a worker, for modelled cycles.
+#: Multiply-adds per cycle of a worker, which determine modelled cycles.
 MACS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A configuration to run with several seeds."""
+    """A training case, which is run with several seeds."""
 
     name: str
     widths: tuple[int, ...]
-    #: Initial FETCH format of all layers.
+    #: Initial format in which workers fetch the weights of all layers.
     format: str
     #: Initial learning rate.
     rate: float
     epochs: int
     seeds: int = 10
-    #: Creates the assessor of a run; returns None for a run without one.
+    #: Function that creates the assessor of a run, or returns None for a run without an assessor.
     assessor: Callable[[], Assessor | None] = lambda: None
-    #: Name of the case to compare with, or empty.
+    #: Name of the case to compare with, or an empty string.
     beside: str = ""
     #: Minimum gain in percentage points or, without ``beside``, minimum accuracy in per cent; 0 for no limit.
     bar: float = 0.0
@@ -64,7 +64,7 @@ CASES = (
     Case("64-64-10 in mx4, underflow widens", (64, 64, 10), "mx4", 0.1, 8, assessor=Underflow,
          beside="64-64-10 in mx4", bar=0.5),
     Case("64-64-10 in mx4, widened blindly", (64, 64, 10), "mx4", 0.1, 8, beside="64-64-10 in mx4",
-         assessor=functools.partial(Underflow, part=-1.0, sets=1)),  # widens all layers after the first set
+         assessor=functools.partial(Underflow, part=-1.0, sets=1)),  # the edit after the first set widens all layers
     Case("64-64x4-10", (64, 64, 64, 64, 64, 10), "raw", 0.05, 8, seeds=5, bar=93.0),
 )
 
@@ -80,7 +80,7 @@ class Row:
     accuracies: tuple[float, ...]
     #: Mean loss of each set for the first seed.
     losses: tuple[float, ...]
-    #: Log of the first seed's run.
+    #: Log of the edits in the first seed's run.
     log: Mapping[str, Any]
 
     @property
@@ -126,8 +126,8 @@ def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
 
 
 def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
-    """Run with the edits of a log, without an assessor. Raises ``ValueError`` if the log is for different data or a
-    different program, and ``RefusedError`` if nodes reject an edit."""
+    """Repeat a run with the edits of its log, and without an assessor. Raises ``ValueError`` if the log is for
+    different data or a different program, and ``RefusedError`` if nodes reject an edit."""
     start = Structure.parse(log["start"])
     ends, expected = (start.widths[0], start.widths[-1]), (data.train_x.shape[1], data.classes)
     if ends != expected:
@@ -143,14 +143,14 @@ def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
 
 
 def row_of(case: Case, runs: Sequence[GoldenStreaming]) -> Row:
-    """Collect the results of a case's runs in a row."""
+    """Collect the results of a case's runs in a row of the report."""
     first = runs[0]
     return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
                tuple(report.mean_loss for report in first.reports), first.described())
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Describe the cases that miss their limits."""
+    """Describe the cases with an accuracy or gain below its minimum."""
     means = {"": 0.0, **{row.name: row.mean for row in rows}}
     return [f"{row.name} must {'gain' if row.beside else 'have'} at least {row.bar:g} "
             f"{'points' if row.beside else '%'}, not {row.mean - means[row.beside]:.2f}"

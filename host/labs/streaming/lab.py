@@ -1,4 +1,4 @@
-"""The lab `gradring lab streaming`."""
+"""The lab `gradring lab streaming`, which trains with weights streamed layer by layer from a server."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -43,14 +43,14 @@ SCHEMA = Schema("gradring.streaming_study", 1, (
 @command
 def streaming_lab(
     *,
-    seeds: Annotated[int | None, Option("Seeds of each case.", minimum=1, maximum=1000,
-                                        shown_default="10, and 5 for the deep one")] = None,
-    epochs: Annotated[int | None, Option("Epochs of each run.", minimum=1, maximum=1000,
-                                         shown_default="16, and 8 of two layers and more")] = None,
-    replay: Annotated[Path | None, Option("Log of edits to run again, without an assessor.")] = None,
-    nodes: Annotated[bool, Option("Also run the first seed of each case with a limit on simulated nodes.",
+    seeds: Annotated[int | None, Option("Number of seeds of each case.", minimum=1, maximum=1000,
+                                        shown_default="10, or 5 for the deep model")] = None,
+    epochs: Annotated[int | None, Option("Number of epochs of each run.", minimum=1, maximum=1000,
+                                         shown_default="16, or 8 with two or more layers")] = None,
+    replay: Annotated[Path | None, Option("Log of edits to repeat, without an assessor.")] = None,
+    nodes: Annotated[bool, Option("Also run the first seed of each case with a required result on simulated nodes.",
                                   ("--nodes",))] = False,
-    output: Annotated[Path, Option("Folder of streaming.json, streaming.png, edits.json.",
+    output: Annotated[Path, Option("Folder for streaming.json, streaming.png, edits.json.",
                                    shown_default="build/streaming")] =
         BUILD / "streaming",
 ) -> None:
@@ -77,7 +77,7 @@ def streaming_lab(
 
 
 def _replay(path: Path, data: Dataset) -> None:
-    """Run the edits of a log again; exits with code 1 if the results differ from the log."""
+    """Repeat a run with the edits of its log; exits with code 1 if the results differ from the log."""
     log = read_log(path)
     run = experiment.replay_log(data, log)
     same = run.digest == log["digest"]
@@ -116,7 +116,7 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
 
 def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls: Sequence[Mapping[str, Any]],
            choices: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Tabulate accuracies on golden and simulated nodes, stalls, and the chosen microbatch counts."""
+    """Format three tables: accuracies on golden and simulated nodes, stalls, and the chosen microbatch counts."""
     means = {row.name: row.mean for row in rows}
     accuracies = Table("test accuracy on golden nodes, mean of all seeds", (
         Column("name", title="case"), Column("mean", format=".2f", title="mean, %"),
@@ -137,7 +137,7 @@ def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls:
 
 
 def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
-    """Draw the timelines of sets one above the other, each with its link and its execution."""
+    """Draw the timelines of several sets, each with one row for the link and one for computation."""
     rows = [(count, name) for count in runs for name in ("link", "compute")]
     for number, (count, name) in enumerate(rows):
         for event in runs[count].events:

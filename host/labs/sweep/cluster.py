@@ -22,7 +22,7 @@ from host.printable import one_line
 
 __all__ = ["ClusterEngine", "needed"]
 
-_ANSWERS = 10  # seconds within which a scheduler must answer
+_ANSWERS = 10  # time limit in seconds for a scheduler's answer
 
 
 def needed() -> None:
@@ -54,7 +54,7 @@ def _check(scheduler: str) -> None:
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
-    except Exception as error:  # of any type, because a server other than Dask may answer
+    except Exception as error:  # any type: the server may not be Dask
         reason = one_line(error)
     finally:
         logging.disable(disabled)
@@ -75,7 +75,7 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Engine that runs jobs as tasks of a Dask cluster; all workers share the results folder.
+    """Engine that runs jobs as tasks of a Dask cluster with a results folder shared by all workers.
 
     Raises ``SweepError`` if the scheduler (such as ``tcp://host:8786``) does not answer or has no workers.
     """

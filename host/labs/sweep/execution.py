@@ -21,7 +21,7 @@ __all__ = ["LocalEngine", "State", "estimate", "execute", "pending"]
 
 
 class _Worker:
-    """A process that executes one job at a time."""
+    """A worker process, which executes one job at a time."""
 
     def __init__(self, folder: Path, number: int):
         self._folder = folder
@@ -29,7 +29,7 @@ class _Worker:
         self.launch()
 
     def launch(self) -> None:
-        """Start the process without giving it a job."""
+        """Start the worker process without giving it a job."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
@@ -44,7 +44,7 @@ class _Worker:
     def start(self, job: Job) -> None:
         self.job, self.stage, self.begun = job, "", time.monotonic()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports that the process has exited
+        with contextlib.suppress(BrokenPipeError):  # if the process has exited, :meth:`answers` reports it
             self.process.stdin.write(json.dumps(order_of(job)).encode() + b"\n")
             self.process.stdin.flush()
 
@@ -54,7 +54,7 @@ class _Worker:
         return self.process.stdout
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """Return the answers of the process since the last call, or None after it has exited."""
+        """Return the answers that the process has sent since the last call, or None after it has exited."""
         text = os.read(self.output.fileno(), 1 << 16)
         if not text:
             return None
@@ -62,20 +62,20 @@ class _Worker:
         return [json_files.parse_product(line) for line in lines]
 
     def obituary(self) -> str:
-        """Describe how the process ended."""
+        """Describe how the worker process ended."""
         code = self.process.wait(GRACE)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         last = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close the process's standard input, which makes it terminate itself and all its child processes."""
+        """Close the standard input of the process, which then terminates itself and its child processes."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def reap(self) -> None:
-        """Wait for the process to exit, and kill it if it does not."""
+        """Wait for the worker process to exit, and kill it if it does not."""
         try:
             self.process.wait(GRACE + 2)
         except subprocess.TimeoutExpired:
@@ -87,7 +87,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
-    """Worker processes, which are terminated when the context ends, even after an error."""
+    """Context manager for worker processes, which are terminated when the context ends, even after an error."""
     workers: list[_Worker] = []
     try:
         for number in range(count):
@@ -145,7 +145,7 @@ class LocalEngine(Engine):
                     yield from self._hear(worker, answers)
 
     def _give(self, worker: _Worker) -> None:
-        """Give a worker the first job with all prerequisites done, if there is one."""
+        """Give a worker the first job with finished prerequisites, if there is one."""
         ready = next((job for job, needs in self._waiting.values() if not self._unfinished & needs), None)
         if ready is not None:
             del self._waiting[ready.name]
@@ -172,12 +172,12 @@ class LocalEngine(Engine):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """Progress of a sweep."""
+    """State of a sweep in progress."""
 
-    #: Number of finished jobs, and total number of jobs.
+    #: Number of finished jobs, and total number of jobs of the sweep.
     done: int
     total: int
-    #: Seconds so far, and estimated remaining seconds.
+    #: Seconds that the sweep has taken so far, and estimated remaining seconds.
     spent: float
     left: float
     running: list[tuple[str, str]]  # name and stage of each running job
@@ -223,13 +223,13 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
 
 
 class _Clock:
-    """Estimate of the remaining time, from the jobs' estimates and the errors of past estimates."""
+    """Estimate of a sweep's remaining time: the jobs' estimates, corrected by the durations of finished jobs."""
 
     def __init__(self, expected: Mapping[str, float], cores: int):
         self._expected = expected
         self._cores = cores
         self._begun = time.monotonic()
-        self._guessed = self._took = 30.0  # initial values, so that the first jobs do not dominate the estimate
+        self._guessed = self._took = 30.0  # so that the first jobs do not dominate the estimate
 
     @property
     def spent(self) -> float:
@@ -240,7 +240,7 @@ class _Clock:
         self._took += step.seconds
 
     def left(self, unfinished: Iterable[str], running: Mapping[str, float]) -> float:
-        """Seconds until all jobs are done; ``running`` gives the seconds spent so far on jobs in progress."""
+        """Return the seconds until all jobs are done; ``running`` gives the seconds spent so far on running jobs."""
         factor = self._took / self._guessed
         rest = factor * sum(self._expected[name] for name in unfinished)
         rest -= sum(min(seconds, 0.9 * factor * self._expected[name]) for name, seconds in running.items())

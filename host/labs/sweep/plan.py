@@ -1,7 +1,7 @@
 """Plan of a sweep (``gradring lab sweep``), which compares formats by loss, traffic, cycles, LUTs and Fmax.
 
-Weight formats are measured with zero-value gradients, gradient formats with raw weights, and a few formats for both.
-Each pair requires one node build per workload, one training run per ring size (which
+Weight formats are measured with zero-value gradients, gradient formats with raw weights, and a few formats for
+weights and gradients together. Each pair requires one node build per workload, one training run per ring size (which
 :func:`host.training.trainer.train` checks bit for bit), and out-of-context placement of its codecs. These are jobs of
 :mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
 
@@ -34,7 +34,7 @@ from host.training.workloads import WorkloadName
 __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product", "SweepConfig",
            "all_formats", "collect", "plan", "products", "write"]
 
-#: Formats measured for weights and gradients together, if both support them.
+#: Formats that are also measured for weights and gradients together, if both support them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Default ring sizes.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
@@ -44,25 +44,25 @@ NODE: dict[WorkloadName, NodeConfig] = {
                                     masking=False, sparsify=False),
     WorkloadName.TEXT: NodeConfig(sparsify=False),
 }
-#: Epochs on digits and steps on text, each for a short and a full run.
+#: Number of epochs on digits and number of steps on text, each for a short and for a full run.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
 SAMPLE = 4  # a short run on text evaluates every ``SAMPLE``-th held-out sequence
 
-# Formats of products.
+# Formats of matrix products.
 
 #: Multiply-adds per cycle of each node; the area column is for an array of this size, with 4 rows and 4 columns.
 MACS = 16
 #: Words of activation memory; enough for layers, lists and one node's share of half a batch of digits.
 ACTIVATION_WORDS = 16_384
-PRODUCT_NODES = (4,)  # default ring sizes
+PRODUCT_NODES = (4,)  # default ring sizes for product formats
 
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Formats:
-    """Formats of weights and gradients on links."""
+    """A pair of formats for weights and gradients on links."""
 
     #: Codec names for weights and gradients.
     weights: str
@@ -78,7 +78,7 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-BASE = Formats(RAW, ZERO_VALUE)  # the baseline for all other format pairs
+BASE = Formats(RAW, ZERO_VALUE)  # the baseline that all other pairs are compared with
 #: Pairs to measure on text by default, unless the sweep is full.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
@@ -93,7 +93,7 @@ def all_formats() -> list[Formats]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Formats, rings and workloads to measure."""
+    """Options of a sweep: the formats, rings and workloads to measure."""
 
     #: Formats to compare with raw weights and zero-value gradients; by default all, or on text only the main ones.
     formats: tuple[str, ...] | None = None
@@ -107,7 +107,7 @@ class SweepConfig:
     steps: int | None = None
     #: Formats of matrix products to sweep on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
-    #: Whether codecs and arrays are placed, with the exceptions given by :meth:`places` and :meth:`area`.
+    #: Whether codecs and arrays are placed, with the exceptions that :meth:`places` and :meth:`area` describe.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -140,26 +140,26 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether a gradient codec's units are placed: all codecs on request, otherwise only :data:`BOTH`, since
-        placement takes longer than a format's other jobs."""
+        """Return whether a gradient codec's units are placed: on request for all codecs, otherwise only for
+        :data:`BOTH`, since placement takes longer than a format's other jobs."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
     def products(self) -> list[str]:
-        """Formats of products to measure."""
+        """Formats of matrix products to measure."""
         if WorkloadName.DIGITS not in self.workloads or (self.compute_formats is None and self.formats is not None):
             return []
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How an array's area is measured: by placement, or by counting its cells. Unless the sweep is full,
+        """Return how an array's area is measured: by placement, or by counting its cells. Unless the sweep is full,
         binary32, which takes longest to place, is only counted."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
-        """Length of a run, and the fraction of the data used for evaluation."""
+        """Return the length of a training run, and for text how sparsely held-out sequences are evaluated."""
         if workload is WorkloadName.DIGITS:
             return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
         steps = STEPS[self.full] if self.steps is None else self.steps
@@ -168,7 +168,7 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """Row of the results for formats on a ring, with the names of the jobs that measure it."""
+    """Row of the results for a pair of formats on a ring, with the names of the jobs that measure it."""
 
     formats: Formats
     workload: WorkloadName
@@ -270,7 +270,7 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 # The result.
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Cells of both codecs, placed out of context, and the Fmax of the slower one; None if not placed."""
+    """Return the cells of both codecs, placed out of context, and the Fmax of the slower one; None if not placed."""
     names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):
@@ -280,12 +280,12 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of all finished jobs, keyed by job name."""
+    """Return the results of all finished jobs, keyed by the name of the job."""
     return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
 
 
 def products(planned: Plan, folder: Path) -> list[Row]:
-    """Build the rows of the product formats with a finished training run."""
+    """Build the rows of the product formats that have a finished training run."""
     results = _results(planned, folder)
     return [_row(product, results[product.run], {} if product.array is None else results.get(product.array, {}))
             for product in planned.products if product.run in results]

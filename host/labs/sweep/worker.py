@@ -32,13 +32,13 @@ from sim.verilated import toolchain
 __all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
 BATCH = 64  # number of sequences per step on text
-GRACE = 3  # seconds after which a worker is killed if any of its processes is still running
-QUIET = 0.5  # seconds between two signs of life
+GRACE = 3  # seconds that a worker's processes have to terminate before they are killed
+QUIET = 0.5  # seconds between two messages that show that the worker is alive
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
 class _Unsampled(CharacterModel):
-    """Character model that generates no samples."""
+    """Character model that generates no sample texts."""
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         return None
@@ -99,8 +99,8 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Mean figures per step of a run on computing nodes, taken from the slowest node. Multiply-adds are counted on
-    the node with the most examples in each batch."""
+    """Average the figures of a run on computing nodes over its steps, taking cycles from the slowest node.
+    Multiply-adds are counted on the node with the most examples in each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
@@ -111,7 +111,7 @@ def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfi
 
 
 def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
-    """Place a unit or, if no seeds are given, only count its cells."""
+    """Place a hardware unit or, without seeds for placement, only count its cells."""
     synth = importlib.import_module("boards.synth")
     work: Callable[..., dict[str, Any]] = synth.measure if "seeds" in parameters else synth.count
     unit, options = parameters["unit"], {name: value for name, value in parameters.items() if name != "unit"}
@@ -125,11 +125,11 @@ _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, J
 
 
 def _end_group() -> None:
-    """Terminate this process and all its child processes, leaving them a short time for cleanup."""
+    """Terminate this process and all its child processes, with a short time for cleanup."""
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # ends tools started in the meantime
+        os.killpg(0, signal.SIGTERM)  # also terminates tools started in the meantime
     os.killpg(0, signal.SIGKILL)
 
 
@@ -144,12 +144,12 @@ def order_of(job: Job) -> dict[str, Any]:
 
 
 def job_of(order: dict[str, Any]) -> Job:
-    """Decode a job from :func:`order_of`."""
+    """Decode a job that :func:`order_of` has encoded."""
     return Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
 
 
 def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
-    """Run a job and write its result to a folder. If it fails, return the error."""
+    """Run a job and write its result to a folder. If the job fails, return its error."""
     job, begun = job_of(order), _core_seconds()
     try:
         if job.digest != order["digest"]:
@@ -170,7 +170,7 @@ def work(folder: str) -> None:
     killed, this process terminates together with all its child processes; it must be the leader of a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # redirects the output of tools and libraries to standard error
+    os.dup2(2, 1)  # sends the output of tools and libraries to standard error
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -1,4 +1,4 @@
-"""Compare searches for tiling factors of matrix products, on gateware for small products.
+"""Compare methods that search for tiling factors of matrix products, on gateware if the products are small.
 
 | product | levels of m, k and n | states | budget | cost |
 |---|---|---:|---:|---|
@@ -26,10 +26,10 @@ from sim.verilated.native import Arithmetic
 __all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
            "compare", "compare_all", "optimum"]
 
-#: Array that computes the products.
+#: Multiply-add array that computes the matrix products.
 ARRAY = Array(rows=4, lanes=4)
 
-#: Searches by name.
+#: Search methods, keyed by name.
 METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "G-BFS": best_first,
     "N-A2C": actor_critic,
@@ -38,17 +38,17 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum number of seeds if a tuner takes minutes in a large space; number of states that make a space large.
+#: Maximum number of seeds for Optuna, which takes minutes in a large space, and number of states of a large space.
 _FEW, _LARGE = 3, 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A matrix product to find tiling factors for."""
+    """A task: the matrix product to find tiling factors for, and the budget of a search."""
 
-    sizes: tuple[int, int, int]  # m, k and n
+    sizes: tuple[int, int, int]  # dimensions m, k and n of the product
     depths: tuple[int, int, int]  # number of tiling levels of m, k and n
-    budget: int  # number of evaluations of a search
+    budget: int  # number of evaluations per search
     seeds: int
     gateware: bool = True  # whether a simulated node measures the cost; otherwise it is estimated
 
@@ -70,13 +70,13 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Results of the searches by one method."""
+    """Results of the searches for one product with one method."""
 
     task: str  # name of the product
-    method: str  # name of the search
+    method: str  # name of the search method
     best: list[int]  # lowest cost found with each seed
     curves: list[list[int]]  # lowest cost after each evaluation
-    measured: float  # mean number of evaluated states that fit
+    measured: float  # mean number of evaluated states that fit into memory
 
     def ratios(self, optimum: int) -> list[float]:
         return [cost / optimum for cost in self.best]
@@ -86,10 +86,10 @@ class Result:
 class Check:
     """Comparison of the model with a node, for the states of one product that were run on the node."""
 
-    name: str  # product, and levels
-    states: int  # number of states that were run
+    name: str  # name of the product, and its tiling levels
+    states: int  # number of tiling states that were run
     wrong: int  # number of states with cycle counts that differ from the model
-    digest: str  # SHA-256 of the product C, the same for all states
+    digest: str  # SHA-256 of the result matrix C, the same for all states
     least: float  # minimum ratio of estimated to counted cycles
     most: float  # maximum ratio of estimated to counted cycles
 
@@ -102,19 +102,19 @@ def check_installed(methods: Sequence[str]) -> None:
 
 
 def plans(nest: Nest) -> list[Plan]:
-    """Return the distinct plans of a nest's states, omitting states that do not fit."""
+    """Return the distinct plans of a loop nest's states, without states that do not fit into memory."""
     return list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
 
 
 def optimum(task: Task, cost: Cost) -> int:
-    """Return the lowest cost of all states."""
+    """Return the lowest cost of all states of a task."""
     return min(map(cost, plans(task.nest)))
 
 
 @contextlib.contextmanager
 def node_cost(nest: Nest, arithmetic: Arithmetic, *,
               announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
-    """Cost of plans, measured on a node that is simulated until the context exits."""
+    """Context manager for a cost function that measures plans on a simulated node."""
     config = node_of(nest.job, nest.array, products=MAX_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
         yield GatewareCost(session.ring, nest.job)

@@ -20,11 +20,11 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
-_GATEWARE = 20  # states also run with gateware arithmetic
-#: Number of states with a fourth level to run, with and without ``--full``.
+_GATEWARE = 20  # number of states that are also run with gateware arithmetic
+#: Number of states with a fourth tiling level to run, with and without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
-#: Columns of the checks and of the results in the JSON report.
+#: Columns of the model checks and of the search results in the JSON report.
 _CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
 
 #: Schema of the comparison's report.
@@ -33,13 +33,13 @@ SCHEMA = Schema("gradring.tiling", 1, columns_of(
 
 
 def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequence[Check]) -> dict[str, Any]:
-    """Build the report."""
+    """Build the JSON report of the comparison."""
     return SCHEMA.report({"optimum": optimum, "checks": [record(_CHECKS, row) for row in checks],
                           "results": [record(_RESULTS, row) for row in results]})
 
 
 def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
-    """Tabulate the results of all searches, with costs relative to each task's optimum."""
+    """Format the results of all searches as a table, with costs relative to each task's optimum."""
     def ratios(result: Result) -> list[float]:
         return result.ratios(optimum[result.task])
 
@@ -54,7 +54,7 @@ def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
 
 
 def draw(results: Sequence[Result], optimum: Mapping[str, int], path: Path) -> None:
-    """Plot the lowest cost relative to the optimum (median over seeds), with one panel per product."""
+    """Plot the lowest cost, relative to the optimum (median over seeds), with one panel per matrix product."""
     tasks = list(dict.fromkeys(result.task for result in results))
     with picture(path, size=(4.6 * len(tasks), 4.4), columns=len(tasks)) as panels:
         for axes, task in zip(panels, tasks, strict=True):
@@ -71,11 +71,11 @@ def tiling_lab(
     *,
     methods: Annotated[str | None, Option("Comma-separated searches to compare.",
                                           shown_default="all")] = None,
-    seeds: Annotated[int | None, Option("Seeds of each search.", minimum=1, maximum=1000,
-                                        shown_default="20, and 10 for 1024 x 1024 x 1024")] = None,
-    full: Annotated[bool, Option("Run all states of 64 x 64 x 64 that fit.", ("--full",))] = False,
+    seeds: Annotated[int | None, Option("Number of seeds of each search.", minimum=1, maximum=1000,
+                                        shown_default="20, or 10 for 1024 x 1024 x 1024")] = None,
+    full: Annotated[bool, Option("Run all states of 64 x 64 x 64 that fit into memory.", ("--full",))] = False,
     arithmetic: ArithmeticOption = Arithmetic.NATIVE,
-    output: Annotated[Path, Option("Folder of tiling.json and tiling.png.", shown_default="build/tiling")] =
+    output: Annotated[Path, Option("Folder for tiling.json and tiling.png.", shown_default="build/tiling")] =
         BUILD / "tiling",
 ) -> None:
     """Search for the factors of matrix products, by cycles that a simulated node counts."""

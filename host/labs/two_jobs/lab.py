@@ -1,6 +1,6 @@
-"""Two jobs on one ring: cycles of one job's commands while the other is idle, runs, stalls or fails.
+"""Run two jobs on one ring, and measure one job's commands while the other job is idle, runs, stalls or fails.
 
-The lab prints the tables of docs/ring/slots.md, and fails if any cycle count differs.
+The lab prints the tables of docs/ring/slots.md, and fails if a cycle count depends on the other job.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST)
 
 
 class _LateTransport:
-    """Transport that delays the next requests by ``late`` cycles."""
+    """Transport that delays the next requests by ``late`` cycles, unless it is 0."""
 
     def __init__(self, transport: Transport, run: Callable[[int], int]) -> None:
         self._transport, self._run, self._held = transport, run, list[Words]()
@@ -80,25 +80,25 @@ class _LateTransport:
 
 @dataclasses.dataclass
 class Jobs:
-    """Two jobs on an open ring."""
+    """Two jobs that share a simulated ring."""
 
-    #: The ring of each job.
+    #: The ring of each job, on the same nodes.
     rings: list[Ring]
     simulation: Any
-    #: Transports to all nodes, which can delay their requests.
+    #: Transports to all nodes, which can delay requests to them.
     late: list[_LateTransport]
     config: NodeConfig
-    timeout: int  # number of cycles for which nodes wait for each other
+    timeout: int  # number of cycles after which nodes stop waiting for each other
 
     def run_until(self, cycle: int) -> None:
-        """Run the simulation to a later cycle."""
+        """Run the simulation until it reaches a cycle."""
         if cycle < self.simulation.cycle:
             raise ValueError(f"Cycle must be one to come, from {self.simulation.cycle} on, not {cycle}")
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run until the first node of the job sends in a slot. Returns the number of that node, and the index of the
-        third word that it will send from then on."""
+        """Run until the first node of the job sends in a slot. Returns the number of that node, and the index of a
+        word that it sends soon afterwards, in the same packet."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
@@ -115,7 +115,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
-    """Open both jobs on a simulated ring, with time-outs of two superframes and direct memory access."""
+    """Start both jobs on a simulated ring, with a time-out of two superframes and direct memory access."""
     timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
@@ -129,7 +129,7 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> I
 
 
 class _Work:
-    """Commands of a job; their results are compared bit for bit with the golden model."""
+    """Commands of a job, with results that are compared bit for bit with the golden model."""
 
     def __init__(self, ring: Ring, length: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -139,14 +139,14 @@ class _Work:
         self._sums = golden.all_reduce(golden.bits(np.stack(self._gradients)))[0]
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
-        """Write a command's weights and gradients to the memories, and queue the command."""
+        """Write a command's weights and gradients to the nodes' memories, and queue the command."""
         self.ring.settings.write(_SETTINGS)
         self.ring.memory.write_weights(self._reference.weights.view(np.float32))
         self.ring.memory.write_gradients(self._gradients)
         return self.ring.collectives.submit(operation, self._length, root=int(operation == Operation.BROADCAST))
 
     def finish(self, pending: PendingCommand[Outcome]) -> tuple[int, ...]:
-        """Wait for a command, compare its results bit by bit, and return the cycles of each node."""
+        """Wait for a command, compare its results bit for bit, and return the cycles of each node."""
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
@@ -180,7 +180,7 @@ def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _resets(jobs: Jobs, work: _Work, job: int) -> None:
-    """Reset the links of all nodes of the job, and later of one node, in the middle of a packet."""
+    """Reset links in the middle of a packet: first those of all nodes of the job, and later those of one node."""
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     work.ring.recover()
@@ -200,7 +200,7 @@ def _must_fail(pending: PendingCommand[Outcome], which: str) -> None:
         raise AssertionError(f"A command {which} must fail")
 
 
-#: Behaviours of the other job while a command of the measured job runs, keyed by name.
+#: What the other job does while a command of the measured job runs, keyed by the name of the behaviour.
 BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
     "rests": lambda jobs, work, job: None, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged,
     "fails: reset": _resets}
@@ -209,14 +209,15 @@ BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
     """Measure the cycles of each command of a job on each of its nodes, for each behaviour of the other job. Each
-    measurement uses a new ring, but the job's commands start in the same cycles. Also returns all counters."""
+    measurement uses a new ring, on which the job's commands start in the same cycles. The result also contains all
+    counters."""
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
-            span = 8 * length + 12 * jobs.timeout  # number of cycles from one command of the measured job to the next
+            span = 8 * length + 12 * jobs.timeout  # cycles from one command of the measured job to the next
             for number, operation in enumerate(operations):
                 jobs.run_until(begin + number * span)
                 pending = works[job].submit(operation)
@@ -229,7 +230,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
 
 
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
-    """Tabulate the cycles of a job's commands on the slowest node, for each behaviour of the other job."""
+    """Format the cycles of a job's commands on the slowest node as a table, for each behaviour of the other job."""
     rest = cycles["rests"]
     commands = [name for name in rest if name != "counters"]
 

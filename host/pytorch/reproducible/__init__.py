@@ -1,6 +1,6 @@
-"""Reproducible sums of PyTorch tensors over any backend: the gateware's bits, without a ring.
+"""Reproducible sums of PyTorch tensors over any backend, with the same bits as the gateware but without a ring.
 
-Addends become integers below an exponent on which all ranks agree. A maximum and a sum of integers are exact in every
-backend of ``torch.distributed``, in any order and topology, so results do not depend on either. The arithmetic is
-that of :mod:`sim.golden.features.reproducible.sums`.
+Addends are converted to integers with an exponent that is the same on all ranks. Every backend of
+``torch.distributed`` computes maxima and sums of integers exactly, so results do not depend on order or topology. The
+arithmetic is the same as in :mod:`sim.golden.features.reproducible.sums`.
 """

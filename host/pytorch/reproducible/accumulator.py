@@ -1,4 +1,4 @@
-"""Accumulation of gradients as integers, with exponents determined by the previous step."""
+"""Accumulate gradients as integers, with exponents that the previous step has determined."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ __all__ = ["Accumulator"]
 
 
 class Accumulator:
-    """Sum of this rank's gradients as integers of ``bits`` bits each.
+    """Sum of this rank's gradients, which are converted to integers of ``bits`` bits each.
 
-    The exponent of a group is ``headroom`` bits above the largest of the previous step, and falls by at most one bit
-    per step. A step in which an element is too large, an infinity or a NaN has no sum.
+    The exponent of a group of elements is ``headroom`` above the group's largest exponent in the previous step, and
+    falls by at most one per step. A step has no sum if an element is too large, an infinity or a NaN.
 
     Attributes
     ----------
     fields : Tensor or None
-        Exponent fields of all groups in the next step; None before a step has determined them.
+        Exponent fields of all groups for the next step; None until a step has determined them.
     """
 
     def __init__(self, layout: Layout, headroom: int, bits: int) -> None:
@@ -35,20 +35,20 @@ class Accumulator:
         self._factors = torch.empty_like(self._measured, dtype=torch.int32)
 
     def begin(self, measured: torch.Tensor) -> None:
-        """Prepare for the next step, from the exponent fields that all ranks have agreed on in this one."""
+        """Set the exponents of the next step from this step's exponent fields, the largest of all ranks."""
         fields = (measured.to(torch.int32) + self._headroom).clamp_(max=SPECIAL - 1)
         if self.fields is not None:
             fields = torch.maximum(fields, self.fields.to(torch.int32) - 1)
         self.fields = fields.to(torch.uint8)
 
     def clear(self) -> None:
-        """Forget all gradients of a step."""
+        """Discard all gradients of a step."""
         self._added = 0
         self._measured.fill_(1)
         self._total.zero_()
 
     def add(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Add the integers of a microbatch's gradients."""
+        """Convert the gradients of a microbatch to integers and add them."""
         assert self.fields is not None
         self._added += 1
         self._layout.gather(gradients, self._vector)
@@ -56,15 +56,15 @@ class Accumulator:
         for part, measured in zip(parts, self._measured.split(BLOCK // GROUP), strict=True):
             torch.maximum(measured, arithmetic.exponent_fields(part), out=measured)
         if bool((self._measured > self.fields).any()):
-            return  # The step has no sum: an element is too large, or special.
+            return  # The step has no sum: an element is too large, an infinity or a NaN.
         scales = arithmetic.quantizing_scales(self.fields, self._bits, BLOCK // GROUP, self._factors)
         for part, factors, total in zip(parts, scales, self._total.split(BLOCK), strict=True):
             total += arithmetic.quantize(part, factors, self._bits, self._scratch[:len(part)]).to(torch.int32)
 
     def reduce(self, reducer: Reducer, result: torch.Tensor, addends: int, present: torch.Tensor) -> bool:
-        """Write the sum of the addends of all ranks into a vector; return False if there is no sum.
+        """Write the sum of all ranks' gradients into a vector; return False if the step has no sum.
 
-        ``present``, bytes, is replaced by its maximum over all ranks.
+        The bytes in ``present`` are replaced by their maxima over all ranks.
         """
         assert self.fields is not None
         fields, groups = self.fields, len(self._measured)
@@ -78,7 +78,7 @@ class Accumulator:
                           memory=reducer.memory(self._layout))
             reducer.sum(terms, addends, result, self._layout)
             done = bool(result.isfinite().all())
-        # The largest finite element of a group with an infinity is unknown.
+        # Groups with an infinity or a NaN keep their exponents, since their largest finite elements are unknown.
         usual = (fields.to(torch.int32) - self._headroom).clamp_(min=1).to(torch.uint8)
         self.begin(torch.where(measured == SPECIAL, usual, measured))
         return done

@@ -1,4 +1,4 @@
-"""Arithmetic of the blocks of a sum: what each implementation provides, and which one a device uses."""
+"""Arithmetic of the blocks of a sum: the interface of its implementations, and the choice of one for a device."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,49 +10,49 @@ from host.pytorch.reproducible.tensor_blocks import TensorBlocks
 
 __all__ = ["Blocks", "Memory", "blocks_of"]
 
-#: Function that returns a vector of so many int32, with any contents.
+#: Function that returns an uninitialized int32 vector of a given length.
 Memory = Callable[[int], torch.Tensor]
 
 
 class Blocks(Protocol):
-    """Arithmetic of the blocks of a sum. All implementations have the same bits.
+    """Interface of the arithmetic of a sum's blocks. All implementations give the same bits.
 
     Parameters
     ----------
     fields : Tensor
-        Exponent fields of all groups; at least one.
+        Exponent fields of all groups, of which there is at least one.
     bits : int
-        Bits of each addend.
+        Number of bits of each addend.
     width : int
-        Bits of a sum. With at most 16, a word holds two.
+        Number of bits of a sum. With at most 16 bits, a word holds two sums.
     memory : Memory
-        Memory that the blocks use until the end of the sum.
+        Allocates memory that the blocks use until the end of the sum.
     """
 
     def __init__(self, fields: torch.Tensor, bits: int, width: int, memory: Memory) -> None: ...
 
     @staticmethod
     def magnitudes(vectors: Sequence[torch.Tensor], largest: torch.Tensor, memory: Memory) -> None:
-        """Write the largest bit pattern of each group over all vectors, without signs."""
+        """Write the largest bit pattern of each group, without signs and over all vectors, to ``largest``."""
 
     def encode(self, blocks: Sequence[int], addends: Sequence[Sequence[torch.Tensor]],
                parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Write the words of each block, and return their checksums.
+        """Write the words of each block to ``parts``, and return their checksums.
 
-        A block has a list of addends, which are binary32, or integers as int32; its words are the sums of the
-        addends' integers.
+        Each block has a list of addends: binary32, which is converted to integers, or integers in int32. The block's
+        words are the sums of the integers.
         """
 
     def checksums(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Checksums of the words of blocks, shape (blocks, 2), int64: the sum of words and the sum of their prefix
-        sums, modulo 2**32."""
+        """Return the checksums of blocks as int64 of shape (blocks, 2): the sum of a block's words and the sum of
+        their prefix sums, modulo 2**32."""
 
     def finish(self, parts: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Write the sums of all blocks as binary32."""
+        """Convert the words of all blocks to sums in binary32, and write them to ``results``."""
 
 
 def blocks_of(device: torch.device) -> type[Blocks]:
-    """The fastest implementation on a device: compiled for a CPU if there is a compiler, else tensor operations."""
+    """Return the fastest implementation for a device: compiled on a CPU with a compiler, else tensor operations."""
     if device.type == "cpu" and compiled_blocks.is_available():
         return compiled_blocks.CompiledBlocks
     return TensorBlocks

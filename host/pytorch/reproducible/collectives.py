@@ -1,4 +1,4 @@
-"""Exact collectives on integers, in a group of ranks or in a single process."""
+"""Exact collectives on integers, over a process group or in a single process."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,17 +10,17 @@ __all__ = ["Ranks", "signature"]
 
 
 def signature(*values: object) -> bytes:
-    """Eight bytes that depend on values, which are compared by their representations."""
+    """Return a digest of eight bytes of the representations of values."""
     return hashlib.blake2b(repr(values).encode(), digest_size=8).digest()
 
 
 class Ranks:
-    """Ranks of a process group; without ``torch.distributed``, one rank.
+    """The ranks of a process group, or a single rank without ``torch.distributed``.
 
     Parameters
     ----------
     group : ProcessGroup or None
-        By default the group of all ranks.
+        Process group; by default, the group of all ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -35,24 +35,24 @@ class Ranks:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the group."""
         return dist.get_world_size(self._group) if self._several else 1
 
     @property
     def rank(self) -> int:
-        """Number of this rank in the group; negative if it is not in the group."""
+        """Index of this rank in the group; negative if it is not in the group."""
         return dist.get_rank(self._group) if self._several else 0
 
     def largest(self, values: torch.Tensor) -> None:
-        """Replace integers by the largest of all ranks."""
+        """Replace each integer by its maximum over all ranks."""
         self._start(values, "MAX")()
 
     def sum(self, values: torch.Tensor) -> Callable[[], None]:
-        """Begin to replace integers by the sum of all ranks; return a function that waits for the end."""
+        """Start to replace each integer by its sum over all ranks; return a function that waits for the sums."""
         return self._start(values, "SUM")
 
     def _start(self, values: torch.Tensor, operation: str) -> Callable[[], None]:
-        """Begin a reduction; return a function that waits for its end."""
+        """Start a reduction; return a function that waits until it is done."""
         if self.size == 1:
             return lambda: None
         work = dist.all_reduce(values, op=getattr(dist.ReduceOp, operation), group=self._group, async_op=True)
@@ -65,9 +65,9 @@ class Ranks:
 
     def agree(self, own: bytes, device: torch.device, text: str, problem: ValueError | None = None
               ) -> Callable[[], None]:
-        """Begin to compare signatures; return a function that waits for the end.
+        """Start to compare the signatures of all ranks; return a function that waits for the result.
 
-        It raises an error on all ranks unless they have the same signature, and none has a problem.
+        The returned function raises an error on all ranks if their signatures differ or if any rank has a problem.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Blocks of a sum on a CPU, by compiled code that reads and writes each element once per step.
+"""Arithmetic of a sum's blocks on a CPU, in compiled code that reads and writes each element once per step.
 
 The code is compiled when it is first used, and kept in the cache folder. It uses as many threads as PyTorch.
 """
@@ -23,25 +23,25 @@ __all__ = ["CompiledBlocks", "build", "is_available"]
 #: C++ source of the kernels.
 KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
 
-#: Arguments of each kernel; see :func:`sim.arithmetic.library.prototype`.
+#: Argument types of each kernel; see :func:`sim.arithmetic.library.prototype`.
 _ARGUMENTS = {"magnitudes": "NANA", "integers": "NAANNA", "pairs": "NAANNA", "copies": "NANNA", "checksums": "NAA",
               "sums": "NAANA", "pair_sums": "NAANA"}
 
 
 def build() -> Path:
-    """Compile the kernels unless that has been done already; return the library's path."""
+    """Compile the kernels unless they are already compiled; return the path of the library."""
     return library.built("reproducible", {"reproducible.cpp": KERNELS, "common.h": library.COMMON}, flags=FLAGS)
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Kernels of this process."""
+    """Return the library of kernels, loaded into this process."""
     return library.load(build(), _ARGUMENTS)
 
 
 @functools.cache
 def is_available() -> bool:
-    """Whether the kernels can be compiled, and have the bits of tensor operations; warns if they have others."""
+    """Return whether the kernels can be compiled and give the bits of tensor operations; warn if bits differ."""
     try:
         _library()
     except (ToolError, OSError):
@@ -55,7 +55,7 @@ def is_available() -> bool:
 
 
 def _same_bits() -> bool:
-    """Compare with tensor operations, on subnormal numbers, ties, and large elements."""
+    """Compare the kernels with tensor operations, for subnormal numbers, ties, and large elements."""
     ties = torch.arange(-16, 16) + 0.5
     elements = torch.cat([torch.arange(-16, 16) * 2.0 ** -140, torch.arange(-16, 16) * 2.0 ** 123, ties, ties * 3])
     fields = torch.tensor([1, 254, 131, 133], dtype=torch.uint8)
@@ -79,7 +79,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _each(work: Callable[[int], None], count: int) -> None:
-    """Call ``work`` with each number below ``count``, in as many threads as PyTorch uses. Kernels release the GIL."""
+    """Call ``work`` with each number below ``count``, in PyTorch's number of threads. Kernels release the GIL."""
     threads = min(torch.get_num_threads(), count)
     if threads > 1:
         list(_pool(torch.get_num_threads()).map(work, range(count)))
@@ -98,7 +98,7 @@ class CompiledBlocks:
     @staticmethod
     def magnitudes(vectors: Sequence[torch.Tensor], largest: torch.Tensor,
                    memory: Callable[[int], torch.Tensor]) -> None:
-        """Write the largest bit pattern of each group over all vectors, without signs."""
+        """Write the largest bit pattern of each group, without signs and over all vectors, to ``largest``."""
         results, splits = largest.split(BLOCK // GROUP), [vector.split(BLOCK) for vector in vectors]
 
         def work(block: int) -> None:
@@ -112,7 +112,7 @@ class CompiledBlocks:
 
     def encode(self, blocks: Sequence[int], addends: Sequence[Sequence[torch.Tensor]],
                parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Write the words of each block, and return their checksums."""
+        """Write the words of each block to ``parts``, and return their checksums."""
         result = torch.empty(len(parts), 2, dtype=torch.int64)
 
         def work(index: int) -> None:
@@ -133,7 +133,7 @@ class CompiledBlocks:
                 _library().copies(len(words), addend.data_ptr(), self._packed, number, words.data_ptr())
 
     def checksums(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Checksums of the words of blocks."""
+        """Return the checksums of the words of each block."""
         result = torch.empty(len(parts), 2, dtype=torch.int64)
         _each(lambda index: self._checksums(parts[index], result[index]), len(parts))
         return result
@@ -143,7 +143,7 @@ class CompiledBlocks:
         _library().checksums(len(words), words.data_ptr(), result.data_ptr())
 
     def finish(self, parts: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Write the sums of all blocks as binary32."""
+        """Convert the words of all blocks to sums in binary32, and write them to ``results``."""
         kernel = _library().pair_sums if self._packed else _library().sums
 
         def work(block: int) -> None:
@@ -152,4 +152,4 @@ class CompiledBlocks:
 
         _each(work, len(parts))
         if parts and not results[0].is_inference():
-            torch.autograd.graph.increment_version(results[0])  # as an operation of PyTorch would
+            torch.autograd.graph.increment_version(results[0])  # PyTorch's in-place operations do the same

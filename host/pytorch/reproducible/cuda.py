@@ -1,4 +1,4 @@
-"""Compare reproducible sums on a GPU with those on the CPU: ``python -m host.pytorch.reproducible.cuda``."""
+"""Compare reproducible sums on a GPU with sums on the CPU: ``python -m host.pytorch.reproducible.cuda``."""
 
 import sys
 
@@ -14,7 +14,7 @@ ADDENDS, ELEMENTS = 4, 2 ** 20
 def compare(device: torch.device) -> int:
     """Compute sums of all widths on a device and on the CPU, and return the number of elements that differ.
 
-    Half of the elements are Gaussian numbers and the others any bit patterns, with few infinities and NaNs.
+    Half of the elements are Gaussian. The other half have random bit patterns, with few infinities and NaNs.
     """
     generator, different = torch.Generator().manual_seed(0), 0
     for width in range(4, 33):

@@ -1,4 +1,4 @@
-"""Communication hook of ``DistributedDataParallel`` for reproducible averages of gradients."""
+"""Communication hook for ``DistributedDataParallel`` that averages gradients reproducibly."""
 
 import torch
 import torch.distributed as dist
@@ -12,9 +12,9 @@ __all__ = ["average"]
 def average(reducer: Reducer, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Average the gradients of a bucket: ``model.register_comm_hook(Reducer(), average)``.
 
-    Each parameter begins a group, so the bits do not depend on ``bucket_cap_mb`` or on the order of buckets. The hook
-    waits for its collectives, so that all ranks start those of different buckets in one order. A model in a process
-    group of its own needs a ``Reducer(group=...)`` of that group.
+    Each parameter starts a new group of elements, so the bits do not depend on ``bucket_cap_mb`` or on the order of
+    buckets. The hook waits for its collectives, so that all ranks start the collectives of different buckets in the
+    same order. A model with its own process group needs a ``Reducer(group=...)`` for that group.
     """
     if not isinstance(reducer, Reducer):
         raise TypeError(f"State of the hook must be a Reducer, as in register_comm_hook(Reducer(), average), not "
@@ -31,7 +31,7 @@ def average(reducer: Reducer, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """View of a gradient, which has the memory order of its parameter, with the strides of that parameter."""
+    """View a gradient, which is stored in the memory order of its parameter, with the strides of the parameter."""
     ordered = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
     if parameter.is_contiguous() or not parameter.permute(ordered).is_contiguous():
         return gradient

@@ -1,7 +1,8 @@
-// Integers, checksums and sums of blocks on a CPU, with the bits of arithmetic.py. See compiled_blocks.py.
+// Integers, checksums and sums of blocks on a CPU, with the same bits as arithmetic.py. See compiled_blocks.py.
 //
-// A group has 32 elements and an exponent field. Powers of two are multiplied in two steps where one factor would be
-// out of range. All products are exact or far below half, so that the only rounding is to an integer, or of a sum.
+// A group has 32 elements and an exponent field. Scaling by a power of two beyond the range of a float takes two
+// multiplications. All products are exact or far below one half, so only conversions between integers and floats
+// round.
 
 #include <cmath>
 
@@ -25,7 +26,7 @@ INLINE Scale scale(std::int64_t exponent) {
     return {power(first), power(exponent - first)};
 }
 
-// Integers nearest to RUN elements times a factor.
+// Multiply RUN elements by a factor, and round them to the nearest integers of `bits` bits.
 INLINE void quantize(const float* x, Scale factor, std::int64_t bits, std::int32_t* result) {
     const float limit = static_cast<float>((std::int64_t{1} << (bits - 1)) - 1);
     float scaled[RUN];
@@ -40,7 +41,7 @@ INLINE void quantize(const float* x, Scale factor, std::int64_t bits, std::int32
     for (std::int64_t i = 0; i < RUN; ++i) result[i] = static_cast<std::int32_t>(scaled[i]);
 }
 
-// Sums of RUN integers, which are rounded to floats.
+// Convert RUN sums from integers to floats, and multiply them by a factor.
 INLINE void round_sums(const std::int32_t* integers, Scale factor, float* result) {
     for (std::int64_t i = 0; i < RUN; ++i) {
         result[i] = static_cast<float>(integers[i]) * factor.first * factor.second;
@@ -51,7 +52,7 @@ INLINE void round_sums(const std::int32_t* integers, Scale factor, float* result
 
 extern "C" {
 
-// Largest bit pattern of each group without signs; with `merge`, not below the earlier result.
+// Write the largest bit pattern of each group, without signs. With `merge`, an earlier result is included.
 VERSIONS void magnitudes(std::int64_t groups, const float* x, std::int64_t merge, std::int32_t* result) {
     for (std::int64_t group = 0; group < groups; ++group) {
         std::int32_t patterns[GROUP];
@@ -65,7 +66,7 @@ VERSIONS void magnitudes(std::int64_t groups, const float* x, std::int64_t merge
     }
 }
 
-// Write the integers of finite elements, or add them to the words.
+// Convert finite elements to integers, and write them to the words or, with `add`, add them.
 VERSIONS void integers(std::int64_t groups, const float* x, const std::uint8_t* fields, std::int64_t bits,
                        std::int64_t add, std::uint32_t* words) {
     for (std::int64_t first = 0; first < groups * GROUP; first += RUN) {
@@ -76,7 +77,7 @@ VERSIONS void integers(std::int64_t groups, const float* x, const std::uint8_t* 
     }
 }
 
-// The same for words of two integers, one of each half of the elements.
+// Like integers(), for words of two integers, with one from each half of the elements.
 VERSIONS void pairs(std::int64_t groups, const float* x, const std::uint8_t* fields, std::int64_t bits,
                     std::int64_t add, std::uint32_t* words) {
     const std::int64_t half = groups * GROUP / 2;
@@ -91,7 +92,7 @@ VERSIONS void pairs(std::int64_t groups, const float* x, const std::uint8_t* fie
     }
 }
 
-// Write words of int32, or add to them: one integer each, or with `packed` two, one of each half of the integers.
+// Write int32 to the words or, with `add`, add them: one integer per word or, with `packed`, one from each half.
 VERSIONS void copies(std::int64_t count, const std::int32_t* integers, std::int64_t packed, std::int64_t add,
                      std::uint32_t* words) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -100,7 +101,7 @@ VERSIONS void copies(std::int64_t count, const std::int32_t* integers, std::int6
     }
 }
 
-// The sum of words, and the sum of their prefix sums, modulo 2**32.
+// Write two checksums: the sum of the words, and the sum of their prefix sums, modulo 2**32.
 VERSIONS void checksums(std::int64_t count, const std::uint32_t* words, std::int64_t* result) {
     std::uint32_t sum = 0, prefix = 0;
     const std::uint32_t length = static_cast<std::uint32_t>(count);
@@ -112,7 +113,7 @@ VERSIONS void checksums(std::int64_t count, const std::uint32_t* words, std::int
     result[1] = prefix;
 }
 
-// Write sums of integers as floats.
+// Convert words with one sum each to floats.
 VERSIONS void sums(std::int64_t groups, const std::int32_t* words, const std::uint8_t* fields, std::int64_t bits,
                    float* result) {
     for (std::int64_t first = 0; first < groups * GROUP; first += RUN) {
@@ -120,7 +121,7 @@ VERSIONS void sums(std::int64_t groups, const std::int32_t* words, const std::ui
     }
 }
 
-// The same for words of two sums.
+// Convert words with two sums each to floats.
 VERSIONS void pair_sums(std::int64_t groups, const std::uint32_t* words, const std::uint8_t* fields,
                         std::int64_t bits, float* result) {
     const std::int64_t half = groups * GROUP / 2;

@@ -1,4 +1,4 @@
-"""Layout of tensors in a flat vector: each tensor begins a group."""
+"""Layout of tensors in a flat vector, where each tensor starts a new group of elements."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ __all__ = ["Layout", "check_tensors", "zeros"]
 
 
 def zeros(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A vector of zeros, which can also be used outside of the inference mode that it is created in."""
+    """Return a vector of zeros that is a normal tensor, even if it is created in inference mode."""
     with torch.inference_mode(False):
         return torch.zeros(length, dtype=dtype, device=device)
 
 
 def check_tensors(tensors: Sequence[torch.Tensor]) -> None:
-    """Raise ValueError unless tensors are dense, binary32 and on one device."""
+    """Raise ValueError unless all tensors are dense, of type binary32 and on the same device."""
     if not tensors:
         raise ValueError("Tensors must be given: at least one")
     for tensor in tensors:
@@ -51,34 +51,34 @@ class Layout:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Value that is equal for equal layouts."""
+        """Hashable value that is the same for equal layouts."""
         return self.device, tuple(map(tuple, self.shapes))
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Raise ValueError unless tensors have this layout."""
+        """Raise ValueError unless tensors have the shapes and the device of this layout."""
         check_tensors(tensors)
         if [tensor.shape for tensor in tensors] != self.shapes or tensors[0].device != self.device:
             raise ValueError("Tensors of all addends must have the shapes and the device of their sum")
 
     def vector(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A vector of zeros."""
+        """Return a vector of zeros with the layout's length."""
         return zeros(self.length, dtype, self.device)
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Parts of a vector with the shapes of the tensors."""
+        """Return views of a vector's parts, with the shapes of the tensors."""
         return [vector[start:start + shape.numel()].view(shape)
                 for start, shape in zip(self._starts, self.shapes, strict=False)]
 
     def gather(self, tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
-        """Copy tensors into a vector; elements between them stay as they are."""
+        """Copy tensors into a vector; the padding between them is not changed."""
         torch._foreach_copy_(self.views(vector), [tensor.detach() for tensor in tensors])
 
     def scatter(self, vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-        """Copy a vector into tensors."""
+        """Copy the parts of a vector into tensors."""
         torch._foreach_copy_([tensor.detach() for tensor in tensors], self.views(vector))
 
     def direct(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """The only tensor as a flat vector, if it consists of whole groups and is contiguous."""
+        """Return a flat view if there is only one tensor, with whole groups and contiguous; else None."""
         if len(tensors) == 1 and tensors[0].is_contiguous() and self.length == tensors[0].numel():
             return tensors[0].detach().view(-1)
         return None

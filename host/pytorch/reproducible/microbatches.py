@@ -1,4 +1,4 @@
-"""Training with bits that do not depend on the number of ranks: the unit that is rounded is a microbatch."""
+"""Training with bits that do not depend on the number of ranks: the gradient of each microbatch is an addend."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ __all__ = ["Microbatches"]
 
 
 class Microbatches:
-    """Deal the microbatches of each step among ranks, and average their gradients::
+    """Distribute the microbatches of each step among ranks, and average their gradients::
 
         batches = Microbatches(model, count=16)
         for step in range(steps):
@@ -26,25 +26,25 @@ class Microbatches:
             batches.reduce()                             # .grad is the mean of all 16
             optimizer.step()
 
-    Every microbatch has its own random seed, and its gradient is an addend of its own, so weights have the same bits
-    for any number of ranks; a rank may also be without microbatches. Without ``torch.distributed``, one process does
-    all the work. Ranks must begin with equal weights.
+    Each microbatch has its own random seed, and its gradient is a separate addend. Weights therefore have the same
+    bits for any number of ranks. A rank may also have no microbatches. Without ``torch.distributed``, one process
+    does all the work. All ranks must start with equal weights.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Without ``DistributedDataParallel``, which sums gradients itself.
+        Model without ``DistributedDataParallel``, which would sum gradients itself.
     count : int
-        Microbatches in a step, of all ranks together.
+        Total number of microbatches per step on all ranks.
     seed : int
-        Random numbers of a microbatch depend on this seed, the step and the index of the microbatch.
+        Seed. The random numbers of a microbatch depend on it, on the step and on the microbatch's index.
     headroom : int or None
-        With None, gradients of this rank's microbatches are kept until the step ends. With a number of bits, they are
-        added as integers immediately. Their exponents are this number of bits above the previous step's, and fall by
-        at most one bit per step. A step in which a gradient is too large for these, or its sum is not
-        finite, is skipped.
+        If None, the gradients of this rank's microbatches are kept until the step ends. Otherwise they are added as
+        integers immediately, with exponents that are ``headroom`` above the largest exponents of the previous step
+        and fall by at most one per step. A step is skipped if a gradient is too large for its exponent, or if the sum
+        is not finite.
     width, group
-        As of a :class:`~host.pytorch.reproducible.reducer.Reducer`.
+        Arguments of the :class:`~host.pytorch.reproducible.reducer.Reducer`.
 
     Attributes
     ----------
@@ -65,20 +65,20 @@ class Microbatches:
         self._parameters = model_state.trainable(model)
         self._layout = Layout(self._parameters)
         self._integers = None if headroom is None else Accumulator(self._layout, headroom, bits)
-        # Vectors of kept gradients, which later steps use again, and how many are in use.
+        # Vectors of kept gradients, which later steps reuse, and the number of vectors in use.
         self._vectors: list[torch.Tensor] = []
         self._kept = 0
         self._present = torch.zeros(len(self._parameters), dtype=torch.uint8, device=self._layout.device)
-        self._initial: str | None = None  # digest of the weights before the first step
+        self._initial: str | None = None  # digest of weights and buffers before the first step
         self._before: model_state.Versions | None = None
         self._step = 0
-        # Microbatches of this rank that are still to be taken; None between steps.
+        # Number of this rank's microbatches that the step has not yet processed; None between steps.
         self._left: int | None = None
         self.skipped = 0
 
     @property
     def share(self) -> range:
-        """Microbatches of this rank: one of as many parts as there are ranks, of lengths that differ by at most 1."""
+        """Microbatches of this rank. The numbers of microbatches of the ranks differ by at most 1."""
         rank, size = self.reducer.ranks.rank, self.reducer.ranks.size
         return range(rank * self._count // size, (rank + 1) * self._count // size)
 
@@ -88,10 +88,11 @@ class Microbatches:
         return None if self._integers is None or self._integers.fields is None else self._integers
 
     def __call__(self, step: int) -> Iterator[int]:
-        """Yield this rank's microbatches of a step, and take the gradients that each has left in parameters.
+        """Yield this rank's microbatches of a step; after each, take the gradients that it has added to the
+        parameters.
 
-        Raises ValueError if parameters have been replaced, or a module's results depend on the distribution of
-        microbatches.
+        Raises ValueError if parameters have been replaced, or if a module's results depend on the distribution of
+        microbatches among ranks.
         """
         model_state.check_same(self._parameters, model_state.trainable(self._model))
         model_state.check_statistics(self._model)
@@ -111,15 +112,15 @@ class Microbatches:
             self._left = share.stop - 1 - index
 
     def reduce(self) -> bool:
-        """Replace ``.grad`` of parameters by the mean over all microbatches; return False if the step is skipped.
+        """Set ``.grad`` of the parameters to the mean over all microbatches; return False if the step is skipped.
 
-        ``.grad`` of a skipped step is None, as is that of a parameter that no microbatch has given a gradient.
-        Afterwards, random numbers are equal on all ranks.
+        ``.grad`` is None if the step is skipped, and for a parameter without a gradient from any microbatch.
+        Afterwards, all ranks draw the same random numbers.
 
         Raises
         ------
         ValueError
-            If microbatches of the step have not been taken, ranks differ in their arguments, steps or initial
+            If microbatches of the step have not been processed, ranks differ in their arguments, steps or initial
             weights, or weights or buffers have changed within the step.
         RuntimeError
             If another rank has raised such an error, or the checksum of a block is wrong twice.
@@ -140,7 +141,7 @@ class Microbatches:
         return done
 
     def _finish(self, total: torch.Tensor, done: bool) -> None:
-        """End a step, with gradients from the sum if there is one."""
+        """End a step: set gradients from the sum, or to None if the step is skipped."""
         means = [torch.empty_like(parameter) for parameter in self._parameters]
         total /= self._count
         self._layout.scatter(total, means)
@@ -151,7 +152,7 @@ class Microbatches:
         self._kept, self._left, self._initial = 0, None, ""
 
     def _agree(self) -> None:
-        """Raise an error on all ranks unless each has taken its share of the same step."""
+        """Raise an error on all ranks unless each has processed its microbatches of the same step."""
         problem = None
         try:
             self._check_taken()
@@ -175,12 +176,12 @@ class Microbatches:
         self._before.check()
 
     def state_dict(self) -> dict[str, Any]:
-        """State that later steps depend on: exponents, if there is a headroom, and the number of skipped steps."""
+        """Return the state for later steps: exponents, if there is a headroom, and the number of skipped steps."""
         fields = None if self._integers is None else self._integers.fields
         return {"fields": None if fields is None else fields.clone(), "skipped": self.skipped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; raises ValueError if it is of another model or headroom."""
+        """Continue from a state; raise ValueError if it does not fit the model or the headroom."""
         fields = state["fields"]
         groups = self._layout.length // arithmetic.GROUP
         if fields is not None and (self._integers is None or fields.shape != (groups,)):
@@ -190,7 +191,7 @@ class Microbatches:
         self.skipped = int(state["skipped"])
 
     def _take(self) -> None:
-        """Take the gradients of a microbatch."""
+        """Take over the gradients of a microbatch, and clear ``.grad``."""
         gradients = []
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
@@ -211,6 +212,6 @@ class Microbatches:
             parameter.grad = None
 
     def _sow(self, index: int) -> None:
-        """Seed PyTorch's random numbers for a microbatch."""
+        """Seed PyTorch's random number generators for a microbatch."""
         text = f"{self._seed} {self._step} {index}".encode()
         torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little"))

@@ -10,12 +10,12 @@ __all__ = ["Versions", "check_modules", "check_same", "check_statistics", "diges
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Parameters that require gradients."""
+    """Return the model's parameters that require gradients."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def check_modules(model: torch.nn.Module) -> None:
-    """Raise ValueError for a model without trainable parameters, and for modules that sum gradients themselves."""
+    """Raise ValueError if no parameter is trainable, or a module sums gradients itself."""
     for module in model.modules():
         if isinstance(module, (DistributedDataParallel, DataParallel)):
             raise ValueError(f"Model must not contain {type(module).__name__}, which sums gradients itself: give its "
@@ -25,7 +25,7 @@ def check_modules(model: torch.nn.Module) -> None:
 
 
 def check_statistics(model: torch.nn.Module) -> None:
-    """Raise ValueError for modules with statistics of the microbatches that a rank happens to have."""
+    """Raise ValueError if a module computes running statistics, which depend on a rank's microbatches."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and (
                 module.track_running_stats or isinstance(module, torch.nn.SyncBatchNorm)):
@@ -35,7 +35,7 @@ def check_statistics(model: torch.nn.Module) -> None:
 
 
 def check_same(before: Sequence[torch.nn.Parameter], now: Sequence[torch.nn.Parameter]) -> None:
-    """Raise ValueError unless parameters are the same objects, all of binary32."""
+    """Raise ValueError unless the parameters are the same objects as before, and all are binary32."""
     if len(before) != len(now) or any(one is not other for one, other in zip(before, now, strict=True)) or any(
             parameter.dtype != torch.float32 for parameter in now):
         raise ValueError("Parameters that require gradients must stay as they were: make new Microbatches after the "
@@ -43,7 +43,7 @@ def check_same(before: Sequence[torch.nn.Parameter], now: Sequence[torch.nn.Para
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Digest of all weights and buffers."""
+    """Return a digest of all weights and buffers of a model."""
     state = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()], key=lambda item: item[0]):
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
@@ -52,14 +52,14 @@ def digest(model: torch.nn.Module) -> str:
 
 
 class Versions:
-    """Versions of weights and buffers at the beginning of a step."""
+    """Version counters of a model's weights and buffers at the beginning of a step."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._weights = [(parameter, parameter._version) for parameter in model.parameters()]
         self._buffers = [(name, buffer, buffer._version) for name, buffer in model.named_buffers()]
 
     def check(self) -> None:
-        """Raise ValueError if weights or buffers have changed."""
+        """Raise ValueError if weights or buffers have changed since the beginning of the step."""
         if any(parameter._version != version for parameter, version in self._weights):
             raise ValueError("Weights must not change within a step: call the optimizer's step() after reduce()")
         for name, buffer, version in self._buffers:

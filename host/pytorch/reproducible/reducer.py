@@ -1,10 +1,10 @@
-"""Reproducible sums of tensors over the ranks of a process group, each checked by a checksum.
+"""Reproducible sums of tensors over the ranks of a process group, verified by checksums.
 
-A sum takes four collectives: an agreement on arguments (17 bytes) while each rank determines its exponents, the
-largest exponents (a byte for each group of 32 elements), the sum of integers with the checksums of blocks, and the
-largest verdict of all ranks. The sum has a collective for each chunk of up to 64 blocks, so that a chunk is encoded
-while others are summed. One more collective precedes the sum if an addend contains an infinity or a NaN. Blocks with
-a wrong checksum are summed once more.
+A sum takes four collectives. The first compares the arguments of all ranks (17 bytes), while each rank determines its
+exponents. The second finds the largest exponents (one byte per group of 32 elements). The third sums the integers and
+the checksums of blocks. The fourth tells all ranks which blocks are wrong on any rank. The third is split into a
+collective for each chunk of up to 64 blocks, so that a chunk is encoded while other chunks are summed. Another
+collective precedes it if an addend contains an infinity or a NaN. Blocks with a wrong checksum are summed once more.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ __all__ = ["Counts", "Reducer"]
 
 _Vectors = Sequence[torch.Tensor]
 
-#: Words of a cache line, at which the words of each chunk begin.
+#: Number of words in a cache line. The words of each chunk start at a cache line.
 _LINE = 16
 
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of what a :class:`Reducer` has done: sums, sums with an infinity or a NaN, and blocks summed twice."""
+    """Counters of a :class:`Reducer`: sums, sums with an infinity or a NaN, and blocks that were summed twice."""
 
     sums: int = 0
     special: int = 0
@@ -38,14 +38,14 @@ class Counts:
 
 
 class Reducer:
-    """Sum tensors over ranks, with bits that depend on neither order, topology nor the division into buckets.
+    """Sum tensors over ranks, with bits that do not depend on order, topology or the division into buckets.
 
     Parameters
     ----------
     width : int
-        Bits of each sum, from 4 to 32. Sums of at most 16 bits are sent two in a word.
+        Number of bits of each sum, from 4 to 32. Two sums of at most 16 bits are sent in one word.
     group : ProcessGroup or None
-        By default the group of all ranks.
+        Process group; by default, the group of all ranks.
 
     Attributes
     ----------
@@ -60,13 +60,14 @@ class Reducer:
 
     @property
     def width(self) -> int:
-        """Bits of each sum."""
+        """Number of bits of each sum."""
         return self._width
 
     def all_reduce(self, tensors: torch.Tensor | Sequence[torch.Tensor], *, average: bool = False) -> None:
-        """Replace tensors by their sums over all ranks, or by these divided by the number of ranks.
+        """Replace tensors by their sums over all ranks or, with ``average``, by their means.
 
-        Each tensor begins a group of 32 elements, so that tensors may be distributed among calls in any way.
+        Each tensor starts a new group of 32 elements, so results do not depend on how tensors are divided among
+        calls.
 
         Raises
         ------
@@ -81,23 +82,23 @@ class Reducer:
 
     def reduce(self, contributions: Sequence[Sequence[torch.Tensor]], *, addends: int,
                into: Sequence[torch.Tensor], divisor: int = 1) -> None:
-        """Sum several addends of each rank into tensors, and divide the sum.
+        """Sum several addends per rank into tensors, and divide the sums by ``divisor``.
 
         Parameters
         ----------
         contributions : sequence of sequences of Tensor
-            For each addend of this rank, tensors with the shapes of ``into``. There may be none.
+            For each addend of this rank, tensors with the shapes of ``into``. A rank may have no addends.
         addends : int
-            Number of addends of all ranks together.
+            Total number of addends on all ranks.
         into : sequence of Tensor
-            Tensors that the sums replace.
+            Tensors that are overwritten by the sums.
         divisor : int
             Number by which each sum is divided, after it has been rounded to binary32.
 
         Raises
         ------
         ValueError, RuntimeError
-            As from :meth:`all_reduce`, and if the ranks do not have ``addends`` contributions together.
+            As in :meth:`all_reduce`, and if the total number of contributions is not ``addends``.
         """
         layout, agreed = self._agree_on(contributions, addends, into, divisor)
         if not layout.length:
@@ -114,9 +115,9 @@ class Reducer:
 
     def _agree_on(self, contributions: Sequence[Sequence[torch.Tensor]], addends: int, into: Sequence[torch.Tensor],
                   divisor: int) -> tuple[Layout, Callable[[], None]]:
-        """Check arguments, and return the layout and a function that raises an error unless all ranks agree.
+        """Check arguments; return the layout, and a function that raises an error if the ranks' arguments differ.
 
-        Raises an error at once if this rank has a problem.
+        Raises an error immediately if the arguments of this rank are invalid.
         """
         layout, problem = None, None
         try:
@@ -139,10 +140,11 @@ class Reducer:
     def reduce_vectors(self, vectors: _Vectors, *, addends: int, layout: Layout, result: torch.Tensor,
                        present: torch.Tensor | None = None, agreed: Callable[[], None] = lambda: None
                        ) -> tuple[torch.Tensor, bool]:
-        """Sum several addends of each rank, all vectors of a layout, into a vector.
+        """Sum several addends per rank into a vector. Addends are vectors in the given layout.
 
-        ``present``, bytes, is replaced by its maximum over all ranks. ``agreed`` is called before anything depends on
-        other ranks. Returns the exponent fields of all groups, and whether any addend contains an infinity or a NaN.
+        The bytes in ``present`` are replaced by their maxima over all ranks. ``agreed`` is called before any result
+        from other ranks is used. Returns the exponent fields of all groups, and whether any addend contains an
+        infinity or a NaN.
         """
         bits = arithmetic.addend_bits(self.width, addends)
         fields, special = self._agree(vectors, layout, present, agreed)
@@ -157,26 +159,27 @@ class Reducer:
 
     def sum(self, terms: Terms, addends: int, result: torch.Tensor, layout: Layout,
             again: Callable[[], torch.Tensor] | None = None) -> None:
-        """Sum integers of all ranks, and write the sums as binary32; sum blocks with wrong checksums again.
+        """Sum the integers of all ranks and write the sums as binary32. Blocks with wrong checksums are summed again.
 
         Parameters
         ----------
         terms : Terms
-            Integers of this rank.
+            Integers that this rank adds.
         addends : int
-            Number of addends of all ranks together.
+            Total number of addends on all ranks.
         result : Tensor
-            Vector for the sums; it is written when all blocks have been found right, so it may contain the elements.
+            Vector for the sums. It may also be an addend, since it is written only after all checksums have been
+            verified.
         layout : Layout
         again : function, optional
-            Agrees on fields again, for blocks that are summed again.
+            Function that determines the exponent fields again, for blocks that are summed again.
 
         Raises
         ------
         ValueError
-            If the ranks do not have that number of addends.
+            If the total number of addends on all ranks is different.
         RuntimeError
-            If a block is wrong twice.
+            If the checksum of a block is wrong twice.
         """
         chunks = terms.chunks(terms.blocks)
         rooms = [-(-terms.size(chunk) // _LINE) * _LINE for chunk in chunks]
@@ -202,7 +205,7 @@ class Reducer:
 
     def _exchange(self, terms: Terms, chunks: Sequence[Sequence[int]], words: Sequence[torch.Tensor]
                   ) -> tuple[list[torch.Tensor], list[int]]:
-        """Sum words of chunks over all ranks; return those of each block, and the blocks that are wrong on any."""
+        """Sum chunks over all ranks; return the words of each block, and the blocks that are wrong on any rank."""
         sums = []
         for chunk, own in zip(chunks, words, strict=True):
             parts = terms.split(own, chunk)
@@ -218,7 +221,7 @@ class Reducer:
         return [part for _, parts, _ in sums for part in parts], wrong
 
     def _vector(self, layout: Layout, tensors: Sequence[torch.Tensor], index: int) -> torch.Tensor:
-        """Tensors as one vector of whole groups."""
+        """Return tensors as one vector of whole groups."""
         vector = layout.direct(tensors)
         if vector is None:
             vector = self._memory(f"vector {index}", layout.length, torch.float32, layout)
@@ -226,11 +229,11 @@ class Reducer:
         return vector
 
     def memory(self, layout: Layout, use: str = "terms") -> Memory:
-        """Memory for one use, by default the terms of a sum."""
+        """Return a function that allocates memory for one purpose, by default the terms of a sum."""
         return lambda size: self._memory(use, size, torch.int32, layout)
 
     def _memory(self, use: str, length: int, dtype: torch.dtype, layout: Layout) -> torch.Tensor:
-        """Memory for one use, which later sums of the same layout use again; zeros at first."""
+        """Return memory for one purpose, initially zero, which later sums with the same layout reuse."""
         key, memory = self._memories.get(use, (None, None))
         if memory is None or key != layout.key or len(memory) != length:
             memory = zeros(length, dtype, layout.device)
@@ -239,7 +242,7 @@ class Reducer:
 
     def _agree(self, vectors: _Vectors, layout: Layout, present: torch.Tensor | None = None,
                agreed: Callable[[], None] = lambda: None) -> tuple[torch.Tensor, bool]:
-        """Fields of all groups, and whether any element is an infinity or a NaN."""
+        """Return the exponent fields for all ranks' elements, and whether any element is an infinity or a NaN."""
         groups = layout.length // GROUP
         most = torch.empty(groups + 1 + (0 if present is None else len(present)), dtype=torch.uint8,
                            device=layout.device)
@@ -259,13 +262,13 @@ class Reducer:
         return fields, int(most[groups]) == SPECIAL
 
     def _largest(self, vectors: _Vectors, layout: Layout) -> torch.Tensor:
-        """Largest bit patterns in groups of all vectors, without signs."""
+        """Return the largest bit pattern in each group over all vectors, without signs."""
         largest = self._memory("magnitudes", layout.length // GROUP, torch.int32, layout)
         blocks_of(layout.device).magnitudes(vectors, largest, self.memory(layout, "scratch"))
         return largest
 
     def _flags(self, vectors: _Vectors, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
-        """Elements of which any addend is +infinity or NaN, and elements of which any is -infinity or NaN."""
+        """Return two flags per element: any addend is +infinity or NaN, and any addend is -infinity or NaN."""
         self.counts.special += 1
         flags = torch.zeros(2, layout.length, dtype=torch.uint8, device=layout.device)
         for vector in vectors:

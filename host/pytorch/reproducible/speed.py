@@ -1,8 +1,8 @@
-"""Time of reproducible sums beside that of plain sums over gloo, of the same tensors and in the same processes.
+"""Compare the times of reproducible sums and plain gloo sums, for the same tensors and in the same processes.
 
 ``python -m host.pytorch.reproducible.speed`` prints the figures for 10 million elements on 2 and 4 ranks, which are
 processes on this machine. Sums of each kind alternate, and each figure is the median of five. Each process uses one
-thread for the arithmetic of tensors.
+thread for tensor arithmetic.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from sim import json_files
 __all__ = ["measure", "rows"]
 
 ELEMENTS, RANKS, REPETITIONS = 10_000_000, (2, 4), 5
-#: Largest time of a reproducible sum, in times of a plain one.
+#: Maximum ratio of the time of a reproducible sum to the time of a plain sum.
 BAR = 2
 WIDTHS = (32, 16)
 
 
 def _rank(rank: int, ranks: int, store: str, elements: int) -> None:
-    """Measure as one rank; rank 0 prints the times of each kind of sum, in seconds."""
+    """Measure sums as one of the ranks. Rank 0 prints the times of each kind of sum, in seconds."""
     import torch
     import torch.distributed as dist
 
@@ -41,7 +41,7 @@ def _rank(rank: int, ranks: int, store: str, elements: int) -> None:
     kinds: dict[str, Any] = {"plain": dist.all_reduce, **{
         f"sum{width}": Reducer(width=width).all_reduce for width in WIDTHS}}
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(REPETITIONS + 1):  # the first sum of each kind allocates memory, and is not counted
+    for _ in range(REPETITIONS + 1):  # the first sum of each kind is not counted: it allocates memory
         for kind, all_reduce in kinds.items():
             tensor.copy_(values)
             dist.barrier()
@@ -55,7 +55,7 @@ def _rank(rank: int, ranks: int, store: str, elements: int) -> None:
 
 
 def measure(*, elements: int = ELEMENTS, ranks: Sequence[int] = RANKS) -> dict[int, dict[str, float]]:
-    """Median times in seconds, by number of ranks and kind of sum.
+    """Return median times in seconds, keyed by number of ranks and kind of sum.
 
     Raises RuntimeError if a rank fails.
     """
@@ -80,7 +80,7 @@ def _measure(elements: int, ranks: int) -> dict[str, float]:
 
 
 def rows(figures: dict[int, dict[str, float]], *, elements: int = ELEMENTS) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: milliseconds of a sum; the bound is :data:`BAR` times the time of gloo."""
+    """Return rows for ``bench.json``: milliseconds per sum. The bound is :data:`BAR` times the time of gloo."""
     return [{"name": f"pytorch.{kind}", "config": f"N={ranks}, K={elements}, {seconds / times['plain']:.2f} x gloo",
              "measured": 1e3 * seconds, "bound": 1e3 * BAR * times["plain"],
              "ratio": seconds / (BAR * times["plain"]), "unit": "ms"}
@@ -88,7 +88,7 @@ def rows(figures: dict[int, dict[str, float]], *, elements: int = ELEMENTS) -> l
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time of reproducible sums beside plain ones over gloo.")
+    parser = argparse.ArgumentParser(description="Time of reproducible sums, compared with ordinary sums over gloo.")
     parser.add_argument("--elements", type=int, default=ELEMENTS)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--rank", nargs=3, metavar=("RANK", "RANKS", "STORE"), help=argparse.SUPPRESS)

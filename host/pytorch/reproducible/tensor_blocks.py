@@ -1,4 +1,4 @@
-"""Blocks of a sum on any device, by operations on tensors."""
+"""Arithmetic of a sum's blocks on any device, with tensor operations."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ class TensorBlocks:
         sizes = [groups, groups, min(BLOCK, groups * GROUP)]
         up, down, scratch = memory(sum(sizes)).split(sizes)
         self._up = arithmetic.quantizing_scales(fields, bits, BLOCK // GROUP, up)
-        # Integers that are unpacked are 2**16 times as large.
+        # Unpacking multiplies integers by 2**16, which the factors must undo.
         self._down = arithmetic.rounding_scales(fields, bits + 16 * self._packed, BLOCK // GROUP, down)
         self._scratch = scratch.view(torch.float32)
         self._offsets = arithmetic.offsets(fields.device)
@@ -27,7 +27,7 @@ class TensorBlocks:
     @staticmethod
     def magnitudes(vectors: Sequence[torch.Tensor], largest: torch.Tensor,
                    memory: Callable[[int], torch.Tensor]) -> None:
-        """Write the largest bit pattern of each group over all vectors, without signs."""
+        """Write the largest bit pattern of each group, without signs and over all vectors, to ``largest``."""
         scratch = memory(min(BLOCK, len(largest) * GROUP)).view(torch.float32)
         largest.zero_()
         for number, vector in enumerate(vectors):
@@ -39,7 +39,7 @@ class TensorBlocks:
 
     def encode(self, blocks: Sequence[int], addends: Sequence[Sequence[torch.Tensor]],
                parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Write the words of each block, and return their checksums."""
+        """Write the words of each block to ``parts``, and return their checksums."""
         sums = []
         for block, own, words in zip(blocks, addends, parts, strict=True):
             self._encode(block, own, words)
@@ -67,16 +67,16 @@ class TensorBlocks:
                                           self._scratch[:len(addend)])
 
     def _integers(self, block: int, addend: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-        """Integers of an addend, as int32 in the memory of as many binary32."""
+        """Convert an addend to integers, and return them as int32 in ``memory``."""
         quantized = arithmetic.quantize(addend, self._up[block], self._bits, memory)
         return memory.view(torch.int32).copy_(quantized)
 
     def checksums(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Checksums of the words of blocks."""
+        """Return the checksums of the words of each block."""
         return arithmetic.checksums([arithmetic.partial_sums(part) for part in parts])
 
     def finish(self, parts: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Write the sums of all blocks as binary32."""
+        """Convert the words of all blocks to sums in binary32, and write them to ``results``."""
         for words, factors, result in zip(parts, self._down, results, strict=True):
             scratch = self._scratch[:len(result)]
             integers = arithmetic.unpack(words, scratch.view(torch.int32)) if self._packed else words

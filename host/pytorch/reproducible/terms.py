@@ -1,4 +1,4 @@
-"""Words of a sum: the integers of a rank's addends in blocks, and the checksums that prove the sum."""
+"""Words that a rank adds to a sum: integers in blocks, and the checksums that verify the sum of each block."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,34 +11,35 @@ from host.pytorch.reproducible.blocks import Memory, blocks_of
 
 __all__ = ["Terms"]
 
-#: Most blocks in a chunk: those of a chunk are encoded while the sum of the chunk before is under way.
+#: Maximum number of blocks in a chunk. Each chunk is encoded while the previous chunk is being summed.
 _CHUNK = 64
-#: Words of a block's proof: two checksums in halves of 16 bits, so that sums over ranks do not overflow.
+#: Words of a block's checksums: two checksums in halves of 16 bits, so that sums over ranks do not overflow.
 _PROOF = 4
-#: Words that follow the proofs of a chunk: the number of addends and the digest.
+#: Number of words after the checksums of a chunk: the number of addends, and the digest of the exponents.
 _END = 2
 
 
 class Terms:
-    """Terms of a sum that one rank contributes.
+    """The share of one rank in a sum, as words.
 
-    The words of a chunk of blocks are those of each block, then the proofs of all, the number of the rank's addends,
-    and the digest of the exponents.
+    Blocks are sent in chunks. The words of a chunk are the words of each block, then the checksums of all blocks, the
+    number of the rank's addends, and a digest of the exponents.
 
     Parameters
     ----------
     fields : Tensor
-        Exponent fields of all groups, equal on all ranks; at least one.
+        Exponent fields of all groups, the same on all ranks. There is at least one group.
     bits : int
-        Bits of each addend.
+        Number of bits of each addend.
     width : int
-        Bits of a sum. With at most 16, a word holds two.
+        Number of bits of a sum. With at most 16 bits, a word holds two sums.
     addends : sequence of Tensor
         This rank's addends: finite elements as binary32, or integers as int32.
     count : int
-        Number of this rank's addends; integers may be sums of several.
+        Number of this rank's addends. It is larger than the number of tensors if integers are sums of several
+        addends.
     memory : Memory
-        Function that returns a vector of so many int32, which the terms use.
+        Function that returns an int32 vector of a given length, for use during the sum.
     """
 
     def __init__(self, fields: torch.Tensor, bits: int, width: int, addends: Sequence[torch.Tensor], *,
@@ -53,7 +54,7 @@ class Terms:
         self.blocks = range(len(self._lengths))
 
     def with_fields(self, fields: torch.Tensor) -> "Terms":
-        """The same terms with other exponents."""
+        """Return the same terms with different exponents."""
         return Terms(fields, self._bits, self._width, self._addends, count=self._count, memory=self._memory)
 
     def _sizes(self, blocks: Iterable[int]) -> list[int]:
@@ -61,21 +62,21 @@ class Terms:
 
     @staticmethod
     def chunks(blocks: Sequence[int]) -> list[Sequence[int]]:
-        """Blocks of each chunk; the lengths of chunks differ by at most one."""
+        """Divide blocks into chunks, with numbers of blocks that differ by at most one."""
         count = -(-len(blocks) // _CHUNK)
         ends = [index * len(blocks) // count for index in range(count + 1)]
         return [blocks[first:end] for first, end in itertools.pairwise(ends)]
 
     def size(self, chunk: Sequence[int]) -> int:
-        """Number of words of a chunk."""
+        """Return the number of words of a chunk."""
         return sum(self._sizes(chunk)) + _PROOF * len(chunk) + _END
 
     def split(self, words: torch.Tensor, chunk: Sequence[int]) -> list[torch.Tensor]:
-        """Words of each block of a chunk."""
+        """Return views of the words of each block of a chunk."""
         return list(words[:-_PROOF * len(chunk) - _END].split(self._sizes(chunk)))
 
     def encode(self, chunk: Sequence[int], parts: Sequence[torch.Tensor], words: torch.Tensor) -> None:
-        """Write the words of a chunk."""
+        """Write the words of a chunk: blocks, checksums, number of addends, and digest."""
         addends = [[split[block] for split in self._parts] for block in chunk]
         proof = self._blocks.encode(chunk, addends, parts)
         words[-_PROOF * len(parts) - _END:-_END] = torch.cat([proof & 0xFFFF, proof >> 16], 1).view(-1)
@@ -84,11 +85,11 @@ class Terms:
 
     @staticmethod
     def count_of(words: torch.Tensor) -> int:
-        """Number of addends of all ranks, from the sum of their words of a chunk."""
+        """Return the total number of addends on all ranks, from the summed words of a chunk."""
         return int(words[-2])
 
     def verdicts(self, parts: Sequence[torch.Tensor], words: torch.Tensor, ranks: int) -> torch.Tensor:
-        """For each block, 1 if its sum differs from the sum of its checksums or ranks differ in exponents, else 0."""
+        """Return for each block 1 if its sum does not match its checksums or ranks differ in exponents, else 0."""
         low, high = words[-_PROOF * len(parts) - _END:-_END].view(-1, 2, 2).to(torch.int64).unbind(1)
         expected = (low + (high << 16)) & 0xFFFF_FFFF
         actual = self._blocks.checksums(parts)
@@ -96,5 +97,5 @@ class Terms:
         return wrong.to(torch.int32)
 
     def finish(self, parts: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        """Write the sums of all blocks as binary32."""
+        """Convert the words of all blocks to sums in binary32, and write them to ``result``."""
         self._blocks.finish(parts, result.split(BLOCK))

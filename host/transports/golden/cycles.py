@@ -1,4 +1,4 @@
-"""Cycle model of the commands in docs/predict.md; returns None for all other commands."""
+"""Cycle model of the node commands that docs/predict.md lists. It returns None for all other commands."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE
 
 
 class CycleModel:
-    """Modelled cycles of node commands, including the effect of zero gradients, with links of ``latency`` cycles.
+    """Cycle model of node commands, including the effect of zero gradients, for links of ``latency`` cycles.
 
     Collectives are not modelled for int16 nodes, nor for nodes with sums of integers, a codebook, two ports or
     interleaved segments.
@@ -37,11 +37,11 @@ class CycleModel:
         self._config, self._latency = config, latency
 
     def local(self, command: Command) -> int | None:
-        """Number of cycles of a command that a node executes on its own."""
+        """Return the cycles of a command that a node executes on its own."""
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
-        """Cycles of a collective from its start on the last node to its end; ``gradients`` has one row per node."""
+        """Return the cycles of a collective from its start on the last node; ``gradients`` has one row per node."""
         kind, timing = _WALKED.get(command.operation), self._timing
         if kind is None or timing is None or command.root_reduce or not command.length:
             return None

@@ -36,7 +36,7 @@ _JOB = places(mask_job_layout())
 
 
 def _job(words: Bits) -> masking.Job:
-    """Decode a job from its list in memory."""
+    """Decode a mask job from the job list in memory."""
     values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
@@ -57,14 +57,14 @@ LocalOperation = Callable[[int, Command], Ended]
 
 
 class GoldenPart:
-    """Base class for features' additions to golden nodes; adds nothing by default."""
+    """Base class of a feature's additions to golden nodes. By default, it adds nothing."""
 
     def operations(self) -> Mapping[Operation, LocalOperation]:
         """Return the operations that a node executes on its own."""
         return {}
 
     def before_collective(self, ranks: Sequence[int]) -> None:
-        """Called before nodes read gradients for a command; raises ``ValueError`` if their registers disagree."""
+        """Called before nodes read gradients for a command. Raises ``ValueError`` if their registers disagree."""
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
         """Called after the host or a far memory move has written elements of a node's memory."""
@@ -80,7 +80,7 @@ COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHE
 
 
 def _bits(number: float) -> int:
-    """Bit pattern of a binary32 number."""
+    """Return the bit pattern of a number in binary32."""
     return int(ring.bits([number])[0])
 
 
@@ -93,13 +93,13 @@ class GoldenNodes(Nodes):
                          far_words=config.far_words, weight_codec=CODECS[config.weights.codec],
                          gradient_codec=CODECS[config.gradients])
         self.config, self.cycles = config, CycleModel(config, latency=latency)
-        # memory spaces keyed by name, each of shape (nodes, words)
+        # contents of the memories of all nodes, keyed by memory name, each of shape (nodes, words)
         self.memories = {space.name: np.zeros((nodes, space.words), np.uint32) for space in config.memory_map}
         self.gradients, self.weights = self.memories["gradients"], self.memories["weights"]
         self.masters, self.residuals, self.activations = (
             self.memories.get(name, getattr(self, name)) for name in ("masters", "residuals", "activations"))
         self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
-        # registers written by the host, with their values, for each node
+        # for each node, the values of the registers that the host has written
         self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
         self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
         # nodes of each ring in order of rank, keyed by port
@@ -110,7 +110,7 @@ class GoldenNodes(Nodes):
         self._queued: list[collections.deque[Command]] = [collections.deque() for _ in range(nodes)]
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
-        self.seconds = 0.0  # seconds that the models have run
+        self.seconds = 0.0  # seconds that the golden models have run
         self._parts: list[GoldenPart] = [part for feature in features_of(config)
                                          if (part := feature.golden(self)) is not None]
         # operations that a node executes on its own
@@ -127,7 +127,7 @@ class GoldenNodes(Nodes):
         for part in self._parts:
             part.written(rank, space, base, count)
 
-    # Commands that the host queues.
+    # Queues of commands.
 
     def push(self, rank: int, command: Command) -> None:
         """Queue a command on a node and execute all commands that can start."""
@@ -141,7 +141,7 @@ class GoldenNodes(Nodes):
         self.events[rank].clear()
 
     def running(self, rank: int) -> bool:
-        """Whether a command of a node waits for other nodes."""
+        """Return whether a command of a node waits for other nodes."""
         return bool(self._queued[rank])
 
     def _start(self, rank: int) -> bool:
@@ -178,7 +178,7 @@ class GoldenNodes(Nodes):
         self.packed_state = bool(optimizer["packed_state"])
         self.latch()
 
-    # All commands.
+    # Execution of commands.
 
     def carry_out(self, ranks: Sequence[int], commands: Mapping[int, Command], *, odd: int = 0) -> dict[int, Event]:
         """Execute a node's command, or a collective of several nodes, in order of rank."""
@@ -217,7 +217,7 @@ class GoldenNodes(Nodes):
                             cycles=cycles, weight_version=0) for rank in ranks}
 
     def _has_rule(self, registers: Mapping[str, float]) -> bool:
-        """Whether nodes have the state planes required by the update rule in their registers."""
+        """Return whether nodes have the state planes that the update rule in their registers requires."""
         rule = int(registers.get("OPTIMIZER", 0)) & 15
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
@@ -227,7 +227,7 @@ class GoldenNodes(Nodes):
         return next((cycles for cycles in known if cycles is not None), None)
 
     def _mask(self, rank: int, command: Command) -> Ended:
-        """Execute MASK on binary32 numbers, with job lists in the driver's format."""
+        """Execute a MASK command on binary32 numbers, with job lists in the driver's format."""
         gradients, weights, lanes = self.gradients[rank], self.weights[rank], self.config.lanes
         alternative = _bits(self.registers[rank]["MASK_ALTERNATIVE"])
         used, number, replaced, external = 0, command.weight_base, 0, command.state_base
@@ -245,7 +245,7 @@ class GoldenNodes(Nodes):
                                               "MASK_WORDS_FETCHED": external - command.state_base})
 
     def _sparsify(self, rank: int, command: Command) -> Ended:
-        """Execute SPARSIFY on binary32 numbers."""
+        """Execute a SPARSIFY command on binary32 numbers."""
         length, threshold = command.length, _bits(self.registers[rank]["MASK_THRESHOLD"])
         sent = self.gradients[rank, command.gradient_base:command.gradient_base + length]
         errors = self.weights[rank, command.weight_base:command.weight_base + length]
@@ -273,8 +273,8 @@ class GoldenNodes(Nodes):
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
     def _flags(self, outcome: Collected, gradients: Sequence[Bits], operation: Operation) -> dict[int, EventFlag]:
-        """Return each node's flags: NaN among its gradients, or a non-finite sum formed by the node. All nodes round
-        the sums of integers in an all-reduce."""
+        """Return each node's flags: a NaN among its gradients, and a non-finite sum that it has formed. In an
+        all-reduce, all nodes round the sums of integers."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
@@ -289,14 +289,14 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: Sequence[Bits]) -> bool:
-        """Whether a node has formed a non-finite sum; with most codecs, only sums in its own block count."""
+        """Return whether a node has formed a non-finite sum. With most codecs, only sums in its own block count."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:
             return False
         count = len(outcome.ranks)
         for owner, index in enumerate(outcome.own):
-            hops = (number - owner - 1) % count  # number of partial sums added before this node's own
+            hops = (number - owner - 1) % count  # number of additions before this node's addition
             before = [(owner + 1 + hop) % count for hop in range(hops + 1)]
             total = np.zeros(len(index), np.float32)
             for node in before:

@@ -1,4 +1,4 @@
-"""Session of golden nodes: their limits, and drivers that answer requests without sending packets."""
+"""Session with golden nodes: drivers that answer requests without sending packets, and supported configurations."""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _NoTransport:
-    """Transport that carries no packets."""
+    """Placeholder for a transport: golden nodes exchange no packets with the host."""
 
     def send(self, packet: Words) -> None:
         raise ValueError("Requests to golden nodes must be those of registers, memories, commands and programs")
@@ -35,7 +35,7 @@ class _NoTransport:
 
 
 class GoldenDevice(Device):
-    """Driver of a golden node; answers every request immediately."""
+    """Driver of a golden node, which answers every request immediately."""
 
     def __init__(self, nodes: GoldenNodes, rank: int):
         super().__init__(_NoTransport(), nodes.config, name=f"node {rank}")
@@ -53,7 +53,7 @@ class GoldenDevice(Device):
         return self._answer(self.register(name))
 
     def register(self, name: str) -> int | float:
-        """Read the value of a register."""
+        """Return the value of a register of the golden node."""
         match name:
             case "STATUS":
                 return int(self._nodes.running(self._rank))
@@ -76,7 +76,7 @@ class GoldenDevice(Device):
         return self._answer(None)
 
     def _control(self, value: int) -> None:
-        """Handle a write to CONTROL: bit 0 resets the links and so ends all commands; bit 1 clears counters."""
+        """Handle a write to CONTROL: bit 0 resets the links, which ends all commands, and bit 1 clears counters."""
         if value & 1:
             self._nodes.abandon(self._rank)
             self._nodes.flags[self._rank] = 0
@@ -120,7 +120,7 @@ class GoldenDevice(Device):
 
 
 class GoldenSession(NamedTuple):
-    """Golden nodes and their drivers, in rank order."""
+    """Golden nodes and their drivers, in the order of ranks."""
 
     nodes: GoldenNodes
     devices: list[Device]

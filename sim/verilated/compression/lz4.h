@@ -1,6 +1,6 @@
-// The two functions of LZ4 that Verilator's FST writer calls, so that waveforms need no LZ4 on the machine.
+// The two LZ4 functions that Verilator's FST writer calls, so that waveforms do not require LZ4 to be installed.
 //
-// A greedy compressor of the LZ4 block format, with one table of earlier positions; it is slower than the original.
+// A greedy compressor for the LZ4 block format, with one table of earlier positions; it is slower than the original.
 
 #ifndef GRADRING_LZ4_H
 #define GRADRING_LZ4_H

@@ -1,4 +1,4 @@
-// The two zlib functions called by Verilator's FST writer, so that waveforms do not require zlib.
+// The two zlib functions that Verilator's FST writer calls, so that waveforms do not require zlib to be installed.
 //
 // Nothing is compressed: a zlib stream may consist of stored blocks. The writer keeps the smaller of output and input.
 

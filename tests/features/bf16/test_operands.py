@@ -19,7 +19,7 @@ NAN = 0x7FC0_0000
 
 
 class Pair(wiring.Component):
-    """Row rounder and column rounder connected to a multiplier."""
+    """Test unit: a row rounder and a column rounder, connected to a multiplier."""
 
     latency = BFloat16Rounder.latency + BFloat16Multiplier.latency
 
@@ -90,7 +90,7 @@ def test_corners(pair):
 
 
 def test_numbers_that_open_a_sum(pair):
-    """The initial value of a sum passes through unchanged, regardless of the other factor."""
+    """The initial value of a sum passes through unchanged, regardless of the other operand."""
     generator = np.random.default_rng(1)
     a, b = draw(generator, "bits", 2, 20_000)
     opens = generator.random(20_000) < 0.5

@@ -21,7 +21,7 @@ from tests.features.compute.terms import KINDS, rows_of, tile_of
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused
 
-#: Rows, columns and formats of the simulated arrays.
+#: Number of rows, number of columns, and operand format of the simulated arrays.
 ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"), (4, 4, "nvfp4"))
 
 
@@ -73,7 +73,7 @@ test_offers_stand_for_all_time = offers(lambda: BlockArray(rows=1, columns=2, co
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles of whole blocks, even short ones, run without bubbles, with exactly the stated latency."""
+    """Tiles of whole blocks, even short tiles, run without bubbles, with exactly the stated latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = mac_array.concatenate([
@@ -109,22 +109,22 @@ def test_sums_of_decoded_numbers(array):
                 part = slice(begin, begin + codec.block)
                 exact = sum(Fraction(float(x)) * Fraction(float(y))
                             for x, y in zip(of_row[part], of_column[part], strict=True))
-                assert Fraction(float(np.float32(float(exact)))) == exact  # the sum is exactly representable
+                assert Fraction(float(np.float32(float(exact)))) == exact  # the dot product is exactly representable
                 total = np.float32(total + np.float32(float(exact)))
             assert total == got[number, column]
 
 
-#: For each array: row, column, initial value (or None), and expected dot product.
+#: For each array: list of a row, a column, an initial value (or None), and the expected dot product.
 KNOWN = {ARRAYS[0]: (
     ([1.0] * 16, [1.0] * 16, None, 16.0),
-    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # both 16 + 2^-24 and the next sum are rounded
+    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # both 16 + 2^-24 and the following sum are rounded
     ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
     ([1e-30] * 16, [1e-30] * 16, None, 0.0),
     ([3e38] * 16, [3e38] * 16, None, np.inf),
     ([3e38], [-3e38], 1.0, -np.inf),
     ([1.0, np.inf], [0.0, 0.0], None, np.nan),
     ([np.nan], [1.0], None, np.nan),
-    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
+    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are treated as zeros
     ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # 2^-9 is below the resolution of the block
 ), ARRAYS[3]: (
     ([6.0] * 32, [0.5] * 32, None, 96.0),
@@ -132,7 +132,7 @@ KNOWN = {ARRAYS[0]: (
     ([7.0] * 32, [1.0] * 32, None, 256.0),  # 7 is rounded up to 8, at a scale of 2, rather than down to 6
     ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # 0.25 is halfway between 0 and 0.5, and 0 is even
     ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 0.75 is halfway between 0.5 and 1, and 1 is even
-    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # encoded as 6 and 1, at a scale of 2
+    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6.0000005 and 0.75 are encoded as 6 and 1, at a scale of 2
     ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
     ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
     ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
@@ -142,8 +142,8 @@ KNOWN = {ARRAYS[0]: (
     ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
     ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # the largest scale is 448
     ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
-    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway between 0 and the smallest number
-    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # elements are 4, at the subnormal scale 2 ** -8
+    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # 2^-11 is halfway between 0 and the smallest number
+    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # elements become 4, at the subnormal scale 2 ** -8
     ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
     ([1.0], [np.nan], 2.0, np.nan),
     ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """Initial values shared by all rows give the same results as one round of equal values per row."""
+    """Initial values shared by all rows give the same results as equal initial values for each row."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

@@ -33,13 +33,13 @@ def _rounder(name):
 
 @functools.cache
 def _scaled_rounder(power):
-    """Block form, rounder and golden codec of NVFP4 with tensor scale 2 ** power."""
+    """Block form and rounder of NVFP4 with tensor scale 2 ** power, and the golden codec."""
     form = form_of(NVFP4(tensor_scale=2.0**power))
     return form, Unit(form.rounder()), nvfp4.NVFP4(tensor_scale=2.0**power)
 
 
 def _opened(bits):
-    """Sign, exponent and fraction of binary32 numbers."""
+    """Split binary32 numbers into sign, exponent and fraction."""
     return bits >> 31, bits >> 23 & 0xFF, bits & 0x7F_FFFF
 
 
@@ -70,7 +70,7 @@ def _run(rounder, bits):
 
 
 def _edges(model, generator, *, peak):
-    """Blocks whose first element has the given exponent, with most elements near rounding thresholds."""
+    """Draw blocks whose first element has the given exponent, with most elements near rounding thresholds."""
     places = np.arange(1, 256) / 16
     thresholds = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
     near = thresholds.astype(np.float32).view(np.uint32)

@@ -27,7 +27,7 @@ def _former(rows, columns, name):
 
 
 def _tiles(generator, former, lengths, *, kinds=KINDS):
-    """Tiles with ``lengths`` terms each; about a third of the tiles start with initial values."""
+    """Draw tiles with ``lengths`` terms each; about a third of the tiles start with initial values."""
     return [tile_of(generator, kinds[number % len(kinds)], rows=former[0], columns=former[1], rounds=int(rounds),
                     initial=generator.random() < 0.3, tile=int(generator.integers(3)))
             for number, rounds in enumerate(lengths)]
@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """Without ``room`` only the current tile continues; input stalls when both buffer halves are full."""
+    """While ``room`` is low, no new tile begins; input stalls when both halves of the buffer are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])
@@ -143,7 +143,7 @@ def test_room(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_openings(former):
-    """Initial values appear one cycle later with the correct bank, slot and row."""
+    """Initial values are output one cycle later, with the correct bank, slot and row."""
     rows, columns, _ = former
     _component, unit, _ = _former(*former)
     generator = np.random.default_rng(4)

@@ -17,9 +17,9 @@ from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Unit
 
-#: Rows, columns and formats of the simulated units.
+#: Number of rows, number of columns, and format of the simulated units.
 SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
-#: Sum of the two block exponents at which a total of 1 represents 1.0, keyed by format.
+#: Sum of the exponents of two blocks for which a total of 1 represents 1.0, keyed by format.
 ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
@@ -51,7 +51,7 @@ def _numbers(name, tile):
 
 
 def _results(sums, tile):
-    """Expected results of a tile, in output order: arrays of elements, rows and groups."""
+    """Expected results of a tile, as arrays of elements, rows and groups in output order."""
     rows, columns, _ = sums
     total = np.zeros((SLOTS, rows * columns), np.uint32) if tile.initial is None else tile.initial
     for number in _numbers(sums[2], tile):
@@ -137,7 +137,7 @@ def test_edges(sums):
         (1, ref, False, 127 << 23), (-3, ref, False, 0xC040_0000),
         (1, ref - 126, False, 1 << 23), (-1, ref - 126, False, minus | 1 << 23),
         (1, ref - 127, False, 0), (-1, ref - 127, False, minus), (-1, 0, False, minus),
-        (3, ref - 128, False, 0), (3, ref - 127, False, 3 << 22),  # 0.75 and 1.5 times 2^-126
+        (3, ref - 128, False, 0), (3, ref - 127, False, 3 << 22),  # 0.75 * 2^-126 and 1.5 * 2^-126
         (1, ref + 127, False, 254 << 23), (1, ref + 128, False, infinite), (-1, ref + 128, False, minus | infinite),
         (255, ref + 120, False, 0x7F7F_0000), (-2, ref + 127, False, minus | infinite), (5, 508, False, infinite),
         (0, 0, False, 0), (0, 508, False, 0), (0, 508, True, NAN), (-7, 255 + 1, True, NAN)]
@@ -155,7 +155,7 @@ def test_edges(sums):
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_sums(sums, sink):
-    """Tiles of every form are correct with no, individual or common initial values and with slow sinks."""
+    """Tiles of every form are correct with no, individual or shared initial values and with output stalls."""
     seed = 1 + STALLS.index(sink)
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ def test_room(sums):
     """``room`` falls when ``BANKS`` tiles have begun and rises as soon as one of them has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
-    begun[2000:] = True  # the output is ready from here on
+    begun[2000:] = True  # the output is ready from this cycle on
     trace, _starts = _run(sums, tiles, ready=begun, spare=3000)
     begins = np.flatnonzero(trace["begins"])
     room = trace["room"].astype(bool)

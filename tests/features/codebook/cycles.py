@@ -13,7 +13,7 @@ from tests.hdl.compression import plane_cycles
 
 def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder; ``scan`` of the trace holds the handshakes of the table stream."""
+    """Trace every cycle of an encoder; ``scan`` in the trace stands for the stream of table words."""
     beats = [-(-count // lanes) for count in counts]
     tables = stream.Feed(table.table_words * len(counts), table_willing)
     feed = stream.Feed(sum(beats), willing)

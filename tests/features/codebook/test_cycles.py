@@ -11,7 +11,7 @@ def flags(text):
 
 
 def test_encoder_by_hand():
-    """Table words leave after two cycles, one per cycle; meanwhile the first eight indices are kept."""
+    """Table words leave after two cycles, one per cycle; meanwhile the encoder keeps the first eight indices."""
     always, table = np.ones(12, bool), CentroidTable(centroids=4)
     trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
     assert trace.scan_ready.tolist() == flags("####....####")
@@ -23,7 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """Hand-computed decoder cycles for packets with and without a table; then eight elements per cycle."""
+    """The decoder takes the hand-computed cycles for packets with and without a table."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])
@@ -33,7 +33,7 @@ def test_decoder_by_hand():
     assert trace.offered.tolist() == [-1] * 9 + [0, 1, 2, 3] + [-1] * 3
     stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= 12)
     assert stalled.offered.tolist() == [-1] * 9 + [0, 0, 0, 0, 1, 2, 3]
-    # A loaded decoder accepts the first eight indices immediately.
+    # A decoder with a loaded table accepts the first eight indices immediately.
     loaded = CentroidTable(centroids=4, loaded=True)
     trace = trace_decoder(loaded, [packet[4:]], lanes=8, willing=always, ready=always)
     assert trace.offered.tolist() == [-1] * 5 + [0, 1, 2, 3] + [-1] * 7

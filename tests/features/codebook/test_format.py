@@ -25,7 +25,7 @@ def gateware(table):
 
 
 def _packets(generator, centroids, total):
-    """Draw tables, and index vectors of various lengths for them."""
+    """Draw codebook tables, and for each table index vectors of various lengths."""
     tables, indices = [], []
     while sum(map(len, indices)) < total:
         tables.append(generator.integers(0, 1 << 32, centroids, dtype=np.uint32))

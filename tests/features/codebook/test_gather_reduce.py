@@ -36,7 +36,7 @@ def _make(centroids, lanes, *widths):
 
 
 def _bits(values, shape):
-    """Return signed numbers as two's complement in the width of ``shape``."""
+    """Convert signed numbers to two's complement in the width of ``shape``."""
     return np.asarray(values, np.int64) & (1 << shape.width) - 1
 
 
@@ -89,7 +89,7 @@ test_reset = BENCH.resets([(16, 8)], (1, 9, 25, 60), count=1_000)
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """Rows of k + overhead columns run back to back, with k multiplications and the stated latency."""
+    """Rows of k + overhead columns run back to back, each with k multiplications and the stated latency."""
     centroids, lanes = case
     length = centroids + MatrixVector.overhead
     generator = np.random.default_rng(1)
@@ -149,7 +149,7 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """Outputs stay valid until accepted; the first comes in cycle 15: 4 to clear, 1 column, and latency."""
+    """Outputs stay valid until accepted; the first is valid in cycle 15: 4 to clear, 1 column, and latency."""
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15
@@ -158,7 +158,7 @@ def test_first_offers_stand():
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb(kind):
-    """Cocotb simulation with a reset in the middle of a matrix."""
+    """Run a matrix-vector unit under cocotb, with a reset in the middle of a matrix."""
     component, drive = BENCH.make(16, 4), _drive(np.random.default_rng(1), 16, 4, count=5)
     layout = component.o.payload.shape()
     under_cocotb(component, kind, {"table": BENCH.unit(16, 4).load, "i": drive.beats["i"]},

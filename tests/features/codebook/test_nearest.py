@@ -88,7 +88,7 @@ def test_nearest(centroids, lanes):
             if np.isfinite(value):
                 distances = [abs(Fraction(float(value)) - centroid) for centroid in exact]
                 best = distances.index(min(distances))
-                # Any one of several equal centroids may be chosen.
+                # If several centroids are equal, any one of them may be chosen.
                 assert exact[index] == exact[best], (number, hex(bits))
             else:
                 assert index == (0 if bits >> 31 else centroids - 1)

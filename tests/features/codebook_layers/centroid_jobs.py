@@ -10,7 +10,7 @@ from sim.golden.features.compute.compute import Centroid, Operand
 from tests.features.compute.memories import PLACES
 from tests.features.compute.terms import draw
 
-#: Number of rows of each memory.
+#: Number of rows of each memory in these tests.
 ROWS = 2048
 
 

@@ -18,13 +18,13 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.loaded import Loaded
 from tests.refusals import refused
 
-#: Lanes, centroids and DSP blocks; the second unit has few centroids and only one lane.
+#: Number of lanes, centroids and DSP blocks of the simulated units.
 UNITS = ((4, 16, 4), (1, 4, 1))
 
 
 @dataclasses.dataclass(kw_only=True)
 class Case:
-    """Job with indices (outputs, columns), inputs (examples, columns), starts or gradients (examples, outputs)."""
+    """Job, indices (outputs, columns), inputs (examples, columns), and starts or gradients (examples, outputs)."""
 
     job: Job
     indices: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0), np.int64))
@@ -61,7 +61,7 @@ def _columns(case, lanes, bits):
 
 
 def _loaded(unit_of, cases, table, **options):
-    """Load a table and feed jobs."""
+    """Load a table into the unit, then feed it jobs."""
     lanes, centroids, _ = unit_of
     active = [case for case in cases if case.job != Job.TOTAL]
     unit = BENCH.unit(*unit_of)
@@ -153,7 +153,7 @@ def test_fixed_point(lanes, centroids, dsps):
             return (generator.integers(-1 << bits, 1 << bits, shape) / 16).astype(np.float32)
 
         table, columns = fixed(centroids, bits=7), 100
-        operands = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # the last centroid is unused
+        operands = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # last centroid is unused
                     "x": fixed(SLOTS, columns, bits=6)}
         start, upstream = fixed(SLOTS, lanes, bits=7), fixed(SLOTS, lanes, bits=6)
         cases = [Case(job=Job.PRODUCT, rows=start, **operands), Case(job=Job.GRADIENT, rows=upstream, **operands),
@@ -187,7 +187,7 @@ def test_table():
         "job": Feed(np.array([Job.PRODUCT], np.uint32), np.arange(cycles) >= 135),
         "i": Feed(_columns(case, lanes, 4)), "rows": Feed(_rows(case.rows))}, sinks={"o": True}, cycles=cycles,
         seed=1)
-    # Errors: a table of 15 words; a 16th word without ``last``; the 17th word by itself; and a single word.
+    # Errors: a table of 15 words; a 16th word without ``last``; a 17th word on its own; and a table of one word.
     assert ports["error"].sum() == 4
     taken = np.flatnonzero(ports["table__valid"] & ports["table__ready"])
     begun, = np.flatnonzero(ports["job__valid"] & ports["job__ready"])
@@ -228,7 +228,7 @@ def test_layer():
         _run(UNITS[0], cases, table, cycles=60_000, kinds=kinds)
     results, gradients = _expected(cases, table, lanes)
     results = results.reshape(-1, lanes)
-    forward = 3 * 4 * SLOTS  # 3 groups of outputs, times 4 groups of examples
+    forward = 3 * 4 * SLOTS  # 3 groups of outputs by 4 groups of examples
     np.testing.assert_array_equal(matrix(results[:forward], outputs), _words(model.product(indices, table, x, bias)))
     np.testing.assert_array_equal(matrix(results[forward:], inputs),
                                   _words(model.product(indices.T, table, upstream, np.float32(0))))

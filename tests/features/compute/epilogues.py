@@ -5,7 +5,8 @@ import numpy as np
 from sim.golden.features.compute.gemm import ScaleMask
 from tests.hdl.masking import masks
 
-#: Candidate scales and mask replacement values: ordinary numbers, zeros, subnormals, infinities and NaNs.
+#: Candidates for scales and for the number that replaces masked elements: ordinary numbers, zeros, subnormals,
+#: infinities and NaNs.
 NUMBERS = np.array([0x3e000000, 0x3f800000, 0xc0490fdb, 0, 0x80000000, 0x00000001, 0x7f800000, 0x7fc00000, 0xffc00001,
                     0x7f7fffff, 0xc61c4000], np.uint32)
 

@@ -1,4 +1,4 @@
-"""Random matrix product jobs, and generic tests that run them on the units of a matrix product."""
+"""Random jobs for matrix products, and generic tests that run such jobs on a unit."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.features.compute.epilogues import draw_scale_mask
 from tests.features.compute.memories import PLACES
 from tests.hdl.unit_bench import sinks
 
-#: Number of rows of each memory.
+#: Number of rows of each memory in these tests.
 ROWS = 4096
 
 
@@ -79,7 +79,7 @@ def random_products(units, unit, run, *, most, golden=model_of):
 
 
 def resets(unit_of, unit, run, begin, *, most, golden=model_of):
-    """Create a test of resets during jobs; ``begin`` returns the stimuli of a job."""
+    """Create a test of resets in the middle of a job; ``begin`` returns the stimuli of a job."""
     def test():
         generator = np.random.default_rng(3)
         for cut in (1, 3, 5, 9, 20):

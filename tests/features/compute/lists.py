@@ -1,4 +1,4 @@
-"""LAYERS list units, combined in one design so that their tests share a build, and random lists."""
+"""Units that process LAYERS lists, combined in one design so that tests share a build, and random lists."""
 
 import dataclasses
 import functools
@@ -37,15 +37,15 @@ from sim.verilated.vectors import Unit
 #: Number of elements in the gradient, weight and activation memories.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Options of the units, keyed by lane count: array rows, centroids, and width of a buffer number; and the lane
-#: counts that support scale and mask, and also sequence functions.
+#: Options of the units, keyed by number of lanes: array rows, centroids, and width of a buffer number. SCALE_MASK
+#: and SEQUENCES list the numbers of lanes with which a unit supports scale and mask, and sequence functions.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
 OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Widths of the fields that are used only by scaled or masked instructions.
+#: Widths of the fields that are used only by instructions with a scale or mask.
 _SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
                if name != "external"}
 
@@ -117,7 +117,7 @@ def units():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Fields of a LAYERS command that affect how its list is executed."""
+    """Fields of a LAYERS command that affect the execution of its list."""
 
     list_base: int
     state_base: int
@@ -143,7 +143,7 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
     room = (WORDS[place] if place < 2 else command.list_base) - (min(rows, 64) - 1) * stride - columns
     base = step * int(generator.integers(max(room, 0) // step + 1))
     if generator.random() < 0.02:
-        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or the next
+        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # the last valid base, or the next
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
     return {"base": base - relative * command.state_base, "place": place, "relative": relative,
@@ -237,7 +237,7 @@ def _rows(generator, lanes, command):
                                                    stride=int(generator.integers(4)))
     if generator.random() < 0.3:
         fields["stride_start"] = 0
-    if generator.random() < 0.4:  # the result overwrites its source, or starts there with a different stride
+    if generator.random() < 0.4:  # the result overwrites a source, or starts there with another stride
         name, source = generator.choice(["target", "third"]), generator.choice(["x", "start"])
         fields[name] = fields[source]
         if generator.random() < 0.9:
@@ -308,7 +308,7 @@ def at(space, base, *, relative=0):
 
 
 def golden_list(lanes, command, instructions):
-    """Return the jobs of a list up to its first invalid instruction, and that instruction's index or None."""
+    """Return the jobs of a list up to its first invalid instruction, and the index of this instruction or None."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
@@ -339,7 +339,7 @@ def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
         layout, fields = _drawn(generator, lanes, command)
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
-        if generator.random() < flaws / 2:  # move a target onto or next to the list
+        if generator.random() < flaws / 2:  # move a target onto the list or next to it
             name = {Kind.GEMM: "c", Kind.VECTOR: "loss"}.get(fields["kind"], "target")
             if fields["kind"] == Kind.ROWS:
                 name = str(generator.choice(["target", "second", "third", "deviation"]))

@@ -14,16 +14,16 @@ from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 
-#: Number of memories in a node, and minimum latency in cycles from a request to its response.
+#: Number of memories in a node, and minimum latency from a request to its response, in cycles.
 PLACES, LATENCY = 3, 2
 #: Memory operations that can be stalled: the bits of ``paces`` and the fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
-#: Default flag outputs of a unit.
+#: Names of a unit's flag outputs, by default.
 FLAGS = ("done", "bad")
 
 
 def _watched(payload):
-    """Layout of a watched stream: a flag for transfers and the payload."""
+    """Layout of a watched stream: its payload, and a flag that marks transfers."""
     return data.StructLayout({"moves": 1, "payload": payload})
 
 
@@ -101,7 +101,7 @@ def arrays(fields):
 
 
 def compare_accesses(asked, written, reads, writes, *, lanes, note):
-    """Compare requests and writes, as arrays keyed by field, with a model's reads and writes, in order."""
+    """Check that recorded requests and writes, as arrays keyed by field, equal a model's, in the same order."""
     assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
         (read.place, read.row) for read in reads], note
     actual = [(space, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
@@ -147,7 +147,7 @@ class Bench:
         return list(elements.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles when they are accepted, and the cycles when each flag is high.
+        """Run jobs; return the cycles in which jobs are accepted, and the cycles in which each flag is high.
 
         Afterwards ``seen`` holds the transfers of the watched streams, keyed by field.
         """

@@ -37,7 +37,7 @@ class MemoryAccess:
         self._asked: collections.deque[tuple[int, int]] = collections.deque()
         self._writes: collections.deque[tuple[int, int, int]] = collections.deque()
         self._answers: collections.deque[int] = collections.deque()
-        self._coming: list[tuple[int, int] | None] = [None, None]  # (memory, row) of reads in flight, next first
+        self._coming: list[tuple[int, int] | None] = [None, None]  # (memory, row) of reads in flight, oldest first
         self.granted = 0
         self._departed = 0
 

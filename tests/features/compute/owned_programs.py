@@ -1,4 +1,4 @@
-"""Random buffer programs as lists of products, with optional overlaps in their memory plans."""
+"""Random programs on memory buffers, as lists of products; buffers may overlap in the memory plan."""
 
 import dataclasses
 
@@ -9,25 +9,25 @@ from host.features.compute.memory.checker import dead_reads, injected, overlaps,
 from host.features.compute.memory.plan import Operation, Profile, make_plan
 from sim.golden.features.compute.compute import Engine, pack
 
-#: Number of elements in a memory row; each row holds one word of a random program's buffers.
+#: Number of elements in a memory row; one row stores one word of a random program's buffers.
 LANES = 4
 
 
 def engine(**options):
-    """Golden engine with a one-row array, which can run every product."""
+    """Golden compute engine with a one-row array, which can run every product."""
     return Engine(rows=1, lanes=LANES, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Return instructions for whole buffers, and the rows of the buffer that the host writes first."""
+    """A program's instructions for whole buffers, and the rows of the buffer that the host writes first."""
 
     words: np.ndarray
     given: range  # rows of the buffer that the host writes
     profile: Profile
 
     def give(self, generator, activations, owners, base):
-        """Write the list, and random numbers to the host's buffer; return their addresses."""
+        """Write the list, and random numbers to the host's buffer; return the addresses of this buffer."""
         rows = np.arange(self.given.start, self.given.stop)
         places = (LANES * rows[:, None] + np.arange(LANES)).ravel()
         activations[places] = generator.random(len(places)).astype(np.float32).view(np.uint32)
@@ -42,7 +42,7 @@ def _operand(profile, places, name):
 
 
 def _products(profile, places, operation):
-    """Return products C = ONES · B or C = C + ONES · B, over all rows of the buffers."""
+    """Return products C = ONES · B or C = C + ONES · B for an operation, over all rows of its buffers."""
     written, = operation.writes
     c, rows = _operand(profile, places, written), profile.words[written]
     sources = [name for name in operation.reads if name != written]
@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """Return a program with its buffers at rows ``places``, or None if its list would be too long."""
+    """Return a program with its buffers at the rows ``places``, or None if its list would be too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:

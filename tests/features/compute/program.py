@@ -1,4 +1,4 @@
-"""Numpy interpreter for programs of the vector unit; it runs one step for all threads."""
+"""Numpy interpreter for programs of the vector unit; it runs one step at a time for all threads."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from sim.golden import floating
 
 
 class Threads:
-    """Threads of a lane; each has a result, a stored number and a count."""
+    """State of a lane's threads: for each thread, a result, a stored number and a count."""
 
     def __init__(self, count):
         self.result = np.zeros(count, np.uint32)

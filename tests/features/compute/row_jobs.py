@@ -1,4 +1,4 @@
-"""Random jobs for the row unit, and their memories in numpy."""
+"""Random jobs for the row unit, with the memories that they use as numpy arrays."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from sim.golden.features.compute.row_unit import Job
 from tests.features.compute.memories import PLACES
 from tests.features.compute.terms import draw
 
-#: Number of rows of each memory.
+#: Number of rows of each memory in these tests.
 ROWS = 4096
 
 _OPERANDS = ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")
@@ -25,7 +25,7 @@ _LINES = ("scale", "shift", "deviation")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowJob:
-    """A job and the row numbers that it reads from memory."""
+    """A job of the row unit, and the row numbers that it reads from memory."""
 
     job: Job
     numbers: np.ndarray
@@ -35,7 +35,7 @@ class RowJob:
         return fields | {name: {"place": fields[name][0], "row": fields[name][1]} for name in _OPERANDS}
 
     def place(self, memories):
-        """Store the row numbers in the memories."""
+        """Store the row numbers of a job in the memories."""
         job = self.job
         if job.function in _TABLES:
             flat = memories[job.y[0]].reshape(-1)

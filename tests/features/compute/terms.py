@@ -1,4 +1,4 @@
-"""Test operands for multiply-accumulate units: beats of whole tiles, and their encoding for arrays."""
+"""Test operands for multiply-accumulate units: the beats of whole tiles, encoded as inputs of an array."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _CORNERS = operands.corners(FP32)
 
 
 def draw(generator, kind, *shape):
-    """Draw numbers of a kind: ordinary, corner cases, any bits, or small integers and huge ones that cancel."""
+    """Draw numbers of a kind: ordinary numbers, corner cases, random bits, or small and huge integers that cancel."""
     if kind == "corners":
         return generator.choice(_CORNERS, shape)
     if kind == "bits":
@@ -48,7 +48,7 @@ def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.
 
 
 def rows_of(beats):
-    """Encode beats as payloads for an array's input."""
+    """Encode beats of operands as payloads for the input of an array."""
     layout = term_layout(beats.a.shape[1], beats.b.shape[1])
     rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
     return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,
@@ -56,9 +56,9 @@ def rows_of(beats):
 
 
 def scales_of(model, exponents):
-    """Encode the block scales of a golden format for the array: an exponent and, for NVFP4, a fraction above it."""
+    """Encode block scales of a golden format for the array: an exponent and, for NVFP4, a fraction in higher bits."""
     if not isinstance(model, NVFP4):
         return np.where(exponents == model.nan, ONES, exponents + model.lowest)
     number, power = model.scales(exponents)
-    spare = 4 - np.frexp(number)[1]  # left shift that makes the number at least 8
+    spare = 4 - np.frexp(number)[1]  # shift that makes the integer at least 8
     return np.where(exponents == model.nan, ONES, power + 127 + 1 - spare) | ((number << spare) - 8) << 8

@@ -57,7 +57,7 @@ def _make(rows, columns, dsps, operands, _=None):
     return MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
 
 
-#: "native" cases simulate arithmetic with the processor's floating point; cycles and bits are the same.
+#: The "native" cases simulate arithmetic with the processor's floating-point unit; cycles and bits are the same.
 BENCH = UnitBench(_make, _model, _drive, rate=0.8, simulate=lambda component, *case: Unit(
     component, arithmetic=Arithmetic.NATIVE if len(case) > 4 else Arithmetic.GATEWARE))
 test_lockstep = BENCH.lockstep(ARRAYS, least=100)
@@ -95,7 +95,7 @@ def test_throughput(array):
 @pytest.mark.parametrize("tile", range(TILES))
 @pytest.mark.parametrize("array", ARRAYS)
 def test_matrix_product(array, tile):
-    """A tile of a product is bit-identical to numpy's sums in order of k, starting from C or from zero."""
+    """A tile of a matrix product is bit-identical to numpy's sums in order of k, starting from C or from zero."""
     rows, columns, _, operands = array
     generator = np.random.default_rng(tile)
     m, n, k = rows << tile, columns * (SLOTS >> tile), 33
@@ -168,7 +168,7 @@ def test_known_answers(terms, initial, want):
 
 @pytest.mark.parametrize("cut", [13, 61, 90])
 def test_reset(cut):
-    """After a reset in the middle of a round or while results are output, the next tiles are correct."""
+    """After a reset in the middle of a round, or while results are output, the next tiles are correct."""
     golden = model.MacArray(rows=2, columns=2)
     beats = _tiles(np.random.default_rng(1), 2, 2, count=8, longest=2)
     under_cocotb(MacArray(rows=2, columns=2), "geometric", {"i": rows_of(beats)},

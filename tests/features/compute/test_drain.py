@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Drain of results to C: hdl/features/compute/drain.py. For its cycles in a product, see test_gemm."""
+"""Unit that drains results to matrix C: hdl/features/compute/drain.py. test_gemm covers its cycles in a product."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from tests.features.compute.memories import arrays
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import packed
 
-#: Rows and lanes of the simulated units, and latency in cycles from a request to the response.
+#: Number of rows and lanes of the simulated units, and latency from a request to its response in cycles.
 UNITS = ((1, 4), (4, 8))
 LATENCY = 3
 
@@ -96,7 +96,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """One result row per cycle, offered after ``latency`` cycles; gate reads start as planned."""
+    """The drain writes one result row per cycle, after ``latency`` cycles; gate reads start as planned."""
     rows, lanes = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=32 * lanes, k=1, gated=1, column_tiles=2, a=Matrix(0, 0, 1), b=Matrix(1, 0, 32),

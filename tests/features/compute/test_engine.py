@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""LAYERS in a node, tested only through the node's ports: hdl/features/compute/engine.py."""
+"""LAYERS commands in a node, tested only through the node's ports: hdl/features/compute/engine.py."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ from tests.features.compute.lists import END, WORDS, at, draw_command, draw_list
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
-#: Values of COUNTERS after one training step of the network, on a node without row owners.
+#: Values of COUNTERS after one training step of the network, on a node without buffer tags.
 CYCLES = (2893, 1772, 714)
 LISTS = 16
 
@@ -61,7 +61,7 @@ def random_memories(generator, kind="ordinary"):
 
 
 def product(a, b, c, *, strides, start=None, gate=None, **fields):
-    """Words of a matrix product instruction."""
+    """Instruction words of a matrix product."""
     members = {"kind": Kind.GEMM, "a": a, "b": b, "c": c, "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
                **{f"stride_{name}": stride for name, stride in zip("abc", strides, strict=True)}, **fields}
     if start is not None:
@@ -174,7 +174,7 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random lists, valid or not, give the expected memories and events; row owners persist across lists."""
+    """Random lists, valid or not, give the expected memories and events; buffer tags persist across lists."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)
@@ -245,7 +245,7 @@ def test_statuses(node):
 
 
 def test_a_wrong_label(node):
-    """An invalid label is detected at run time: the list runs up to that instruction, and reports it."""
+    """An invalid label is detected at run time: the list runs up to that instruction, and the event reports it."""
     generator = np.random.default_rng(8)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     memories[Place.ACTIVATIONS][49 + 3] = OUTPUTS

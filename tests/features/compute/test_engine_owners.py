@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test row owners through a node's ports only: hdl/features/compute/engine.py and row_owners.py."""
+"""Test buffer tags through a node's ports only: hdl/features/compute/engine.py and row_owners.py."""
 
 import numpy as np
 import pytest
@@ -39,12 +39,12 @@ from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
 
-#: Number of memory rows before the list; buffers can use them.
+#: Number of memory rows in front of the list, which buffers can use.
 ROWS = LIST // LANES
 
 
 class Model:
-    """Model of a node's memories and row owners, with requests and expected results."""
+    """Model of a node's memories and buffer tags, with the requests to send and their expected results."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)
@@ -61,7 +61,7 @@ class Model:
         self.requests.append(write(Place.ACTIVATIONS, address, words))
 
     def run(self, *instructions, length=1):
-        """Write a list, run it on the model, and add the requests. Return the expected result."""
+        """Write a list, run it on the model, and add the host requests for it. Return the expected result."""
         self.write(LIST, np.concatenate([*instructions, END]))
         outcome = golden.run(self.memories, base=LIST, length=length, owners=self.owners)
         self.requests += [push(**layers(LIST, length=length)), POP, *READ_ALL]
@@ -72,7 +72,7 @@ class Model:
         """Send all requests to the node, and compare its events and memories with the model."""
         responses = exchange(unit, *self.requests, cycles=cycles)
         assert {response[1] for response in responses} == {Status.OK}
-        responses = [response for response in responses if len(response) > 3]  # only events and memory contents
+        responses = [response for response in responses if len(response) > 3]  # keep only events and memory contents
         assert len(responses) == 4 * len(self.expected), note
         for number, (outcome, after) in enumerate(self.expected):
             ended, *memories = responses[4 * number:4 * number + 4]
@@ -91,7 +91,7 @@ def copied(source, target, *, rows=2, owners=(0, 0), **fields):
 
 
 def test_overlaps(node):
-    """Overlaps in ten memory plans are detected; valid plans run to the end and match the model."""
+    """Overlapping buffers in ten memory plans are detected; valid plans run to the end and match the model."""
     seed = 5
     generator = np.random.default_rng(seed)
     model, caught, passes = Model(generator), 0, 0
@@ -110,7 +110,7 @@ def test_overlaps(node):
 
 
 def test_lowest_row(node):
-    """A list ends after the first instruction that reads dead rows, and reports the lowest one."""
+    """A list ends after the first instruction that reads dead rows, and the event reports the lowest such row."""
     model = Model(np.random.default_rng(1))
     stamps = [copied(0, base, owners=(0, owner)) for base, owner in ((64, 3), (32, 4), (96, 255))]
     dead = copied(32, 128, rows=18, owners=(255, 5))
@@ -124,7 +124,7 @@ def test_lowest_row(node):
     model.check(node)
 
 
-#: Instructions on activations: layout, fields, first row and row count per operand, and names of targets.
+#: Instructions on activations: layout, fields, first row and number of rows of each operand, and names of targets.
 BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
 PRODUCT = gemm_layout(), {
     "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
@@ -145,7 +145,7 @@ SOFTMAX = vector_layout(), {
 
 
 def of_rows(function, targets, *, rows=2, columns=5, **bases):
-    """ROWS instruction with two memory rows per row; row numbers are 0, so only a table's row 0 is used."""
+    """ROWS instruction with two memory rows per matrix row; all row numbers are 0, so only table row 0 is used."""
     return row_layout(), {
         "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
         "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
@@ -169,7 +169,7 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """Dead first and last rows of all operands are detected, and targets stamp their first and last rows."""
+    """Dead first and last rows of all operands are detected, and targets tag their first and last rows."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
@@ -194,7 +194,7 @@ def test_each_operand(node, layout, fields, bases, targets):
 
 
 def test_any(node):
-    """A row with an element written by the host belongs to any buffer; buffer 0 may access any row."""
+    """After the host writes to a row, instructions may read it as any buffer's; buffer 0 may read any row."""
     model = Model(np.random.default_rng(2))
     assert model.run(copied(0, 64, owners=(9, 3)), copied(64, 96, owners=(0, 4))).status is EventStatus.OK
     assert model.run(copied(64, 128, owners=(4, 0))).detail == 64 // LANES << ROW_BIT
@@ -207,7 +207,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A rejected list changes no buffer tags. A wrong label stops a list, with READ_DEAD for a dead row."""
+    """A rejected list leaves the buffer tags unchanged; a list ended by a wrong label also reports dead rows."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -228,7 +228,7 @@ def test_refused(node):
 
 @pytest.mark.parametrize("cycles", [700, 1_000, 1_300, 1_600])
 def test_reset(node, cycles):
-    """A reset keeps row owners and contents but clears errors; the host can then take over the rows."""
+    """A reset keeps buffer tags and contents but clears errors; the host can then take over the rows."""
     model = Model(np.random.default_rng(cycles))
     model.run(copied(0, 64, owners=(0, 3)))
     model.run(copied(64, 96, owners=(4, 4)))
@@ -250,7 +250,7 @@ def test_reset(node, cycles):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 def test_link_reset(node, delay):
-    """If a link reset ends a command, its dead reads are not attributed to the next command."""
+    """If a link reset ends a command, dead reads of that command are not attributed to the next command."""
     model = Model(np.random.default_rng(delay))
     control = register("CONTROL").address
     node.reset()

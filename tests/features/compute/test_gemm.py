@@ -18,7 +18,7 @@ from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import offers
 from tests.refusals import refused
 
-#: Rows, lanes, DSP blocks, blocks, ``scale_mask`` and operands of the simulated units.
+#: Number of rows, lanes, DSP blocks and blocks, ``scale_mask``, and operand format of the simulated units.
 UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"), (2, 4, 1, 64, False, "mx9"),
          (1, 4, 1, 32, False, "nvfp4"))
 
@@ -34,7 +34,7 @@ def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
 
 
 def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
-    """Run jobs one by one; compare all memory contents and the cycles of each job with the model."""
+    """Run jobs one by one; compare all memory contents and each job's cycles with the model."""
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(seed)
     contents = [draw(generator, kind, ROWS, golden.lanes) for _ in range(PLACES)]
@@ -77,7 +77,7 @@ def test_products(unit_of):
 @pytest.mark.parametrize("stalls", STALLS[1:])
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_stalls(unit_of, stalls):
-    """Products are correct with any stalls of requests, responses, writes and commits to the memories."""
+    """Products are correct under any stalls of the requests, responses, writes and commits of the memories."""
     _, golden = _unit(*unit_of)
     for seed in range(11, 14):
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def test_stalls(unit_of, stalls):
 
 
 def test_partial_results():
-    """Partial results are only read once they are in memory, even with slow writes or repeated tiles."""
+    """Partial results are read back only once they are in memory, even with slow writes or repeated tiles."""
     unit_of = UNITS[0]
     base = GemmJob(m=9, n=20, k=17, a=Matrix(0, 0, 5), b=Matrix(1, 0, 5), c=Matrix(2, 1, 6))
     for number, changes in enumerate((
@@ -98,7 +98,7 @@ def test_partial_results():
 
 
 def test_writes_without_a_pause():
-    """Products are correct even if writes never pause and pending tiles hit their limit."""
+    """Products are correct even if writes never pause and the number of unfinished tiles reaches its limit."""
     for seed, unit_of in enumerate(UNITS, start=1):
         rows = unit_of[0]
         jobs = [GemmJob(m=16 * rows, n=144, k=k, tile=1, column_tiles=1, rounds=2, order=2, a=Matrix(0, 0, 2),
@@ -114,7 +114,7 @@ def test_edges_of_numbers():
     corners = np.array([0, 0x80000000, 1, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x3f800000,
                         0xbf800000, 0x007fffff, 0x807fffff], np.uint32)
     contents = [np.zeros((ROWS, 4), np.uint32) for _ in range(PLACES)]
-    contents[0][:3] = corners.reshape(3, 4)  # a row of 12 elements, multiplied by 1.0
+    contents[0][:3] = corners.reshape(3, 4)  # a matrix with a single row of 12 elements, multiplied by 1.0
     contents[1][:3] = np.roll(corners, 5).reshape(3, 4)
     bench.load(contents)
     for number, (relu, gated) in enumerate(((1, 0), (0, 1), (1, 1))):
@@ -145,7 +145,7 @@ def test_refusals(unit_of):
         {"rounds": 1, "transpose_a": 1, "transpose_b": 1})]
     assert golden.legal(good)
     assert golden.legal(dataclasses.replace(good, rounds=1, transpose_a=1)) == parts
-    assert golden.legal(dataclasses.replace(good, rounds=3)) == parts  # nine terms fit into one block
+    assert golden.legal(dataclasses.replace(good, rounds=3)) == parts  # nine terms fit into a single block
     assert golden.legal(dataclasses.replace(good, rounds=3, row_tiles=0))
     assert not any(golden.legal(job) for job in bad)
     check(unit_of, [job for refused in bad for job in (refused, good)], seed=1)
@@ -167,7 +167,7 @@ def test_jobs_in_turn():
 
 
 def test_reset():
-    """After a reset in the middle of a product, perhaps with rows of C written, the next one is correct."""
+    """After a reset in the middle of a product, perhaps with some rows of C written, the next product is correct."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)

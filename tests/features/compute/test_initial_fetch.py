@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Initial values of tiles: hdl/features/compute/initial_fetch.py; test_gemm covers their cycles."""
+"""Fetch of the initial values of tiles: hdl/features/compute/initial_fetch.py; test_gemm covers its cycles."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from tests.hdl.unit_bench import packed
 
 #: Rows and lanes of the simulated units, and the number of unfinished tiles that they support.
 UNITS = ((1, 4, 31), (4, 8, 3))
-#: Latency in cycles from a request to its response, and from a tile to its last result.
+#: Latency from a request to its response, and from a tile to its last result, in cycles.
 LATENCY, DRAIN = 3, 60
 
 
@@ -84,7 +84,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     np.testing.assert_array_equal(np.where(inside, got, 0), np.where(inside, want, 0), f"{seed=}, {job}")
     assert not got[~inside.any(axis=1)].any(), f"{seed=}, {job}"
 
-    # One tile finishes per cycle, as soon as all its writes are in memory.
+    # One tile finishes per cycle, once all writes of that tile are in memory.
     taken = np.flatnonzero(trace["tiles__valid"] & trace["tiles__ready"])
     assert len(taken) == len(tiles), f"{seed=}, {job}"
     finished = []
@@ -110,7 +110,7 @@ test_values = random_products(UNITS, _unit, _run, most=24)
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_partial_results(unit_of):
-    """A recurring tile waits until its earlier results are in memory, even if other tiles are in between."""
+    """A tile that recurs waits until its earlier results are in memory, even if other tiles come in between."""
     rows, lanes, _ = unit_of
     for seed, (size, order, row_tiles) in enumerate(((1, 2, 0), (5, 2, 0), (5, 0, 2), (40, 2, 1)), start=1):
         _unit(*unit_of).reset()
@@ -121,7 +121,7 @@ def test_partial_results(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """The first row is requested ``planned`` cycles after its tile is announced, then one row per cycle."""
+    """The first row of a tile is requested ``planned`` cycles after the tile is announced, then a row per cycle."""
     rows, lanes, _ = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=8 * lanes, k=1, initial=1, a=Matrix(0, 0, 1), b=Matrix(1, 0, 8), c=Matrix(2, 0, 8),

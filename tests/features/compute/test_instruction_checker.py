@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Instruction checker against the golden model: hdl/features/compute/instruction_checker.py."""
+"""Compare the instruction checker with the golden model: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def _beats(instructions):
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list; return how many instructions are valid, and if the next is malformed or overlaps."""
+    """Check a list; return the number of valid instructions, and any error of the next (malformed or overlap)."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
@@ -182,7 +182,8 @@ VALID_LOSSES = [
     {"target": at(ACTIVATIONS, 208)},
     {"function": VectorProgram.SOFTMAX, "labels": at(7, 9), "loss": at(WEIGHTS, 0), "stride_labels": 5}]
 
-#: A centroid product of 5 x 9 inputs with 6 outputs in two groups, and centroid gradients of the same operands.
+#: A centroid product of 5 x 9 inputs with 6 outputs in two groups, and gradients of its centroids, on the same
+#: operands.
 CENTROID = {
     "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "gated": 1, "x": at(ACTIVATIONS, 0),
     "stride_x": 12,

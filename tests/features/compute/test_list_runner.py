@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of list runner and list reader with a memory and stub units: hdl/features/compute/list_runner.py."""
+"""Test the list runner and list reader with a memory and stub units: hdl/features/compute/list_runner.py."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ LENGTH = {"length": 3, "state_base": 0}
 
 
 def _fill(lanes, words):
-    """Write the whole activation memory."""
+    """Fill the whole activation memory with the given words."""
     last = np.arange(len(words)) == len(words) - 1
     units().lockstep(cycles=len(words) + 8, sinks={}, sources={
         f"walk_{lanes}__host_write": Feed(pack(access_layout(), {
@@ -40,7 +40,7 @@ def _fill(lanes, words):
 
 
 def _memory(generator, command, instructions):
-    """Activation memory that holds a list, cut off at the end of memory."""
+    """Contents of an activation memory that holds a list, cut off at the end of the memory."""
     memory = generator.integers(1 << 32, size=WORDS[2], dtype=np.uint32)
     words = np.concatenate(instructions)
     end = min(command.list_base + len(words), WORDS[2])
@@ -76,7 +76,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     listed = _listed(memory, command.list_base)
     read = layer_list.read_cycles(lanes=lanes, answer=MemoryAccess.latency)
 
-    # The first pass over the list.
+    # Expected cycles of the first pass over the list.
     now, count = start, 0
     for words in listed:
         now += read + layer_list.check_cycles(words, command.length, lanes=lanes, centroids=CENTROIDS.get(lanes, 0),
@@ -84,7 +84,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
         count += 1
         if wrong is not None and count == len(jobs) + 1:
             break
-    if wrong is not None and count == len(jobs):  # the END is missing or malformed, or a target overlaps the list
+    if wrong is not None and count == len(jobs):  # no END or a malformed END, or a target overlaps the list
         now += 2
     ended, fault, offers = now + 1, wrong, []
     runs = {unit_name: np.zeros(cycles, bool) for unit_name in ready}
@@ -138,14 +138,14 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
 @pytest.mark.parametrize("kinds", [("none", "none"), ("geometric", "alternating"), ("alternating", "geometric")])
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_lists(lanes, kinds):
-    """Both passes match in every cycle; an invalid list starts no jobs, and a failed job ends its list."""
+    """Both passes over a list match in every cycle; invalid lists start no jobs, and a failed job ends a list."""
     faults, offers = 0, 0
     for number in range(20):
         seed = 1_000 * lanes + 100 * len(kinds[0]) + number
         generator = np.random.default_rng(seed)
         command = draw_command(generator)
         instructions = draw_list(generator, lanes, command, int(generator.integers(1, 5)), flaws=0.03, bits=0.02)
-        if number % 5 == 4:  # this list has no END
+        if number % 5 == 4:  # the list for this seed has no END
             instructions = [*instructions[:-1], *instructions[:-1]]
         fault, count = _run(lanes, command, _memory(generator, command, instructions), seed=seed, kinds=kinds)
         faults, offers = faults + (fault is not None), offers + count
@@ -160,7 +160,7 @@ def test_ends_of_lists():
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
     assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MAX_INSTRUCTIONS)
-    # Targets of instructions overlap the list, too, but the missing END is detected first.
+    # Targets of instructions also overlap the list, but the missing END is detected first.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)

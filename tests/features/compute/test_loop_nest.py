@@ -26,9 +26,9 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers, packed
 from tests.refusals import refused
 
-#: Rows, lanes, blocks and terms of the simulated loop nests.
+#: Number of rows, lanes, blocks and terms of the simulated loop nests.
 NESTS = ((1, 4, 32, 1), (4, 4, 128, 1), (2, 8, 16, 16))
-#: Block lengths of the operand formats, in terms and without duplicates.
+#: Block lengths in terms of all operand formats, without duplicates.
 TERMS = tuple(dict.fromkeys(form.terms for form in OPERANDS.values()))
 STREAMS = ("panels", "tiles", "o")
 
@@ -70,7 +70,7 @@ def _model(_, drawn, willing, ready):
     want = _golden(*nest).trace(jobs, willing=willing["job"], ready=ready)
     layouts, beats = _layouts(*nest), {"o": want.beats, "panels": want.panels, "tiles": want.tiles}
     rows = {name: packed(layout, beats[name]) for name, layout in layouts.items()}
-    # Beats with initial values ignore operand positions.
+    # The operand positions in beats of initial values are not compared.
     means = np.array([not beat.initial for beat in want.beats], np.uint64)
     bits = pack(layouts["o"], {
         name: ((1 << Shape.cast(shape).width) - 1) * (means if name in ("a", "b", "row", "part") else means * 0 + 1)
@@ -99,7 +99,7 @@ def test_orders():
 
 @pytest.mark.parametrize("nest", NESTS)
 def test_closed_form(nest):
-    """Random shapes up to 70, with all legal factors, take the closed-form beats without pauses."""
+    """Random shapes up to 70, with all legal factors, take the beats of the closed form, without pauses."""
     unit, golden = BENCH.unit(*nest), _golden(*nest)
     generator = np.random.default_rng(1)
     for _ in range(500):
@@ -141,7 +141,7 @@ def test_refusals():
 
 
 class Rule(wiring.Component):
-    """The gateware's check of jobs, for an array of 2 by 4 units with 16 blocks, for each block length."""
+    """Unit that checks jobs for an array of 2 by 4 units with 16 blocks, with outputs for each block length."""
 
     def __init__(self):
         super().__init__({"job": In(job_layout()), **{f"legal_{terms}": Out(1) for terms in TERMS}})
@@ -170,7 +170,7 @@ def test_legal_jobs():
 
 
 def test_alignment():
-    """With several panels along memory rows, panels must start at a multiple of the lanes."""
+    """With several panels along memory rows, each panel must start at a multiple of the number of lanes."""
     nest = NESTS[0]
     golden = _golden(*nest)
     good = model.Job(m=4, n=5, k=4, tile=1, rounds=1, row_tiles=1, align_m=1)
@@ -184,7 +184,7 @@ def test_alignment():
 
 
 def test_common():
-    """Common initial values take one round; partial results take one round per row of units."""
+    """Common initial values take one round of a tile; partial results take one round per row of units."""
     golden = model.LoopNest(rows=4, lanes=4)
     job = model.Job(m=32, n=16, k=40, tile=2, column_tiles=1, rounds=4, resume=1)
     assert golden.cycles(job) == 8 * 4 * (40 + 4 * 3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memory access of the compute engine against a cycle-accurate model: hdl/features/compute/memory_access.py."""
+"""Compare memory access of the compute engine with a cycle-accurate model: hdl/features/compute/memory_access.py."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ CYCLES = 4_000
 
 
 def _elements(number):
-    """Elements of the response to request ``number``, or of write ``number``."""
+    """Elements in the response to request ``number``, or in write ``number``."""
     return [0x9E3779B1 * (LANES * number + lane + 1) & 0xFFFF_FFFF for lane in range(LANES)]
 
 
 def _owner(number):
-    """Buffer number that request or write ``number`` uses in this test."""
+    """Buffer number of request or write ``number`` in this test."""
     return 37 * number % (1 << OWNER_BITS)
 
 
@@ -35,12 +35,12 @@ def _places(places):
 
 
 def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
-    """Run the unit alongside its model; return the cycles of response transfers and all outputs."""
+    """Run the unit alongside its model; return the cycles in which responses are transferred, and all outputs."""
     names = ("request", "response", "write", "read_0", "read_1", "read_2", "write_0", "write_2")
     willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + index)
                for index, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
-    asked = []  # number of the request that waits for its memory, in each cycle
+    asked = []  # for each cycle, the number of the request that waits for its memory
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
     for cycle in range(cycles):
         now = model.outputs()
@@ -145,7 +145,7 @@ def test_latency_and_throughput():
 
 
 def test_reset():
-    """A reset drops responses in flight and pending writes."""
+    """A reset drops all responses in flight and all pending writes."""
     requests, writes = _requests(np.random.default_rng(4), 30)
     for cycles in (3, 4, 5, 9, 20):
         _run(requests, writes, {"response": "alternating", "write_0": "geometric"}, seed=cycles, cycles=cycles)

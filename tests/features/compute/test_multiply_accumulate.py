@@ -14,7 +14,7 @@ DSPS = (4, 2, 1)
 
 
 def _sums(inputs):
-    """Running sum of the active slot for each cycle, including the term of that cycle."""
+    """Running sum of each cycle's active slot, including the term of that cycle."""
     rows = {name: values.reshape(-1, SLOTS) for name, values in inputs.items()}
     total = np.zeros(SLOTS, np.uint32)
     sums = []
@@ -48,7 +48,7 @@ def test_every_cycle(dsps):
     """With random controls in every cycle, all outputs match the model."""
     component = MultiplyAccumulate(dsps=dsps)
     unit = Unit(component)
-    held, o = [0] * PLACES, 0  # model state, carried over between runs
+    held, o = [0] * PLACES, 0  # state of the model, which continues from run to run
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)

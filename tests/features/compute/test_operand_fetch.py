@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Operand row fetch: hdl/features/compute/operand_fetch.py. test_gemm tests its cycles in a product."""
+"""Fetch of operand rows: hdl/features/compute/operand_fetch.py. test_gemm tests its cycles in a product."""
 
 import dataclasses
 import functools
@@ -89,7 +89,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """Rows are requested one per cycle, starting ``planned`` cycles after the panel, and then written."""
+    """Rows are requested one per cycle, starting ``planned`` cycles after their panel is announced, then written."""
     _unit(*unit_of).reset()
     job = GemmJob(m=8, n=8 * unit_of[1], k=16, tile=0, row_tiles=3, rounds=3, a=Matrix(0, 5, 7), b=Matrix(1, 9, 11),
                   c=Matrix(2, 0, 8))
@@ -98,7 +98,7 @@ def test_throughput(unit_of):
     assert asked[0] == FIRST + OperandFetch.planned
     got = unpack(request_layout(ROWS), trace["request__payload"][asked])
     assert (got["place"][0], got["row"][0]) == (0, 5)
-    # A's first panel is read without gaps until reads of B are interleaved.
+    # The first panel of A is read without gaps until reads of B are interleaved.
     of_a = np.flatnonzero(got["place"] == 0)
     first = of_a[:np.flatnonzero(np.diff(of_a, append=len(asked) + 2) > 1)[0] + 1]
     assert np.diff(asked[first]).tolist() == [1] * (len(first) - 1)

@@ -9,12 +9,12 @@ from sim.verilated.vectors import Feed
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused
 
-#: Lanes, width and blocks of the simulated buffers.
+#: Number of lanes, element width and number of blocks of the simulated buffers.
 BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Draw writes in random order: a whole panel by rows or columns per block, or a few rows and columns."""
+    """Draw writes in random order: a whole panel by rows or columns of each block, or a few rows and columns."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))
@@ -31,7 +31,7 @@ def _read(generator, lanes, width, blocks, *, count):
 
 
 def _ends(parts):
-    """Flags that mark the last beat of each part."""
+    """Flags that mark the last beat of each part of a stream."""
     ends = np.zeros(sum(len(part.row) for part in parts), bool)
     ends[np.cumsum([len(part.row) for part in parts]) - 1] = True
     return ends

@@ -92,7 +92,7 @@ def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=Non
     got = unpack(result_layout(rows, columns), trace["o__payload"][moved["o"]])
     want = np.concatenate(results)
     assert got["elements"].shape == want.shape, f"{seed=}"
-    # Rows and columns beyond the edge are not compared.
+    # Rows and columns outside the matrix are not compared.
     index = 0
     for job, ended in zip(jobs, results, strict=True):
         for tile in tiles[index // (8 * rows):(index + len(ended)) // (8 * rows)]:
@@ -130,7 +130,7 @@ def test_products(unit_of, stored):
 
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_cycles(unit_of):
-    """If its operands arrive in time, a product takes exactly the cycles given by the closed form."""
+    """If its operands arrive in time, a matrix product takes exactly the cycles given by the closed form."""
     _, _, golden = _product(*unit_of)
     rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
@@ -164,9 +164,9 @@ def test_reset():
 
 @pytest.mark.parametrize("operands", OPERANDS)
 def test_orders_and_factors_change_no_bit(operands):
-    """All orders, factors and array sizes give bit-identical products."""
+    """Products are bit-identical for all orders, factors and array sizes."""
     outcomes = set()
-    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # so that each part of k consists of whole blocks
+    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # each part of k must consist of whole blocks
     for rows in (1, 4):
         golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)
@@ -174,7 +174,7 @@ def test_orders_and_factors_change_no_bit(operands):
         a, b, c = (draw(generator, "ordinary", *shape) for shape in ((9, 35), (35, 10), (9, 10)))
         for order, rounds, tile in itertools.product(range(3), (1, several), range(4)):
             chosen = dataclasses.replace(job, order=order, rounds=rounds, tile=tile)
-            if not golden.loops.legal(chosen):  # parts of k would split blocks
+            if not golden.loops.legal(chosen):  # parts of k would split operand blocks
                 assert OPERANDS[operands].terms > 1
                 assert (order, rounds) == (2, 1)
                 continue
@@ -190,7 +190,7 @@ def test_orders_and_factors_change_no_bit(operands):
 
 
 def test_bench(monkeypatch):
-    """The benchmark reports the bound and a plausible ratio of cycles to it."""
+    """The benchmark reports the lower bound of cycles, and a plausible ratio of measured cycles to this bound."""
     monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
     row, = bench.rows()
     assert row["bound"] == 32 * 16 * 40 // 16

@@ -20,7 +20,7 @@ def test_parameters():
 
 
 def _step(generator):
-    """Draw a step of the program or a random step."""
+    """Draw a step of the vector unit's program, or a random step."""
     if generator.random() < 0.5:
         return dataclasses.replace(STEPS[generator.integers(len(STEPS))], take=Take.NOTHING)
     keep = bool(generator.random() < 0.4)
@@ -31,7 +31,7 @@ def _step(generator):
 
 
 class _Model:
-    """Model of a lane: its threads and the values of its rows."""
+    """Model of a lane of the vector unit: its threads and the values of its rows."""
 
     def __init__(self):
         self.threads = Threads(THREADS)
@@ -40,7 +40,7 @@ class _Model:
     def run(self, step, take, *, element, groups, places, matches):
         result = self.threads.result
         total, chosen = self.total[groups].copy(), self.chosen[places].copy()
-        for slot in range(THREADS):  # in slot order, since several threads may update the same row
+        for slot in range(THREADS):  # process threads in slot order, since several may update the same row
             total[slot], chosen[slot] = self.total[groups[slot]], self.chosen[places[slot]]
             if take == Take.TOTAL:
                 self.total[groups[slot]] = result[slot]
@@ -82,7 +82,7 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # A row is stored between its last use in this frame and its first use in the next one.
+            # A row is stored between its last use in one frame and its first use in the next.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group

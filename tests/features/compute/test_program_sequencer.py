@@ -38,7 +38,7 @@ def test_brief_programs():
 
 @pytest.mark.parametrize("columns", [2, 8])
 def test_programs(columns):
-    """Programs of every size output the right step, element and row in each cycle, also after a restart."""
+    """Programs of every size output the right step, element and row in each cycle, even after a restart."""
     unit = Unit(ProgramSequencer(columns=columns))
     for groups in (1, 2, 5, 15, 16):
         for count in range(1, columns + 1):

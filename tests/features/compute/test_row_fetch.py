@@ -19,7 +19,7 @@ LAYOUTS = fetch_layout(ROWS, 8), fetched_layout(16, 8)
 
 
 class AnsweredFetch(wiring.Component):
-    """A row fetch with a memory stub that answers with a number derived from the memory and row."""
+    """Row fetch with a memory stub that answers each request with a number derived from its memory and row."""
 
     def __init__(self):
         super().__init__({

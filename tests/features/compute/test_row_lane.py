@@ -26,7 +26,7 @@ def _number(bits):
 
 
 def _compute(control, scalars, buffers, work, before):
-    """Expected result and sum for one element, as bit patterns."""
+    """Expected result and running sum for one element, as bit patterns."""
     row, group = control["row"], control["group"]
     at = {load: buffers[load][row, group] for load in (Load.X, Load.Y, Load.START)}
     at |= {load: buffers[load][0, group] for load in (Load.SCALE, Load.SHIFT)}
@@ -51,7 +51,7 @@ def _compute(control, scalars, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """Results, sums and kept numbers are correct for all operands and targets, at one element per cycle."""
+    """Results, sums and the work buffer are correct for all operands and targets, at one element per cycle."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):
@@ -68,8 +68,8 @@ def test_elements(dsps):
             "element": np.array([buffers[load][row, group].view(np.uint32) for load, row, group in loads]
                                 + [0] * (cycles - begin))})
 
-        # The work buffer is filled with x. Random elements follow, which do not read a kept result until some cycles
-        # have passed.
+        # The work buffer is first filled with x. The random elements that follow read a stored result only after some
+        # cycles.
         filling = [{"a": A.X, "kept": 1, "row": row, "group": group}
                    for row in range(ROWS) for group in range(GROUPS)]
         controls = [{} for _ in range(begin)] + filling + [{} for _ in range(latency)]

@@ -33,7 +33,7 @@ def _model(unit, drawn, willing, ready):
     reads = [read for case in cases for read in model.reads(case.job, lanes)]
     last = np.array([column == case.job.columns - 1 for case in cases for _ in range(case.job.rows)
                      for column in range(case.job.columns)])
-    # Values output along with the last element of a row.
+    # Values that are output together with the last element of a row.
     ends = np.concatenate([np.stack([
         summation.maxima(case.scores.view(np.float32)).view(np.uint32).ravel(), case.labels.astype(np.uint32),
         np.full(case.job.rows, not case.job.softmax)], axis=1) for case in cases]).astype(np.uint64)
@@ -61,7 +61,7 @@ test_offers_stand_for_all_time = offers(lambda: RowLoader(lanes=2, memory_rows=1
 
 @pytest.mark.parametrize(("lanes", "labelled"), [(2, 1), (8, 1), (8, 0)])
 def test_cycles(lanes, labelled):
-    """A request is made in every cycle, and an element is output in every cycle except one per label."""
+    """The unit makes a request in every cycle, and outputs an element in every cycle except one per label."""
     generator = np.random.default_rng(lanes)
     for rows, columns in ((1, 1), (9, 1), (5, lanes), (7, lanes + 1), (3, 19)):
         case = draw(generator, "ordinary", rows, columns, lanes=lanes, function=1 - labelled)
@@ -73,7 +73,7 @@ def test_cycles(lanes, labelled):
 
 
 def test_equal_elements():
-    """The first of equal elements is the largest, even a negative zero; a NaN is the largest only if first."""
+    """The first of equal elements counts as the largest, even a -0.0; a NaN does so only if it comes first."""
     generator = np.random.default_rng(1)
     nan = np.nan
     rows = np.array([[0.0, -0.0], [-0.0, 0.0], [nan, 1], [1, nan], [-1, -0.0], [nan, nan]], np.float32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners of a memory, compared with the golden model: hdl/features/compute/row_owners.py."""
+"""Compare the buffer tags of a memory with the golden model: hdl/features/compute/row_owners.py."""
 
 import dataclasses
 
@@ -21,13 +21,13 @@ from tests.refusals import refuses
 ROWS, LANES = 64, 2
 GROUP_ROWS = 32 // LANES
 CYCLES = 3_000
-#: Row numbers that random traffic uses.
+#: Numbers of memory rows that random traffic accesses.
 FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
-    """Memory with row owners, an engine with buffer numbers, and a host without; ``clear`` resets only owners. If
-    ``guarded``, the engine's rows are relative to the input ``window``."""
+    """Memory with buffer tags, accessed by an engine with buffer numbers and by a host; ``clear`` resets only the
+    tags. If ``guarded``, the engine's rows are relative to the input ``window``."""
 
     def __init__(self, *, guarded=False):
         self._guarded = guarded
@@ -72,7 +72,7 @@ def guarded():
 
 @dataclasses.dataclass
 class Found:
-    """Expected outputs ``dead`` and ``row`` in each cycle."""
+    """Expected values of the outputs ``dead`` and ``row`` in each cycle."""
 
     dead: np.ndarray
     row: np.ndarray
@@ -125,12 +125,12 @@ def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
     rates = {"read": 0.8, "write": 0.5, "host_read": 0.2, "host_write": 0.1}
     for index, (name, rate) in enumerate(rates.items()):
         inputs[f"{name}__valid"] = stall_array(kind, cycles, seed=seed + index) & (generator.random(cycles) < rate)
-        inputs[f"{name}__valid"][-2:] = False  # lets all accepted writes reach the memory
+        inputs[f"{name}__valid"][-2:] = False  # time for all accepted writes to reach the memory
     return inputs
 
 
 def written(unit, generator, kind, seed, *window):
-    """Write all rows through the host port, since a reset keeps stored owners; return the model's owners."""
+    """Write all rows through the host port, since a reset keeps their buffer tags; return the model's tags."""
     owners, count = Golden(ROWS), ROWS + 2
     clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
     clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
@@ -141,7 +141,7 @@ def written(unit, generator, kind, seed, *window):
 
 @pytest.mark.parametrize("kind", STALLS)
 def test_every_cycle(unit, kind):
-    """Outputs match for any reads, writes and resets; a reset keeps the stored buffer numbers."""
+    """The outputs match the model for any reads, writes and resets; a reset keeps the buffer tags."""
     seed = 100 + STALLS.index(kind)
     generator = np.random.default_rng(seed)
     owners = written(unit, generator, kind, seed)
@@ -158,11 +158,11 @@ def test_every_cycle(unit, kind):
 
 @pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
 def test_window(guarded, window):
-    """Only rows in the window are stamped and checked; rows keep their buffer numbers when it moves."""
+    """Only rows in the window are tagged and checked; rows keep their buffer tags when the window moves."""
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = written(guarded, generator, "none", seed, window)
-    # Rows next to a window's limits, in the engine's numbering and in the host's.
+    # Rows next to the limits of a window, as numbered by the engine and by the host.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):
         inputs = traffic(generator, CYCLES, "geometric", seed, rows=edges)

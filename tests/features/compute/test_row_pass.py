@@ -1,4 +1,4 @@
-"""Pass table of the row unit: its passes, executed on whole matrices, give the functions' results."""
+"""Table of the row unit's passes: executed on whole matrices, the passes give the functions' results."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ NOTHING, ONE = np.float32(-0.0), np.float32(1)
 
 
 def _interpret(function, loaded):
-    """Execute a function's passes with a start operand; return stored results and reciprocal deviations."""
+    """Execute a function's passes with a start operand; return the stored results and reciprocal deviations."""
     work, sums, scalars, deviation, stored = None, [], [], loaded[Load.DEVIATION], []
     for step in PASSES[function]:
         made = []
@@ -44,7 +44,7 @@ def _interpret(function, loaded):
 
 
 def _want(function, loaded):
-    """Results that should be stored, according to the golden functions."""
+    """Results that a function must store, according to the golden model."""
     x, y, start = (loaded[load] for load in (Load.X, Load.Y, Load.START))
     scaled = loaded[Load.SCALE], loaded[Load.SHIFT]
     match function:
@@ -79,7 +79,7 @@ def test_passes(function):
 
 
 def test_table():
-    """Passes only use loads of their function, and store all of its targets; numbers are consecutive."""
+    """Passes use only loads of their function and store all of its targets; pass numbers are consecutive."""
     assert set(LOADS) == set(PASSES) == set(STORES) == set(RowFunction)
     assert list(FIRST_PASS.values()) == [sum(len(PASSES[item]) for item in RowFunction if item < function)
                                          for function in RowFunction]

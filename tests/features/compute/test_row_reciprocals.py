@@ -12,7 +12,7 @@ DEPTH, LATENCY = 8, 5
 
 @pytest.mark.parametrize("rows", [1, 5, DEPTH])
 def test_blocks(rows):
-    """Rows are counted, quotients stay in order, and a row is ready once its quotient is stored."""
+    """The unit counts rows and keeps quotients in order; a row is ready once its quotient is stored."""
     unit = Unit(RowReciprocals(depth=DEPTH, latency=LATENCY))
     generator = np.random.default_rng(rows)
     cycles = 200

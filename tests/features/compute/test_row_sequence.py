@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """A submatrix: first row, row pitch, last line and group, and the range that is inside the matrix."""
+    """A submatrix: first row, row pitch, number of the last line and group, and the part inside the matrix."""
 
     row: int
     pitch: int
@@ -48,7 +48,7 @@ def _steps(walk):
 
 
 def _model(unit, walks, willing, ready):
-    """Expected trace: each step is offered as soon as the previous one has left."""
+    """Expected trace: each step of a sequence is offered as soon as the previous step has been transferred."""
     feed, output = Feed(len(walks), willing["i"]), Output(ready["o"])
     for walk in walks:
         loaded = feed.accept(output.departed)
@@ -84,7 +84,7 @@ test_offers_stand_for_all_time = offers(lambda: RowSequence(rows=8, most=4, lane
 
 
 def test_throughput():
-    """There is one step per cycle, even across sequences; the first one follows its sequence by a cycle."""
+    """There is one step per cycle, even across sequences; the first step follows its sequence by one cycle."""
     run = BENCH.check(count=6_000)
     count = sum((walk.line + 1) * (walk.group + 1) for walk in run.drive.drawn)
     assert run.moves().tolist() == list(range(RowSequence.latency, RowSequence.latency + count))

@@ -56,7 +56,7 @@ def _check(elements, cycles, note):
 
 @pytest.mark.parametrize("function", RowFunction)
 def test_order(unit, function):
-    """For all sizes, all passes issue their elements in order, even if results, roots and loads stall."""
+    """For all sizes, all passes issue their elements in order, even if results, roots and loads are slow."""
     for seed in range(12):
         generator = np.random.default_rng(seed)
         rows, groups = int(generator.integers(1, ROWS + 1)), int(generator.integers(1, GROUPS + 1))
@@ -64,7 +64,7 @@ def test_order(unit, function):
         cycles = 8000
         free, comes, turn = (stall_array(kind, cycles, seed=seed + index, rate=0.4) for index in range(3))
         turn = turn if seed % 4 else np.arange(cycles) % 2 == 0
-        # Loads arrive one after another, word by word; the roots follow some time later.
+        # Loads arrive word by word, one load after another; the roots follow some time later.
         total = np.cumsum(comes) if seed > 3 else np.full(cycles, 1 << 20)
         size, loads = rows * groups, len(LOADS[function])
         step, words = np.minimum(total // size, loads), np.where(total // size < loads, total % size, 0)
@@ -88,7 +88,7 @@ def test_order(unit, function):
         _check(elements, issued.tolist(), note)
         if elements and seed == 0:
             assert issued[0] == SEQUENCER.latency
-        # The decision to issue an element is made one stage before its control signals.
+        # The decision to issue an element is made one stage before the element's control signals.
         for number, ((entry, row, group, half), cycle) in enumerate(zip(elements, issued.tolist(), strict=True)):
             if entry.result == Result.STORED:
                 assert free[cycle - 1], note

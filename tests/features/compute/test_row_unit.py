@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row functions for sequences, from memory to memory: hdl/features/compute/row_unit.py."""
+"""Row functions for sequences, which read and write memories: hdl/features/compute/row_unit.py."""
 
 import dataclasses
 import functools
@@ -16,9 +16,9 @@ from tests.features.compute.row_jobs import ROWS, RowJob, draw_job, memories_of
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
 
-#: Lanes, maximum columns and DSP blocks of the simulated units.
+#: Number of lanes, maximum number of columns, and number of DSP blocks of the simulated units.
 UNITS = ((4, 64, 4), (2, 16, 1))
-#: Cycles from a request to its answer.
+#: Latency from a memory request to its answer, in cycles.
 ANSWER = 5
 _BEGUN = (RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
 
@@ -59,7 +59,7 @@ def _quiet(parameters, job, memories, *, note=""):
 
 
 def _draw(generator, function, rows, columns, *, kind="ordinary", **options):
-    """Draw a job for the first unit, together with its memories."""
+    """Draw a job for the first of the simulated units, together with its memories."""
     job = draw_job(generator, function, rows, columns, lanes=UNITS[0][0], **options)
     return job, memories_of(generator, kind, lanes=UNITS[0][0], jobs=[job])
 
@@ -77,7 +77,7 @@ test_parameters = refused(RowUnit, {"lanes": 4, "memory_rows": 64}, [
 @pytest.mark.parametrize("function", RowFunction)
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit, function):
-    """Each function gives the right bits, accesses and cycles, for all shapes and numbers, in place or not."""
+    """Each row function gives the right bits, accesses and cycles, for all shapes and numbers, in place or not."""
     lanes, columns, _ = unit
     generator = np.random.default_rng(int(function))
     shapes = [(1, 1), (1, columns), (8 * lanes, columns), (8 * lanes + 1, lanes + 1), (16, lanes), (40, 3),
@@ -109,7 +109,7 @@ def test_stalls(unit):
 
 
 def test_speed():
-    """Sixteen rows of 32 columns, or 32 rows of 16, stay within the cycle budget of the text model."""
+    """Row functions on 16 rows of 32 columns, or 32 rows of 16, stay within the text model's cycle budget."""
     generator = np.random.default_rng(1)
     limits = {
         (RowFunction.ADD, 16, 32, True): 320, (RowFunction.SCALE, 16, 32, False): 210,
@@ -126,7 +126,7 @@ def test_speed():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -1e-39, 0.0, -0.0])
 def test_special_numbers(special):
-    """Special numbers are handled in every position of a row and in rows that contain nothing else."""
+    """Special numbers are handled at every position of a row, and in rows that contain nothing else."""
     lanes = UNITS[0][0]
     generator = np.random.default_rng(1)
     for function in (RowFunction.ADD, RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK,
@@ -165,7 +165,7 @@ def test_equal_numbers():
 
 
 def test_numbers_of_a_table():
-    """Row numbers up to the last table row are valid; larger ones are not, and do not affect the next job."""
+    """Row numbers up to the last table row are valid; larger ones are reported, and do not affect the next job."""
     generator = np.random.default_rng(1)
     for function in (RowFunction.GATHER, RowFunction.SCATTER):
         for started in (False, True)[:1 + (function == RowFunction.GATHER)]:

@@ -24,11 +24,11 @@ from tests.refusals import refused
 
 #: Number of rows, lanes and DSP blocks of the simulated units.
 UNITS = ((2, 4, 1), (4, 8, 4))
-#: Maximum number of result rows in flight in the unit.
+#: Maximum number of result rows that the unit can hold.
 ROWS = 17
-#: Rows and columns of C.
+#: Number of rows and columns of the result matrix C.
 SHAPE = (100, 200)
-#: Scaling and masking are off, although the other fields are set.
+#: An instruction with scaling and masking turned off, although the other fields are set.
 PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(triangle=True))
 
 
@@ -53,7 +53,7 @@ def _tiles(generator, rows, lanes, count, kind="ordinary"):
 
 
 def _beats(tiles, lanes, rows):
-    """Result rows of tiles, by line and then by group: one array per field of a row."""
+    """Result rows of tiles, ordered by line and then by group: one array per field of a row."""
     values = {"elements": [], "row": [], "group": [], "last": []}
     for tile in tiles:
         elements = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)
@@ -66,7 +66,7 @@ def _beats(tiles, lanes, rows):
 
 
 def _want(tiles, scale_mask):
-    """Output elements, in the same order as in :func:`_beats`."""
+    """Expected output elements, in the same order as in :func:`_beats`."""
     for tile in tiles:
         lines, columns = tile.elements.shape
         mask = scale_mask.mask.generated(tile.m + lines, tile.n + columns)[tile.m:, tile.n:]
@@ -139,7 +139,7 @@ test_offers_stand_for_all_time = offers(lambda: ScaleMask(rows=1, lanes=2), dept
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """Throughput is one result row per cycle, and latency is ``latency`` cycles."""
+    """The unit accepts one result row per cycle, and its latency is ``latency`` cycles."""
     run = BENCH.check(unit_of, drive=_fixed(unit_of, list(_tiles(np.random.default_rng(1), *unit_of[:2], 6)), PLAIN))
     count = len(run.drive.beats["i"])
     assert run.moves("i").tolist() == list(range(1, 1 + count))

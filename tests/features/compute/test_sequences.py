@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sequence functions ROWS and SOFTMAX in a node: hdl/features/compute/engine.py."""
+"""ROWS and SOFTMAX, the functions on sequences, in a node: hdl/features/compute/engine.py."""
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def unit_cycles(memories):
             softmax = instruction.labels is None
             total += VectorCycles(answer=MemoryAccess.latency).job(
                 job["rows"], job["columns"], loss_lane=job.get("loss_lane", 0), softmax=softmax)
-            total += not softmax  # one more cycle until the loss has been written
+            total += not softmax  # one more cycle, until the loss is in memory
         assert instruction.run(memories)
     return total
 

@@ -14,7 +14,7 @@ from sim.verilated.vectors import Unit
 from tests.features.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, result_of, run
 from tests.refusals import refused
 
-#: Lanes, units, maximum columns, DSP blocks, interval and sequence support of the simulated units.
+#: Number of lanes and units, maximum columns, DSP blocks, interval and sequence support of the simulated units.
 UNITS = ((4, 4, 64, 4, 2, True), (2, 2, 8, 1, 4, False), (2, 2, 8, 1, 4, True))
 
 
@@ -98,7 +98,7 @@ def _given(scores, labels, **places):
 
 
 def test_known_answers():
-    """Known exponentials: the first gradient for a row (x, 0) is exp(x) / (exp(x) + 1)."""
+    """Known exponentials: the first element of the gradient for a row (x, 0) is exp(x) / (exp(x) + 1)."""
     powers = {-1e-6: 0x3F7F_FFEF, -0.5: 0x3F1B_4598, -1: 0x3EBC_5AB2, -10: 0x383E_6BCE, -87.5: 0x006C_B2BC, -10000: 0}
     scores = np.array([[x, 0] for x in powers], np.float32)
     case = _given(scores, [1] * len(powers))
@@ -110,7 +110,7 @@ def test_known_answers():
 
 
 def test_masked_rows():
-    """If all N scores of a row are -10,000, every column has a weight of 1 / N."""
+    """If all N scores of a row are -10,000, each column has a softmax of 1 / N."""
     for count in (1, 2, 3, 10, 64):
         case = _given(np.full((5, count), -10000), [0, count - 1, count // 2, 0, 0])
         gradient = cross_entropy(case.scores, case.labels).gradient.view(np.float32)
@@ -120,7 +120,7 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Rows with one special number in each position, and rows of only that number or only its negative."""
+    """Scores with one special number at each position, then rows of only that number and of only its negative."""
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 
@@ -131,7 +131,7 @@ def test_special_scores(special):
 
 
 def test_wrong_labels():
-    """A wrong label affects only its own row, and raises ``bad`` only at the end of its own job."""
+    """A wrong label affects only its own row, and raises ``bad`` only at the end of its job."""
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((6, 5))
     right = _given(scores, [0, 1, 2, 3, 4, 0])

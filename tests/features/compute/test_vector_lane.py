@@ -16,7 +16,7 @@ def test_parameters():
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_products_and_sums(dsps):
-    """Every result appears after the stated latency, with operands that change in every cycle."""
+    """Every result of a lane appears after the stated latency, with operands that change in every cycle."""
     component = VectorLane(dsps=dsps)
     unit = Unit(component)
     latency = component.latency

@@ -25,7 +25,7 @@ def _logarithms(x):
 
 
 def test_exponential():
-    """The exponential's steps match the golden model bit for bit, for all magnitudes and special values."""
+    """The steps for the exponential match the golden model bit for bit, for all magnitudes and special values."""
     generator = np.random.default_rng(1)
     special = np.array([0, -0.0, -1e-45, -87.5, -104, -103.99, -110, -10000, -np.inf, np.nan], np.float32)
     wide = -np.abs(generator.standard_normal(50_000)) * 2.0 ** generator.integers(-40, 8, 50_000)
@@ -50,7 +50,7 @@ def test_logarithm():
 
 
 def test_cross_entropy():
-    """Running all steps in order gives the total and the loss of one row per thread."""
+    """Running all steps in order gives one row per thread its total and its loss."""
     generator = np.random.default_rng(3)
     scores = (4 * generator.standard_normal((THREADS, 10))).astype(np.float32)
     labels = generator.integers(10, size=THREADS)
@@ -77,7 +77,7 @@ def test_cross_entropy():
 
 
 def test_table():
-    """Loops are at the steps that the sequencer expects, and constants match the golden model."""
+    """Loops start and end at the steps that the sequencer expects, and constants match the golden model."""
     assert [(number, step.loop) for number, step in enumerate(STEPS) if step.loop != Loop.NEXT] == [
         (len(EXPONENTIAL) - 1, Loop.ELEMENTS), (len(EXPONENTIAL) + 1, Loop.COLUMNS), (len(STEPS) - 2, Loop.END)]
     assert vector_program.LEAST == exponential.LEAST

@@ -23,7 +23,7 @@ _CORNERS = np.array([0, -0.0, 1e-45, -1e-45, 1, -87.5, -10000, 3e38, -3e38, 1.18
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A job, its scores as bit patterns, and its labels."""
+    """A job of the vector unit, its scores as bit patterns, and its labels."""
 
     job: model.Job
     scores: np.ndarray
@@ -31,7 +31,7 @@ class Case:
 
 
 def draw_scores(generator, kind, rows, columns):
-    """Draw scores of a kind: near zero, all magnitudes, equal in a row, special values, or any bits."""
+    """Draw scores of a kind: near zero, of all magnitudes, equal in a row, special values, or random bits."""
     if kind == "bits":
         return generator.integers(1 << 32, size=(rows, columns), dtype=np.uint32)
     if kind == "corners":

@@ -115,7 +115,7 @@ def test_between_memories(lanes):
 
 
 def test_the_host_reads_beside_it():
-    """Host reads occasionally delay an access, but a command with slack still ends on time."""
+    """Host reads occasionally delay an access, but a command with spare cycles still ends on time."""
     memory = np.arange(WORDS, dtype=np.uint32)
     bench = unit(4)
     bench.reset()

@@ -25,11 +25,11 @@ class Outputs:
 class FarGuard:
     def __init__(self, base: int, rows: int) -> None:
         self._base, self._rows = base, rows
-        self._owed = self._of_before = 0  # number of rows in flight, and of rows requested before a link reset
+        self._owed = self._of_before = 0  # rows in flight, and rows requested before a link reset
         self._zeros = self._stray = self._given = False
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Return the outputs of this cycle and advance to the next one."""
+        """Return the outputs of this cycle, and advance the model to the next cycle."""
         inside = inputs.row is not None and inputs.row < self._rows
         may = inputs.write or not self._of_before
         asked = self._base + inputs.row if inputs.row is not None and inside and may else None

@@ -10,7 +10,7 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory with ``latency``; accepts requests while ``takes`` is high, answers while ``speaks`` is."""
+    """Far memory with ``latency``; accepts requests while ``takes`` is high and answers while ``speaks`` is high."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency
@@ -24,7 +24,7 @@ class LateMemory(wiring.Component):
         m.submodules.queue = queue = Queue(shape=bits, depth=128, block=False)
         taken = far.valid & far.ready
         answer = Cat(read.data, taken & ~far.write)
-        for age in range(self._latency - 1):  # the queue adds one cycle
+        for age in range(self._latency - 1):  # the queue of answers adds the last cycle of latency
             later = Signal(bits + 1, name=f"answer_{age}")
             m.d.sync += later.eq(answer)
             answer = later

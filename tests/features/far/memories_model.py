@@ -10,7 +10,7 @@ OUTSTANDING = 65
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request for a row of a port's memory or of the far memory. ``row`` is the index in that memory."""
+    """Request for a row, where ``row`` is the index in the port's memory or in the far memory."""
 
     row: int
     keep: int = 0
@@ -45,7 +45,7 @@ class _Port:
     base: int
     group: int
     host: bool
-    rows: int | None = None  # number of rows in the port's window, if it is guarded
+    rows: int | None = None  # number of rows in the port's window, if the port is guarded
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
@@ -75,8 +75,8 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # a bit per queue that had a stray access; whether to answer with zeros
-        #: Writers in order of priority.
+        self._strays, self._blank = 0, False  # stray accesses, a bit per queue; answer with zeros
+        #: Writers in order of priority, with the engines before the host.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
@@ -88,20 +88,20 @@ class FarMemories:
         self._zeros, self._of_host = 0, 0
 
     def _may_read(self, port: _Port, inputs: Inputs, forgets: bool) -> bool:
-        """Whether a reader's request may be granted now."""
+        """Whether a reader's request may be granted in this cycle."""
         away = self._silent if port.host else inputs.abandon[port.group]
         stale = any(self.readers[n].group == port.group and not wanted for n, wanted in self._owed)
         return not (away or stale or (port.host and self._zeros) or forgets or len(self._owed) == OUTSTANDING)
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Return the outputs of this cycle, and advance by one cycle."""
+        """Return the outputs of this cycle, and advance the model by one cycle."""
         taken = self._far is not None and inputs.ready
         answer = 0 if self._blank else inputs.answer
         speaks = taken or answer is not None
         silent = self._silent
         forgets = inputs.link_reset and silent and not speaks and not self.guarded
 
-        # Grants in this cycle.
+        # Select the read and the write that are granted in this cycle.
         free = self._far is None or inputs.ready
         count = len(self.readers)
         turns = [(self._served + 1 + n) % count for n in range(count)]
@@ -116,7 +116,7 @@ class FarMemories:
         read = reads if free and (self._wrote or writes is None) else None
         write = writes if free and not (reads is not None and self._wrote) else None
         read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
-        # A writer is ready, even without a request, if no other writer comes before it.
+        # A writer is ready, even without a request, if no writer of higher priority has a request.
         goes, write_ready = write is not None, [False] * len(self.writers)
         for n in self._order:
             write_ready[n] = goes
@@ -124,7 +124,7 @@ class FarMemories:
                 goes = False
         write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
 
-        # Requests by the host while the far memory does not respond.
+        # Accept requests of the host while the far memory does not respond.
         hosts = [n for n, port in enumerate(self.readers) if port.host]
         asks = [n for n in hosts if inputs.reads[n] is not None]
         given_zeros = silent and bool(asks)
@@ -135,7 +135,7 @@ class FarMemories:
                         elements=self._elements, far=self._far, silent=silent,
                         lost=given_zeros or left > 0 or drops, strays=self._strays)
 
-        # Answers in this cycle.
+        # Deliver the answers that arrive in this cycle.
         self._responses = [False] * count
         waits = self._far is not None or bool(self._owed)
         for entry in self._owed:
@@ -151,7 +151,7 @@ class FarMemories:
         self._elements = answer or 0
         self._zeros += given_zeros + left - zero
 
-        # The far memory's next request.
+        # Register the next request to the far memory.
         if free:
             self._far = None
         self._strays, self._blank = 0, read is not None and outside

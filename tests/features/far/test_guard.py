@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Guard of a far port: compared with its model, used by the mover, and proven for all inputs."""
+"""Guard of a far memory port: compared with its model, used by the mover, and proven for all inputs."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def unit():
 
 @pytest.mark.parametrize(("base", "size"), [(1, 2), (7, 1), (3, 0), (0, 8)])
 def test_every_cycle(unit, base, size):
-    """The guard matches its model for random requests, late responses and link resets."""
+    """The guard of a far memory port matches its model for random requests, late responses and link resets."""
     seed = 10 * base + size
     generator = np.random.default_rng(seed)
     end = GROUP_ROWS * size
@@ -47,7 +47,7 @@ def test_every_cycle(unit, base, size):
     inputs, shown = [], []
     for _ in range(cycles):
         row = int(generator.choice(edges)) if generator.random() < 0.7 else None
-        write = generator.random() < 0.3 or owed == DEPTH  # no more reads until an answer comes
+        write = generator.random() < 0.3 or owed == DEPTH  # no more reads until an answer arrives
         inputs.append(golden.Inputs(
             row=row, write=write, ready=generator.random() < 0.7, answers=owed > 0 and generator.random() < 0.3,
             link_reset=generator.random() < 0.02))
@@ -122,7 +122,7 @@ class Guarded(wiring.Component):
     (0, 32, EventStatus.OK), (0, 33, EventStatus.OUT_OF_WINDOW), (31, 2, EventStatus.OUT_OF_WINDOW),
     (32, 1, EventStatus.OUT_OF_WINDOW), (100, 28, EventStatus.OUT_OF_WINDOW)])
 def test_moves_that_leave_the_window(back, first, rows, status):
-    """Rows outside the window read as zero and are not written; the command continues and reports it."""
+    """Rows outside the window read as zero and are not written; the command continues and reports the access."""
     base, size, last = 16, 32, 60
     far = [[1000 * row + lane for lane in range(LANES)] for row in range(ROWS)]
     near = [[7 * row + 5 + lane for lane in range(LANES)] for row in range(64)]
@@ -185,8 +185,9 @@ def test_moves_that_leave_the_window(back, first, rows, status):
 
 
 class Inside(wiring.Component):
-    """Specification for any requests and a constant window: far memory is accessed only inside the window; accesses
-    outside are accepted, reported and read as zeros; answers from before a link reset do not reach the engine."""
+    """Specification of the guard, for any requests and a constant window. Far memory is accessed only inside the
+    window. Accesses outside the window are accepted and reported, and read as zeros. Answers to requests from before
+    a link reset do not reach the engine."""
 
     def __init__(self):
         super().__init__({
@@ -201,10 +202,10 @@ class Inside(wiring.Component):
         before, settled = Signal.like(self.window), Signal()
         begin, end = Signal(range(2 * ROWS)), Signal(range(2 * ROWS))
         inside, outside, told, blank = Signal(), Signal(), Signal(), Signal()
-        # Requests in flight, and requests from before the latest link reset.
+        # Number of requests in flight, and number of them from before the latest link reset.
         owed, old = Signal(range(4)), Signal(range(4))
         asked, left = Signal(), Signal.like(owed)
-        answered, answer = Signal(), Signal(32)  # response of the previous cycle: valid bit and words
+        answered, answer = Signal(), Signal(32)  # valid bit and words of the previous response
         m.d.sync += [before.eq(self.window), settled.eq(1), told.eq(outside),
                      blank.eq(outside & ~engine.write & ~self.link_reset)]
         m.d.comb += [
@@ -223,7 +224,7 @@ class Inside(wiring.Component):
             Assert(unit.stray == told), Assert(~blank | (engine.response & (engine.answer[0] == 0))),
             Assert(blank | (engine.response == answered)), Assert(~(blank & answered)),
             Assert(blank | (engine.answer[0] == answer)), Assert(unit.owes == (owed != 0)),
-            # The induction step must relate the unit's counts to this specification's.
+            # For the induction step, the unit's counters must be tied to the counters of this specification.
             Assert(unit.owed == owed), Assert(unit.old == (old != 0)), Assert((old == 0) | (old == owed)),
         ]
         m.d.sync += [answered.eq(self.far_response & (old == 0)), answer.eq(self.far_answer)]

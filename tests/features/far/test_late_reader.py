@@ -23,7 +23,7 @@ ROWS, ELEMENTS = 64, 160
 
 
 class Bench(wiring.Component):
-    """A server's weights in far memory, with two readers, a writer and host accesses."""
+    """A server's weights in far memory, accessed by two readers, a writer and the host."""
 
     def __init__(self, lanes, latency):
         self._lanes, self._latency = lanes, latency
@@ -69,7 +69,7 @@ class Bench(wiring.Component):
 
 @pytest.fixture(scope="module", params=[(1, 16), (4, 16), (4, 1), (4, 40)])
 def bench(request):
-    """Number of lanes, far memory latency, and Verilated bench."""
+    """Number of lanes, latency of the far memory, and the Verilated test bench."""
     lanes, latency = request.param
     return lanes, latency, Unit(Bench(lanes, latency), name=f"LateBench{lanes}x{latency}")
 
@@ -94,7 +94,7 @@ def kept(beats, lanes):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "alternating", "freeze"])
 def test_contents(bench, pattern):
-    """Readers and the host get the written elements, whatever stalls occur."""
+    """Readers and the host receive the written elements, whatever stalls occur."""
     lanes, _, unit = bench
     generator = np.random.default_rng(lanes)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
@@ -154,7 +154,7 @@ def test_reads_what_was_written(bench):
     assert written["done"][done]
     unit.reset()
     host_write(unit, 0, np.zeros(ROWS * lanes, np.uint32))
-    wait = np.arange(4000) > done + 1  # the job begins after the last grant
+    wait = np.arange(4000) > done + 1  # the job begins after the last write has been granted
     trace = unit.lockstep(
         sources={"write_job": job, "written": Feed(pack(beat_layout(lanes), beats)),
                  "job_0": Feed(job.beats, willing=wait)},

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A server's memories in its far memory: every port matches the model in every cycle."""
+"""Memories of a server in its far memory: every port matches the model in every cycle."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,14 @@ from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
 from tests.refusals import refuses
 
-#: Reader groups and number of writers of each memory, keyed by lane count. With two lanes, two engines use weights.
+#: For each number of lanes: the reader groups and the number of writers of each memory. With two lanes, two engines
+#: use the weights.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-#: With two lanes: windows (base and size in groups) of guarded memories, and the queues that own the memory ports.
+#: With two lanes: windows of guarded memories (base and size in groups), and the queue that owns each memory port.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
@@ -34,7 +35,7 @@ def configuration(lanes):
 
 @pytest.fixture(scope="module", params=sorted(PORTS))
 def bench(request):
-    """Lane count and Verilated unit."""
+    """Number of lanes, and the Verilated unit."""
     lanes = request.param
     readers, writers = PORTS[lanes]
     return lanes, Unit(FarMemories(config=configuration(lanes), readers=readers, writers=writers),
@@ -49,7 +50,7 @@ def guarded():
 
 
 def model(lanes, windows=None):
-    """Return the model, and the row count of the memory at each read port and at each write port."""
+    """Return the model, and the number of memory rows at each read port and at each write port."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
     rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
     guards = [] if windows is None else [
@@ -166,26 +167,26 @@ def test_guarded_memories(guarded, pattern, latency, rates):
 
 
 def idle(unit_model, **changes):
-    """Inputs of an idle cycle, with ``changes``."""
+    """Inputs of an idle cycle, updated with ``changes``."""
     return golden.Inputs(**{
         "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
         "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
 
 
 def play(lanes, changes):
-    """Run the model with the inputs of each cycle in ``changes``; return all inputs and outputs."""
+    """Run the model with one cycle for each item of ``changes``; return all inputs and outputs."""
     unit_model, _ = model(lanes)
     return [(inputs, unit_model.step(inputs)) for inputs in (idle(unit_model, **change) for change in changes)]
 
 
 def read(lanes, number, row):
-    """Model inputs that make one port read a row."""
+    """Inputs of the model that make one port read a row."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
 
 def test_latency(bench):
-    """If the far memory answers one cycle after the request, the reader gets the answer a cycle later."""
+    """A far memory answer, one cycle after its request, reaches the reader after the stated latency."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")
@@ -196,7 +197,7 @@ def test_latency(bench):
 
 
 def test_reset_drops_answers(bench):
-    """After a reset, a reader gets the answer to its next read, but not to its earlier one."""
+    """After a reset, a reader receives the answer to its next read, but not to its earlier read."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     cycles = play(lanes, [
@@ -209,9 +210,9 @@ def test_reset_drops_answers(bench):
 
 
 def test_silence(bench):
-    """The host reads zeros after ``timeout`` silent cycles, then immediately until the far memory responds."""
+    """The host reads zeros after ``timeout`` silent cycles, then without waiting until the far memory responds."""
     lanes, unit = bench
-    number = len(PORTS[lanes][0]["weights"])  # index of the host's port of the weights
+    number = len(PORTS[lanes][0]["weights"])  # index of the host's port to the weights
     quiet = {"ready": False}
     cycles = play(lanes, [
         read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
@@ -222,7 +223,7 @@ def test_silence(bench):
 
 
 def test_forgets_when_links_are_reset(bench):
-    """Pending rows are forgotten only if the links are reset while the far memory is silent."""
+    """Rows still owed by the far memory are forgotten only if the links are reset while it is silent."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away
@@ -233,7 +234,7 @@ def test_forgets_when_links_are_reset(bench):
 
 
 def test_a_row_in_each_cycle(bench):
-    """Together, all readers get one row per cycle as long as nothing stalls them."""
+    """Together, all readers receive one row per cycle if nothing stalls them."""
     lanes, unit = bench
     unit_model, rows = model(lanes)
     traffic = Traffic(seed=1, model=unit_model, rows=rows, lanes=lanes, latency=1, pattern="none", rates=(1, 0),

@@ -57,7 +57,8 @@ class Owners(wiring.Component):
             with m.If(far.write):
                 m.d.comb += Assert((far.elements[0] == expected_elements) & far.keep.all())
 
-        # The tracked read: its port, the answers due before it, and whether its port has been reset since.
+        # The tracked read: its port, the number of answers due before its own, and whether its port has been reset
+        # since.
         follows, port, ahead, dropped = Signal(), Signal(), Signal.like(owed), Signal()
         arrived, came, expected = Signal(), Signal(), Signal(32)
         gone = Signal()

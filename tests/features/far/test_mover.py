@@ -29,7 +29,7 @@ def configuration(lanes):
 
 
 def pattern(row, lanes, salt):
-    """Row of distinct elements, derived from their addresses and the salt."""
+    """Row of distinct elements, derived from their addresses and a salt."""
     return [salt * (lanes * row + lane + 1) & 0xFFFFFFFF for lane in range(lanes)]
 
 
@@ -60,7 +60,7 @@ async def follows_the_model(dut):
         if offered is None and generator.random() < 0.3:
             offered = random_move(generator, lanes)
         if quiet == 0 and generator.random() < 0.0007:
-            quiet = generator.choice([300, 700])  # number of cycles without activity of the far memory
+            quiet = generator.choice([300, 700])  # cycles in which the far memory is silent
         quiet = max(0, quiet - 1)
         speaks = owed and owed[0][1] <= cycle and not quiet and next(ready["answer"])
         inputs = golden.Inputs(

@@ -23,11 +23,12 @@ class Traffic:
         self._random, self._model, self._rows, self._lanes = random.Random(seed), model, rows, lanes
         self._latency, self._rates, self._timeout, self._resets = latency, rates, timeout, resets
         self._stalls = stalls(pattern, seed=seed)
-        self._content, self._far = {}, {}  # contents after all granted writes, and after all accepted writes
-        self._owed = collections.deque()  # pending answers of the far memory, with their cycles
+        self._content, self._far = {}, {}  # memory contents with all writes granted or accepted so far
+        self._owed = collections.deque()  # pending answers of the far memory, each with its cycle
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
-        #: Number of delivered, dropped and made-up answers, silences, forgotten rows, and rows outside windows.
+        #: Numbers of delivered, dropped and made-up answers, of silences, of forgotten rows, and of rows outside
+        #: windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):
@@ -81,7 +82,7 @@ class Traffic:
             wanted = self._expected[n]
             if not port.host and inputs.abandon[port.group]:
                 self.counts["dropped"] += len(wanted)
-                wanted.clear()  # a reader in reset ignores a response in this cycle
+                wanted.clear()  # a reader in reset ignores the response of this cycle
             elif shown.responses[n]:
                 elements = wanted.popleft()
                 made_up = elements is None or (port.host and shown.elements != elements)

@@ -6,7 +6,7 @@ A link's wires are represented as two tuples: the forward wires, starting with `
 import dataclasses
 from collections.abc import Sequence
 
-#: Values selectable as the source of an output port; BYPASS + n forwards the words received on port n.
+#: Possible sources of an output port; BYPASS + n forwards the words received on port n.
 OFF, ENGINE, BYPASS = range(3)
 
 Wires = tuple[int, ...]
@@ -14,7 +14,7 @@ Wires = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Source of each sending port, and whether the node listens to each receiving port."""
+    """Switch setting: the source of each sending port, and whether the node listens to each receiving port."""
 
     sources: tuple[int, int] = (OFF, OFF)
     listens: tuple[bool, bool] = (False, False)
@@ -30,12 +30,12 @@ class LinkSwitch:
         self.answers: list[Wires] = [(0,) * back, (0,) * back]
 
     def received(self, setting: Setting, words: Sequence[Wires]) -> list[Wires]:
-        """Forward wires seen by both receivers in this cycle, given the wires at the ports."""
+        """Forward wires that both receivers see in this cycle, given the wires at the receiving ports."""
         return [(word[0] & (setting.listens[port] and setting.passes(port) is None), *word[1:])
                 for port, word in enumerate(words)]
 
     def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
-        """Return wires seen in this cycle by the transmitter that sends through ``port``."""
+        """Return wires that the transmitter sees in this cycle, if it sends through ``port``."""
         return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,

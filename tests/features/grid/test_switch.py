@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Switch between ports and links, compared with its model in every cycle: hdl/features/grid/switch.py."""
+"""Compare the switch between ports and links with its model in every cycle: hdl/features/grid/switch.py."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CYCLES = 6000
 
 
 class WiderSignature(wiring.Signature):
-    """A link with extra wires in both directions."""
+    """A link that has extra wires in both directions."""
 
     def __init__(self):
         super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "kind": Out(1), "check": Out(8),
@@ -116,7 +116,7 @@ def test_lockstep(kind, hold):
 
 
 def pulse(setting, *, port=0, **wires):
-    """Outputs of a switch if the given wires have the given values in cycle 3 and are 0 otherwise."""
+    """Outputs of a switch if the given wires have the given values in cycle 3 and are 0 in all other cycles."""
     layout = switch_layout()
     value = layout.const(setting).as_value().value
     rows = {"setting": np.full(8, value), "port": np.full(8, port)}
@@ -135,7 +135,7 @@ def high(values):
 @pytest.mark.parametrize("sink", [0, 1])
 @pytest.mark.parametrize("source", [0, 1])
 def test_bypass_takes_one_cycle(source, sink):
-    """A bypass forwards words and returns credits in one cycle; neither reaches receiver or transmitter."""
+    """A bypass forwards words and returns credits in one cycle; the receiver and transmitter see neither."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
     outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
@@ -214,5 +214,5 @@ def test_no_combinational_way(kind):
 
 
 def test_proof_finds_a_combinational_way():
-    """The specification is refuted for wires to the receivers, which depend combinationally on inputs."""
+    """The proof fails, as it should, for wires to the receivers, which depend combinationally on inputs."""
     refuted(Parting(LinkSignature(), ("ring_i", "ring_o", "receivers")), depth=2, mode="prove")

@@ -21,7 +21,7 @@ REPLAY = NodeConfig(segment=32, topology=Grid(), link=Replay(ingress=2))
 CONTROLS = ("control_i", "control_o")
 ROWS = COLUMNS = 2
 NODES = ROWS * COLUMNS
-WIRES = 3  # number of registers between nodes
+WIRES = 3  # number of registers on the wires between nodes
 
 
 class Node(wiring.Component):
@@ -119,7 +119,7 @@ class SwitchedGrid(wiring.Component):
 
 
 def beats(words, last=None):
-    """Payloads of words, which form one packet by default."""
+    """Payloads of words; by default, the words form one packet."""
     last = np.arange(len(words)) == len(words) - 1 if last is None else last
     return pack(word_layout(), {"data": np.asarray(words, np.uint32), "last": last})
 
@@ -128,7 +128,7 @@ def quotas(*each):
     return {f"quota_{node}": quota for node, quota in enumerate(each)}
 
 
-#: Quotas too high for any test to reach, so the phase does not change.
+#: Packet quotas that no test can reach, so that the phase does not change.
 QUIET = quotas(*[10] * NODES)
 
 
@@ -158,7 +158,7 @@ class Bench:
                                      "receives": receives, "sends": sends}).as_value().value
 
     def ring_of(self, node, phase):
-        """Ring of a node during a phase."""
+        """Ring that a node belongs to during a phase."""
         grid = self.plan.shape is Shape.GRID
         which = phase % 2 if grid else 0
         return next(ring for ring in self.plan.rings if node in ring
@@ -242,7 +242,7 @@ def test_packets_follow_rings(either, disabled, shape):
 
 
 def test_every_change(either):
-    """For any change of plan, no word is lost, duplicated or left in the grid."""
+    """After any change of plan, no word has been lost, duplicated or left in the grid."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
              for disabled, shape in PLANS]
@@ -257,7 +257,7 @@ def test_every_change(either):
 
 @pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
 def test_control_words(replaying, shape):
-    """Control words reach the ring 0 successor before and between packets; without ring 0, they wait."""
+    """Control words reach the successor on ring 0 before and between packets; without ring 0, they wait."""
     generator = np.random.default_rng(31)
     plan = Topology(ROWS, COLUMNS).plan(shape)
     replaying.switch(plan)
@@ -284,7 +284,7 @@ def test_control_words(replaying, shape):
 
 
 def test_not_while_words_move(bench):
-    """A setting loaded while packets are in flight is ignored."""
+    """A switch setting that is loaded while packets are in flight is ignored."""
     generator = np.random.default_rng(6)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
@@ -303,7 +303,7 @@ def test_not_while_words_move(bench):
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
-    # The packet arrives; then both nodes report ``still``, and their settings are unchanged.
+    # Once the packet has arrived, both nodes report ``still``, and their settings are unchanged.
     trace = bench.pass_on()
     assert trace["o_1__valid"].sum() == 6
     assert trace["still_0"][-1]
@@ -329,7 +329,7 @@ def test_short_packet_behind_a_receiver(bench):
 
 
 def test_packets_that_are_not_expected_wait(bench):
-    """If only two packets are expected, a third one waits at the receiving node."""
+    """If only two packets are expected, a third packet waits at the receiving node."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
@@ -347,7 +347,7 @@ def test_latency(bench):
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
-    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 bypasses words from 1 to 2
+    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 forwards words from 1 to 2
         trace = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
         start = int(np.flatnonzero(trace[f"i_{node}__valid"] & trace[f"i_{node}__ready"])[0])
         assert np.flatnonzero(trace["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1
@@ -356,7 +356,7 @@ def test_latency(bench):
 
 
 def test_reset(bench):
-    """Resetting all links in mid-packet removes the packets and keeps the switch settings."""
+    """Resetting all links in the middle of a packet discards all packets and keeps the switch settings."""
     generator = np.random.default_rng(8)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     for length in range(20, 60, 7):
@@ -367,7 +367,7 @@ def test_reset(bench):
                             cycles=length, inputs=quotas(*[100] * NODES))
         trace = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
         assert all(trace[f"still_{node}"][-1] for node in range(NODES))
-        # After a reset in the middle of an expected packet, an unexpected one still waits.
+        # After a reset in the middle of an expected packet, an unexpected packet still waits.
         assert not bench.pass_on(beats(range(5)), quotas=quotas(10, 0, 0, 0))["o_1__valid"].any()
         assert bench.pass_on()["o_1__valid"].sum() == 5
         bench.switch(plan)

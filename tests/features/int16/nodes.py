@@ -210,7 +210,8 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # SPARSIFY and updates leave the list intact. MASK may get a wrong length, since zeros follow the list.
+            # SPARSIFY and updates leave the list of mask jobs intact. MASK may have a wrong length, since zeros
+            # follow the list.
             jobs = small_jobs(generator, 3, 160)
             values = np.zeros(64, np.int64)
             values[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
@@ -247,7 +248,7 @@ def check_session(node, seed, pattern):
         if packet is POP:
             ended = event(response)
             if ended.status == EventStatus.BAD_MASK:
-                ended = dataclasses.replace(ended, cycles=0)  # the model does not count these cycles
+                ended = dataclasses.replace(ended, cycles=0)  # the model does not count the cycles of an invalid list
             assert ended == payload[0]
         else:
             assert response[2:] == [int(word) for word in payload]

@@ -17,7 +17,7 @@ def unit():
 
 
 def check(unit, factor, value, base, addend, term):
-    """Apply factor and value in one cycle and the other inputs in the next, then compare the results."""
+    """Apply ``factor`` and ``value`` in one cycle and the other inputs in the next, then compare the results."""
     factor, value, base, addend, term = np.broadcast_arrays(factor, value, base, addend, term)
     before = {"factor": factor & 0x3FFFF, "value": value & 0xFFFF}
     after = {"base": base & 0xFFFF, "addend": addend & 0xFFFF, "term": term}
@@ -38,7 +38,7 @@ def test_every_value(unit, term):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_ties(unit, sign):
-    """Products halfway between integers are rounded up, for both signs, before addition and subtraction."""
+    """Products halfway between integers are rounded up, for both signs, before being added or subtracted."""
     odd = np.arange(-32767, 32768, 2)
     for base in ENDS:
         check(unit, sign << 15, odd, base, 0, 0)

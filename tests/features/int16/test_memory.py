@@ -22,7 +22,7 @@ test_errors = refused_values(ElementMemory, {}, "words", [1, 0, 16385, "96", Non
 
 @pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
 def test_the_engine_comes_first(busy):
-    """Reads return their element in the next cycle; host accesses proceed only while the engine is idle."""
+    """Reads return their element in the next cycle; the host has access only while the engine is idle."""
     generator = np.random.default_rng(1)
     cycles, words = 20_000, WORDS[0]
     memory = Unit(ElementMemory(words=words))
@@ -51,7 +51,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """Host access to two memories; an engine shares the first one."""
+    """Test unit: host access to two memories, the first of which an engine also uses."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))

@@ -109,7 +109,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
 ])
 def test_wrong_jobs(node, wrong):
-    """MASK runs all jobs before the invalid one and then reports an error; the next command works."""
+    """MASK runs all jobs before an invalid one and then reports an error; the next command works."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
     case = Masked(jobs, 3, **wrong)
@@ -135,7 +135,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists of any address and length, followed by zeros or the end of memory, yield the expected status."""
+    """Lists of mask jobs, of any address and length, yield the expected status; zeros or the end of memory follow."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -150,7 +150,7 @@ def test_lists(node, options, status, detail):
 
 
 def test_list_that_fills_the_memory(node):
-    """A list may end at the end of memory; with a length of one more, the missing job is an error."""
+    """A list of mask jobs may end at the end of memory; if the length is one more, the missing job is an error."""
     jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
     case = Masked(jobs, 8)
     case.model.memories[1][736:] = listed(jobs)
@@ -167,7 +167,7 @@ def test_list_that_fills_the_memory(node):
     case.check(responses[6:])
 
 
-# Behaviour shared with a full node, and functions that the int16 node lacks.
+# Behaviour shared with a full node, and functions of a full node that the int16 node lacks.
 
 
 def test_operations_that_are_left_out(least):
@@ -223,7 +223,7 @@ def test_ranges(node, size):
 
 
 def test_flags(node):
-    """Commands wait for, consume and set flags, and can time out; the rule is checked after the wait."""
+    """Commands wait for, consume and set flags, and can time out; the optimizer rule is checked after the wait."""
     node.reset()
     flags = register("FLAGS").address
     responses = exchange(
@@ -235,7 +235,7 @@ def test_flags(node):
         write_register("TIMEOUT", 100), push(operation=0, wait=0x8018, signal=1, tag=3), POP,
         read_register("LAST_ERROR"), request(Opcode.READ_REGISTER, 1, flags))
     values = [response[2:] for response in responses]
-    assert values[1][0] & 3 == 2  # the command is waiting
+    assert values[1][0] & 3 == 2  # the command waits for its flags
     assert values[1][0] >> 16 == 1
     assert [values[3], values[6], values[11], values[16]] == [[1], [4], [12], [12]]
     ended = [event(responses[n]) for n in (5, 10, 14)]
@@ -337,7 +337,7 @@ def test_settings_are_those_of_the_start(node):
 @pytest.mark.parametrize("config", [
     BOARDS["icebreaker"].node, CONFIG.replace(memories={"gradient": 32, "weight": 32})])
 def test_whole_memories(config):
-    """Commands can span the whole memory, in nodes with the largest and the smallest memories."""
+    """Commands can span the whole memory, in nodes with the largest and with the smallest memories."""
     generator = np.random.default_rng(5)
     sizes = config.memory_map.words
     model = Model(sizes)

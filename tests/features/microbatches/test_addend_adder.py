@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sums of the integers of several addends: hdl/features/microbatches/addend_adder.py."""
+"""Unit that sums the integers of several addends: hdl/features/microbatches/addend_adder.py."""
 
 import dataclasses
 import functools
@@ -23,21 +23,21 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused_values
 from tests.traces import taken
 
-#: Numbers of addends: small ones, and the largest ones.
+#: Numbers of addends to test: small numbers and the largest ones.
 COUNTS = (*range(1, 9), 16, 254, 255)
-#: Flags of an element: finite, +infinity, -infinity, NaN.
+#: Flags of an element, which stand for finite, +infinity, -infinity and NaN.
 FLAGS = range(4)
 
 
 def joined(integers, width):
-    """Words of integers."""
+    """Pack integers of ``width`` bits into 32-bit words."""
     codes = (integers & (1 << width) - 1).reshape(-1, 32 // width)
     return (codes << np.arange(32 // width) * width).sum(axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """Integers and flags of the addends of a packet, of shape (addends, elements)."""
+    """Integers and flags of all addends of a packet, each of shape (addends, elements)."""
 
     width: int
     integers: np.ndarray
@@ -45,12 +45,12 @@ class Packet:
 
     @property
     def group(self):
-        """Number of words in a whole group."""
+        """Number of words in a whole group of elements."""
         return GROUP * self.width // 32
 
     @property
     def words(self):
-        """Number of words of an addend."""
+        """Number of words in each addend of the packet."""
         return self.integers.shape[1] * self.width // 32
 
     @property
@@ -59,20 +59,20 @@ class Packet:
 
     @functools.cached_property
     def total(self):
-        """Sum of the addends, as a packet of one addend."""
+        """Sum of all addends, as a packet with one addend."""
         return Packet(self.width, self.integers.sum(axis=0, keepdims=True),
                       np.bitwise_or.reduce(self.flags, axis=0, keepdims=True))
 
     @functools.cached_property
     def order(self):
-        """Addends and words in the order of their arrival."""
+        """Indices of addends and words, in the order in which the words arrive."""
         return np.array([(addend, word) for start in range(0, self.words, self.group)
                          for addend in range(len(self.integers))
                          for word in range(start, min(start + self.group, self.words))])
 
     @functools.cached_property
     def rows(self):
-        """Rows of the input."""
+        """Payloads of the input stream."""
         lanes = 32 // self.width
         addends, words = self.order.T
         return pack(integers_layout(self.width), {
@@ -82,7 +82,7 @@ class Packet:
 
     @functools.cached_property
     def sums(self):
-        """Rows of the output."""
+        """Expected payloads of the output stream."""
         lanes = 32 // self.width
         return pack(integers_layout(self.width), {
             "data": joined(self.total.integers, self.width), "special": self.total.flags.reshape(-1, lanes),
@@ -90,30 +90,30 @@ class Packet:
 
 
 def draw(generator, width, addends, words):
-    """Draw a packet with a number of words for each addend; sums are within the limits of an integer."""
+    """Draw a packet with ``words`` words per addend; no sum exceeds the range of an integer."""
     shape = addends, words * 32 // width
     limit = (2 ** (width - 1) - 1) // addends
     integers = generator.integers(-limit, limit, shape, endpoint=True)
     few = generator.choice([-limit, limit, 1 - limit, 0, 1, -1], shape)
     integers = np.where(generator.random(shape) < generator.choice([0, 0.3, 1]), few, integers)
     kind = generator.integers(6)
-    if kind < 2:  # extreme sums, whose total wraps in a long packet
+    if kind < 2:  # extreme integers, whose total wraps in a long packet
         integers[...] = (limit, -limit)[kind]
     flags = np.where(generator.random(shape) < generator.choice([0, 0.1, 0.5]), generator.integers(0, 4, shape), 0)
-    if width == 16:  # a last element without a neighbour
+    if width == 16:  # fill only one half of the last word
         flags[:, -1], integers[:, -1] = generator.integers(2) * np.stack([flags[:, -1], integers[:, -1]])
     return Packet(width, np.where(flags, 0, integers), flags)
 
 
 def drive_packets(drawn):
-    """Stimuli of packets with the same number of addends."""
+    """Stimuli for packets that all have the same number of addends."""
     beats = {"i": np.concatenate([packet.rows for packet in drawn]),
              "groups": np.array([packet.groups for packet in drawn], np.uint8)}
     return Drive(beats, drawn, {"addends": len(drawn[0].integers)}, cycles=12 * len(beats["i"]) + 1500)
 
 
 def sizes_for(generator, width, count):
-    """Numbers of words, for whole groups, short last groups and single words, and random ones."""
+    """Word counts of packets: whole groups, short last groups, single words, and random counts."""
     group = GROUP * width // 32
     return [group + 1, 1, 1, group, 2, 3 * group - 1, 1, *generator.integers(1, 2 * group, count - 7).tolist()]
 
@@ -137,7 +137,7 @@ test_widths = refused_values(AddendAdder, {}, "width", [0, 8, 31, 64, "16", None
 
 
 def test_vectors():
-    """Two groups of two addends, by hand; both the word and its sum have the first element in the lowest bits."""
+    """Known sums of two groups with two addends; the first element of a word is in the lowest bits."""
     flags = np.zeros((2, 34), np.uint8)
     flags[:, 32:] = [[1, 0], [2, 3]]
     packet = Packet(16, np.array([[*range(32), 0, -5], [*range(100, 132), 0, 0]]), flags)
@@ -156,7 +156,7 @@ def test_vectors():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("addends", COUNTS)
 def test_numbers_of_addends(width, addends):
-    """Packets of 1 to 16 groups, where few addends allow it, then another number of addends without a reset."""
+    """Sums are correct for packets of up to 16 groups, and after the number of addends changes without a reset."""
     generator = np.random.default_rng(addends)
     group = GROUP * width // 32
     sizes = [groups * group - missing for groups in range(1, MAX_GROUPS + 1) for missing in (0, group - 1)]
@@ -169,7 +169,7 @@ def test_numbers_of_addends(width, addends):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_special_elements(width):
-    """Each combination of the flags of three addends, at each position of a packet of two words."""
+    """Sums are correct for all flags of three addends, at each position in a packet of two words."""
     drawn = []
     for flags, position in itertools.product(itertools.product(FLAGS, repeat=3), range(64 // width)):
         packet = Packet(width, np.array([[100], [20], [3]]) + np.zeros(64 // width, int),
@@ -182,7 +182,7 @@ def test_special_elements(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_extreme_totals(width):
-    """The longest packets of the largest and smallest integers, whose totals wrap."""
+    """The longest packets of the largest and smallest integers are correct, although their check totals wrap."""
     for addends in (1, 2, 3):
         limit = (2 ** (width - 1) - 1) // addends
         drawn = [Packet(width, np.full((addends, MAX_GROUPS * GROUP), sign * limit),
@@ -191,17 +191,17 @@ def test_extreme_totals(width):
 
 
 def test_offers():
-    """Every offered sum stays until it is accepted."""
+    """Every offered sum stays valid until it is accepted."""
     offers(lambda: AddendAdder(width=16), depth=4)()
 
 
-# --- time
+# --- latency and throughput
 
 
 def schedule(drawn):
-    """Cycles in which words enter, packets end, and sums leave, if no stream stalls."""
+    """Cycles in which words are accepted, packets end, and sums leave, if no stream stalls."""
     enters, ends, leaves = [], [], []
-    free, second = 0, 0  # cycles when the input and the second stage are free
+    free, second = 0, 0  # cycles in which the input and the second stage become free
     for packet in drawn:
         before = {}
         for number, (addend, word) in enumerate(packet.order.tolist()):
@@ -221,7 +221,7 @@ def schedule(drawn):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_latency_and_rate(width):
-    """Each word enters, and each sum leaves, in its cycle."""
+    """Each word is accepted, and each sum leaves, in the expected cycle."""
     for addends in COUNTS:
         run = BENCH.check((width,), drive=_drive(np.random.default_rng(addends), width, addends))
         enters, ends, leaves = schedule(run.drive.drawn)
@@ -232,7 +232,7 @@ def test_latency_and_rate(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_declared_rate(width):
-    """A group of one word takes two cycles for each addend but one, and a packet of one addend another cycle."""
+    """One-word groups wait a cycle before each addend after the first; packets of one addend take one more cycle."""
     sizes = np.array([1, 1, 5, 40, 1, 2, 1, 33])
     for addends in range(1, 5):
         drawn = [draw(np.random.default_rng(1), width, addends, words) for words in sizes]
@@ -247,7 +247,7 @@ def test_declared_rate(width):
 
 
 class FaultyAdder(AddendAdder):
-    """Adder that inverts the bits ``fault`` of the sums that it forms."""
+    """Adder that inverts the bits of its sums that are set in ``fault``."""
 
     def __init__(self, *, width):
         super().__init__(width=width)
@@ -258,7 +258,7 @@ class FaultyAdder(AddendAdder):
 
 
 class Faulty(wiring.Component):
-    """Faulty adder with an input ``fault``."""
+    """Wrapper of the faulty adder, with ``fault`` as an input port."""
 
     def __init__(self, width):
         self._unit = FaultyAdder(width=width)
@@ -279,7 +279,7 @@ def faulty(width):
 
 
 def simulate(drawn, cycles, *, fault=None, stalls=None, seed=1):
-    """Run the faulty adder; ``fault`` is a cycle and the inverted bits."""
+    """Run the faulty adder; ``fault`` gives a cycle and the bits to invert in this cycle."""
     unit, drive = faulty(drawn[0].width), drive_packets(drawn)
     willing = {name: stall_array(kind, cycles, seed=seed + number)
                for number, (name, kind) in enumerate((stalls or dict.fromkeys(("i", "groups", "o"), "none")).items())}
@@ -292,7 +292,7 @@ def simulate(drawn, cycles, *, fault=None, stalls=None, seed=1):
 
 
 def check_fault(drawn, trace, *, harmed=1):
-    """The packet ``harmed`` has no last word, and ``wrong`` is high from the cycle of its check."""
+    """Check that packet ``harmed`` has no last word, and that ``wrong`` stays high; return its first cycle."""
     width = drawn[0].width
     cycles, words = taken(trace, "o", integers_layout(width))
     expected = np.concatenate([packet.sums for packet in drawn])
@@ -309,7 +309,7 @@ def check_fault(drawn, trace, *, harmed=1):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("addends", [1, 3])
 def test_each_wrong_bit(width, addends):
-    """Each bit of each sum that is formed, of the first, a middle and the last addend."""
+    """Inverting any bit of any sum in a packet is detected, whether in the first, a middle or the last addend."""
     generator = np.random.default_rng(addends)
     drawn = [draw(generator, width, addends, words) for words in (3, 2, 1, 4)]
     enters, ends, leaves = schedule(drawn)
@@ -317,7 +317,7 @@ def test_each_wrong_bit(width, addends):
     for cycle, bit in itertools.product(enters[words[0]:words[0] + words[1]], range(32)):
         trace = simulate(drawn, leaves[-1] + 40, fault=(cycle, 1 << bit))
         assert check_fault(drawn, trace) == ends[1] + AddendAdder.latency + 1
-    # A reset restores the output.
+    # After a reset, the adder works again.
     trace = simulate(drawn, leaves[-1] + 40)
     np.testing.assert_array_equal(trace["o__payload"][taken(trace, "o", integers_layout(width))[0]],
                                   np.concatenate([packet.sums for packet in drawn]))
@@ -326,7 +326,7 @@ def test_each_wrong_bit(width, addends):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bit_of_each_word(width):
-    """One bit of any sum in packets of several groups, without stalls and with them."""
+    """An inverted bit in any sum of a packet of several groups is detected, with and without stalls."""
     generator = np.random.default_rng(1)
     addends, group = 2, GROUP * width // 32
     drawn = [draw(generator, width, addends, words) for words in (1, 2 * group + 1, 5)]
@@ -346,7 +346,7 @@ def test_wrong_bit_of_each_word(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("harmed", range(4))
 def test_fault_in_each_packet(width, harmed):
-    """Packets before that with a fault are complete, and no later one leaves, with stalls of every kind."""
+    """Packets before the faulty one are complete, and no later packet leaves, whatever stalls occur."""
     for seed, sink in enumerate(STALLS):
         generator = np.random.default_rng(seed)
         drawn = [draw(generator, width, 2, words) for words in (2, 1, 6, 3)]

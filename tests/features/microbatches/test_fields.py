@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exponent fields of groups with several addends: hdl/features/microbatches/fields.py."""
+"""Exponent fields of groups that have several addends: hdl/features/microbatches/fields.py."""
 
 import numpy as np
 import pytest
@@ -14,35 +14,35 @@ from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.traces import moved
 
-#: Numbers of addends: small ones, and the largest ones.
+#: Numbers of addends to test: small numbers and the largest ones.
 COUNTS = (*range(1, 9), 16, 17, 254, 255)
 
 
 def cycles_for(beats):
-    """Number of cycles that is sufficient for any stall patterns."""
+    """Number of cycles that suffices for any stall pattern."""
     return 12 * sum(map(len, beats.values())) + 1500
 
 
 def _addends(generator):
-    """Draw a number of addends for a run with stalls."""
+    """Draw the number of addends for a run with stalls."""
     return int(generator.choice([1, 1, 2, 3, 4, 7]))
 
 
 # --- AddendMaximum
 
 def draw(generator, addends, groups):
-    """Fields of a packet: one for each addend of each group."""
+    """Draw the exponent fields of a packet, one for each addend of each group."""
     fields = generator.integers(1, 255, (groups, addends), np.uint8)
     kind = generator.integers(4)
     if kind == 0:
         fields[...] = generator.choice([1, 2, 127, 128, 254], fields.shape)
-    if kind == 1:  # close to each other
+    if kind == 1:  # fields of a group are close to each other
         fields[...] = np.clip(fields[:, :1].astype(int) + generator.integers(-1, 2, fields.shape), 1, 254)
     return fields
 
 
 def drive_fields(generator, fields):
-    """Stimuli of packets of fields, with noise in all other bits of words."""
+    """Stimuli for packets of exponent fields, with random values in all other bits of the words."""
     addends = fields[0].shape[1]
     flat = np.concatenate([packet.ravel() for packet in fields]).astype(np.uint32)
     noise = generator.integers(0, 1 << 24, len(flat), np.uint32)
@@ -67,7 +67,7 @@ test_maximum_resets = MAXIMUM.resets([()], (1, 2, 3, 5, 8, 17, 40))
 
 
 def test_maximum_vectors():
-    """A word and a part of one, the largest field at each position, and packets of one group after them."""
+    """Known maxima: a packet with a full word and a partial word, then two packets of one group."""
     fields = [np.array([[3, 2, 1], [2, 3, 1], [1, 2, 3], [254, 254, 254], [1, 1, 1], [127, 128, 127]], np.uint8),
               np.array([[5, 254, 6]], np.uint8), np.array([[1, 1, 1]], np.uint8)]
     run = MAXIMUM.check(drive=drive_fields(np.random.default_rng(1), fields))
@@ -77,7 +77,7 @@ def test_maximum_vectors():
 
 
 def test_maximum_latency_and_rate():
-    """A field is taken in each cycle, and a word is offered after the field that completes it."""
+    """A field is accepted in each cycle, and a word is offered after the field that completes it."""
     for addends in COUNTS:
         run = MAXIMUM.check(drive=_drive_maximum(np.random.default_rng(addends), addends))
         completing, ends, first = [], [], 0
@@ -93,7 +93,7 @@ def test_maximum_latency_and_rate():
 
 @pytest.mark.parametrize("groups", range(1, MAX_GROUPS + 1))
 def test_maximum_of_each_size(groups):
-    """Packets with each number of groups, two in succession; then the number of addends changes without a reset."""
+    """Packets with any number of groups are correct, even when the number of addends changes without a reset."""
     generator = np.random.default_rng(groups)
     for turn, addends in enumerate((3, 1, 2)):
         fields = [draw(generator, addends, groups) for _ in range(2)]
@@ -101,7 +101,7 @@ def test_maximum_of_each_size(groups):
 
 
 def test_maximum_waits_for_groups():
-    """Fields of one addend, which complete a word each, are not taken while the number of groups is not known."""
+    """If each field completes a word, it is accepted only once the packet's number of groups is known."""
     fields = [np.array([[field]], np.uint8) for field in range(1, 9)]
     drive = drive_fields(np.random.default_rng(1), fields)
     unit = MAXIMUM.unit()
@@ -132,7 +132,7 @@ test_repeater_resets = REPEATER.resets([()], (1, 2, 3, 17))
 
 
 def test_repeater_latency_and_rate():
-    """A field is offered in each cycle, without latency, and taken with its last repetition."""
+    """A field is offered in each cycle, without latency, and is accepted with its last repetition."""
     for turn, addends in enumerate(COUNTS):
         drive = _drive_repeater(np.random.default_rng(addends), addends, count=9)
         run = REPEATER.check(drive=drive, reset=not turn)
@@ -141,7 +141,7 @@ def test_repeater_latency_and_rate():
 
 
 def test_repeater_has_no_registers():
-    """The output follows the input in the same cycle, and only a ready sink takes a field."""
+    """The output follows the input in the same cycle, and a field is accepted only if the output is ready."""
     run = REPEATER.check(drive=_drive_repeater(np.random.default_rng(1), 3), kinds="geometric")
     np.testing.assert_array_equal(run.trace["o__valid"], run.trace["i__valid"])
     np.testing.assert_array_equal(run.trace["o__payload"], run.trace["i__payload"])
@@ -150,5 +150,5 @@ def test_repeater_has_no_registers():
 
 @pytest.mark.parametrize("make", [AddendMaximum, FieldRepeater])
 def test_offers(make):
-    """Every offer stays until it is accepted, whatever the number of addends."""
+    """Every offered field or word stays valid until it is accepted, for any number of addends."""
     offers(make, depth=4)()

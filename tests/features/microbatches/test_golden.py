@@ -1,4 +1,4 @@
-"""Golden models of collectives of nodes with several gradients each."""
+"""Golden models of collectives on nodes that have several gradients each."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.refusals import refuses
 
 SGD = ring.settings(optimizer.Rule.SGD, gradient_scale=0.25, learning_rate=0.1)
 FORMATS = {"sum32": 32, "sum16": 16}
-#: Distributions of eight gradients among nodes.
+#: Ways to distribute eight gradients among nodes: the number of gradients of each node.
 COUNTS = ([8], [1] * 8, [4, 4], [3, 3, 2], [1, 5, 2], [2, 1, 1, 4])
 
 
@@ -26,7 +26,7 @@ def draw(seed, count, length):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_distributions(name):
-    """Sums and updates do not depend on the distribution, and words are as with one gradient for each node."""
+    """Sums and updates do not depend on the distribution, and traffic is the same as with one gradient per node."""
     gradients, weights = draw(1, 8, 700), draw(2, 1, 700)[0]
     expected = sum_of(ring.canonical(gradients), width=FORMATS[name])
     update = ring.fused_update(gradients, weights, [], SGD, gradient_codec=GRADIENT_CODECS[name])
@@ -47,12 +47,13 @@ def test_distributions(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_density(name):
-    """Densities at the hops are of the sums of all gradients so far."""
+    """The density at a hop is the density of the sum of all gradients added so far."""
     gradients = np.zeros((5, 64), np.float32)
     for row, column in itertools.product(range(5), range(32)):
         gradients[row, column] = 1 if column < 4 * (row + 1) else 0
     _, traffic = ring.all_reduce(ring.bits(gradients), counts=[2, 3], gradient_codec=GRADIENT_CODECS[name])
-    # Block 0 begins at the first node, with 8 nonzero sums of 32 elements; block 1 at the second node has zeros only.
+    # Block 0 starts at the first node, with 8 nonzero sums of 32 elements; block 1 starts at the second node, with
+    # zeros.
     assert traffic.density.tolist() == [8 / 64]
 
 
@@ -68,7 +69,7 @@ def test_refused():
 
 @pytest.mark.parametrize("operation", ["ALL_REDUCE", "REDUCE_SCATTER", "FUSED_UPDATE"])
 def test_nodes(operation):
-    """Nodes read their gradients at the distance that is set."""
+    """Nodes read their gradients at the given stride in memory."""
     counts, stride, length = [3, 1, 2], 128, 100
     gradients, weights = draw(3, 6, length), draw(4, 1, length)[0]
     nodes = Nodes(3, gradient_words=512, weights=weights, planes=0, gradient_codec=GRADIENT_CODECS["sum32"])

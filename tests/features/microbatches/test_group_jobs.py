@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Jobs to read the groups of several vectors in turn: hdl/features/microbatches/group_jobs.py."""
+"""Read jobs for groups of several vectors: hdl/features/microbatches/group_jobs.py."""
 
 import dataclasses
 
@@ -13,19 +13,19 @@ from sim.payload import pack
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused_values
 
-#: Elements in the longest packet.
+#: Number of elements in the longest packet.
 LONGEST = 512
-#: Rows and lanes of memories.
+#: Number of rows and number of lanes of the memories.
 MEMORIES = [(4096, 1), (2048, 2), (1536, 4), (1024, 8)]
-#: Numbers of vectors: small ones, and the largest one.
+#: Numbers of vectors to test: small numbers and the largest one.
 COUNTS = (*range(1, 9), 255)
-#: Numbers of elements in packets: whole groups, short last groups, and only a short group.
+#: Packet lengths in elements: whole groups, short last groups, and a single short group.
 LENGTHS = (LONGEST, 1, 32, 33, 64, 1, 31, 65, LONGEST - 31, 2, 480)
 
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
-    """Jobs of packets, as first rows and numbers of elements, and the positions of their vectors and groups."""
+    """Jobs of packets, each as (first row, element count), and the distances between vectors and between groups."""
 
     memory: tuple
     packets: list
@@ -34,14 +34,14 @@ class Jobs:
     pitch: int
 
     def divided(self):
-        """First rows and numbers of elements of the jobs that each packet is divided into."""
+        """For each packet, the jobs that it is divided into, each as (first row, element count)."""
         height = GROUP // self.memory[1]
         return [[(row + group * self.pitch * height + addend * self.distance, min(GROUP, count - start))
                  for group, start in enumerate(range(0, count, GROUP)) for addend in range(self.addends)]
                 for row, count in self.packets]
 
     def rows(self, jobs):
-        """Rows of a port."""
+        """Payloads of a stream of jobs."""
         first, counts = zip(*jobs, strict=True)
         return pack(job_layout(self.memory[0], LONGEST), {"row": first, "count": counts})
 
@@ -52,10 +52,10 @@ class Jobs:
 
 
 def draw(generator, memory, addends, lengths=(*LENGTHS, *LENGTHS[::-1])):
-    """Packets of these lengths in random order, at random positions such that all jobs are in the memory."""
+    """Draw packets of the given lengths, in random order, at random rows such that all jobs fit in the memory."""
     rows, lanes = memory
     height, groups = GROUP // lanes, -(-max(lengths) // GROUP)
-    # The pitch takes a random share of the rows that the longest packet leaves, and then the distance.
+    # The pitch uses a random share of the rows that the longest packet leaves free, then the distance does the same.
     spare = rows - height * groups
     pitch = 1 + int(generator.integers(spare // height // max(groups - 1, 1) + 1))
     spare = rows - height * ((groups - 1) * pitch + 1)
@@ -82,7 +82,7 @@ test_lanes = refused_values(GroupJobs, {"rows": 64, "elements": 32}, "lanes", [0
 
 
 def test_vectors():
-    """Three vectors of 35 elements, with groups 5 groups apart, and then one element of each vector."""
+    """Known jobs for three vectors of 35 elements, with a pitch of 5 groups, and for one element of each vector."""
     jobs = Jobs((1536, 4), [(32, 35), (8, 1)], addends=3, distance=100, pitch=5)
     assert jobs.divided() == [[(32, 32), (132, 32), (232, 32), (72, 3), (172, 3), (272, 3)],
                               [(8, 1), (108, 1), (208, 1)]]
@@ -93,7 +93,7 @@ def test_vectors():
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=str)
 def test_latency_and_rate(memory):
-    """One job is offered in each cycle, with one cycle between packets; without a reset, vectors change in number."""
+    """One job is offered per cycle, with one idle cycle between packets; the number of vectors may change."""
     for turn, addends in enumerate(COUNTS):
         run = BENCH.check(memory, drive=draw(np.random.default_rng(addends), memory, addends).drive(), reset=not turn)
         sizes = np.array(list(map(len, run.drive.drawn.divided())))
@@ -102,13 +102,13 @@ def test_latency_and_rate(memory):
         assert run.moves("i").tolist() == starts.tolist()
         assert run.moves().tolist() == [
             start + GroupJobs.latency + job for start, size in zip(starts, sizes, strict=True) for job in range(size)]
-        # The job of a packet is not taken before the last job of the previous one has left.
+        # A packet's job is accepted only after the last job of the previous packet has been transferred.
         np.testing.assert_array_equal(run.trace["i__ready"], 1 - run.trace["o__valid"])
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=str)
 def test_each_number_of_groups(memory):
-    """Packets of 1 to 16 groups, each with a last group of 1, 31 and 32 elements."""
+    """Jobs are correct for packets of 1 to 16 groups with a last group of 1, 31 or 32 elements."""
     lengths = [groups * GROUP - missing for groups in range(1, LONGEST // GROUP + 1) for missing in (0, 1, 31)]
     for addends in (1, 2, 3):
         BENCH.check(memory, drive=draw(np.random.default_rng(addends), memory, addends, lengths).drive())
@@ -116,7 +116,7 @@ def test_each_number_of_groups(memory):
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=str)
 def test_limits(memory):
-    """The largest distances and pitches, jobs at the end of the memory, and vectors or groups at the same rows."""
+    """Jobs are correct for the largest distances and pitches, at the end of memory, and with overlapping vectors."""
     rows, lanes = memory
     height = GROUP // lanes
     for packet, addends, distance, pitch in (
@@ -129,5 +129,5 @@ def test_limits(memory):
 
 
 def test_offers():
-    """Every job stays until it is accepted, whatever the number of vectors and their distance."""
+    """Every offered job stays valid until it is accepted, for any number of vectors and any distance."""
     offers(lambda: GroupJobs(rows=64, lanes=8, elements=64), depth=4)()

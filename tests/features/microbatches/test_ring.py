@@ -1,4 +1,4 @@
-"""Sums of several gradients of each node on a simulated ring: docs/reproducible.md, "Any number of nodes"."""
+"""Sums of several gradients per node on a simulated ring: docs/reproducible.md, "Any number of nodes"."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_couplings(options, message):
 
 
 def draw(generator, count, length):
-    """Gradients over many binades, with specials."""
+    """Draw gradients over many binades, with some special values."""
     gradients = random(generator, (count, length))
     gradients *= np.exp2(generator.integers(-60, 60, gradients.shape)).astype(np.float32)
     for _ in range(int(generator.integers(0, 6))):
@@ -39,15 +39,15 @@ def draw(generator, count, length):
 
 
 def write(ring, gradients, counts):
-    """Write gradients to the nodes, with other numbers in the rest of the memory."""
+    """Write gradients to the nodes, and a different number to the rest of each gradient memory."""
     ring.memory.write_space("gradients", [np.full(CONFIG.memories.gradient, 1e30, np.float32)] * len(counts))
     ring.microbatches.write(list(gradients), counts)
     ring.counters.clear()
 
 
 def test_sums():
-    """Sums and words of random distributions of gradients match the golden model, between commands of nodes with one
-    gradient each; the cycles depend on the node with the most gradients."""
+    """Sums and words match the golden model for random distributions of gradients, with commands for one gradient per
+    node in between. The number of cycles depends on the node with the most gradients."""
     generator, codec = np.random.default_rng(1), GRADIENT_CODECS[CONFIG.gradients]
     with open_nodes(NODES, config=CONFIG, host_port=False, timeout=60_000) as (ring, simulation):
         for case, length in enumerate((1, 5, 32, 33, 500, 192, 1000, 1500, 2)):
@@ -63,9 +63,9 @@ def test_sums():
                                                           **SHAPE)
                 assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), kind
                 assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist()
-                # Each gradient is read twice, two elements in a cycle.
+                # Each gradient is read twice, at two elements per cycle.
                 assert cycles <= 1.1 * max(length * max(counts), traffic.words.max()) + 500
-            # One gradient for each node: the number of nodes determines the number of bits.
+            # With one gradient per node, the number of nodes determines the number of bits.
             ring.microbatches.clear()
             one = draw(generator, NODES, length)
             ring.memory.write_gradients(list(one))
@@ -75,7 +75,7 @@ def test_sums():
 
 
 def test_distributions():
-    """Eight gradients have the same sum, and the same update, however they are distributed."""
+    """Eight gradients give the same sum and the same update, however they are distributed among nodes."""
     generator, length = np.random.default_rng(2), 600
     gradients, weights = draw(generator, 8, length), random(generator, length)
     codec = GRADIENT_CODECS[CONFIG.gradients]
@@ -98,7 +98,7 @@ def test_distributions():
 
 @pytest.mark.parametrize("counts", [[254, 1, 1], [85, 85, 85], [5, 5, 7], [1, 30, 1]])
 def test_many(counts):
-    """Totals of 256, 255, 17 and 32 addends, which set the number of bits, with one group."""
+    """Sums of 256, 255, 17 and 32 addends are correct; the number of addends determines the number of bits."""
     generator = np.random.default_rng(sum(counts))
     gradients = draw(generator, sum(counts), 30)
     expected, _ = golden.all_reduce(golden.bits(gradients), gradient_codec=GRADIENT_CODECS[CONFIG.gradients],
@@ -110,7 +110,7 @@ def test_many(counts):
 
 
 def test_buffers():
-    """A part of each gradient, at a base above zero, with the block offset of a longer vector."""
+    """An all-reduce of part of each gradient uses the block offset of that part in the whole vector."""
     generator, length, begin, size = np.random.default_rng(4), 700, 160, 320
     counts = [2, 1, 4]
     gradients = draw(generator, 7, length)
@@ -125,7 +125,7 @@ def test_buffers():
 
 
 def test_flags():
-    """A NaN in any gradient sets the flags that golden nodes set."""
+    """A NaN in any gradient sets the same flags as on golden nodes."""
     length, counts = 64, [2, 1, 2]
     for number in range(5):
         gradients = random(np.random.default_rng(5), (5, length))

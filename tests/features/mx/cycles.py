@@ -49,7 +49,7 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
 
 def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of an encoder: a quantizer, and a packer with an output register."""
+    """Trace every cycle of an encoder, which consists of a quantizer and a packer with an output register."""
     ends = np.asarray(last, np.bool_).tolist()
     feed, output = stream.Feed(len(ends), willing), stream.Output(ready)
     end, beats = output.end, model.block // lanes
@@ -58,7 +58,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
-    steps = latency - 3 + beats  # number of steps that a beat takes from the input to the packer
+    steps = latency - 3 + beats  # number of stages between the input and the packer
     inside: list[int] = []
     taken, beat, free, now, padding = 0, 0, 0, -1, False
     while now < end:
@@ -92,7 +92,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
 
 def trace_decoder(model: BlockFormat, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int,
                   latency: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of a decoder: an unpacker with a register, and a dequantizer."""
+    """Trace every cycle of a decoder, which consists of an unpacker with a register and a dequantizer."""
     feed, stages = stream.Feed(len(np.asarray(last)), willing), stream.Stages(latency - 1, ready)
     free, now = 0, -1
     for takes, _, _ in [beat for packet in split(model, counts, lanes, words) for beat in packet]:

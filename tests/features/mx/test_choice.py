@@ -118,7 +118,7 @@ def test_random(source, sink):
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_exponent(choice, lanes):
-    """Blocks with exponent differences of 0 to 16 and near-threshold fractions are coded correctly."""
+    """Blocks with exponent differences of 0 to 16 and fractions near thresholds are coded correctly."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
     fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """Each format has the latency of a unit for this format only, and a throughput of one beat per cycle."""
+    """Each format has the same latency as in a unit for that format only, and a throughput of one beat per cycle."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

@@ -104,7 +104,7 @@ def test_layout():
 
 
 def test_random_state():
-    """The state consists of two splitmix64 numbers; known values are from the author of splitmix64."""
+    """The initial state is two splitmix64 numbers; the known values are from the author of splitmix64."""
     mask = (1 << STATE_BITS) - 1
     assert random_state(0) == (0x6E78_9E6A_A1B9_65F4 << 64 | 0xE220_A839_7B1D_CDAF) & mask
     assert random_state(1234567) == (3203168211198807973 << 64 | 6457827717110365317) & mask

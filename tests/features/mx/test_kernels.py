@@ -1,4 +1,4 @@
-"""Kernels of block formats with other parameters than those on the ring."""
+"""Kernels of block formats whose parameters differ from the formats on the ring."""
 
 import pytest
 

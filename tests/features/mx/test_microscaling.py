@@ -6,14 +6,14 @@ from hdl.floating.format import BF16, FP32
 from tests.hdl.compression import blocks
 
 LANES = (1, 4, 8)
-#: One floating-point format and the integer format with each lane count; each other format with one.
+#: One floating-point format and the integer format with every number of lanes, and each other format with one.
 #: tests/hdl/compression/test_every_codec.py tests all formats with four lanes.
 CASES = [*((name, lanes) for name in ("MXINT8", "MXFP8_E4M3") for lanes in LANES), ("MXFP8_E5M2", 8),
          ("MXFP6_E2M3", 1), ("MXFP6_E3M2", 8), ("MXFP4_E2M1", 1), ("MXFP8_E4M3_UP", 4), ("MXFP4_E2M1_UP", 8)]
 STOCHASTIC = [("MXINT8 stochastic", 8), ("MXFP8_E4M3 stochastic", 1), ("MXFP4_E2M1 stochastic", 4),
               ("MXFP4_E2M1_UP stochastic", 1)]
 INTEGERS = [("MXINT8", lanes) for lanes in LANES]
-#: Every format with a single lane count.
+#: Every format, each with one number of lanes.
 NAMED = [("MXINT8", 8), ("MXFP8_E4M3", 8), *CASES[6:]]
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 

@@ -22,7 +22,7 @@ from tests.refusals import refuses
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
 #: Format with 76-bit blocks; with two lanes, the first beat has 28 bits.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, spare words.
+#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, unused words.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
 PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
@@ -42,17 +42,17 @@ def test_parameters(unit):
 
 def test_positions():
     assert positions(WORD, 8) == ([0], [32], 1)
-    # Blocks end at 28, 40, 52 and 64 bits.
+    # Blocks end after 28, 40, 52 and 64 bits.
     assert positions(MX4, 4) == ([0, 8, 20, 28], [28, 12, 12, 12], 1)
     places, sizes, words = positions(ODD, 2)
-    assert (places, sizes, words) == (list(range(0, 32, 4)), [28, 16, 16, 16], 2)  # two words in the last beat
+    assert (places, sizes, words) == (list(range(0, 32, 4)), [28, 16, 16, 16], 2)  # the last beat completes two words
     assert positions(ODD, 4)[1:] == ([44, 32], 2)
     assert [min_words(codec, lanes) for codec, lanes in ((WORD, 8), (MX9, 8), (MX4, 1))] == [1, 3, 1]
     assert (check_words(None, 3), check_words(3, 3), check_words(4, 3)) == (3, 3, 4)
     refuses("Word count must be an integer of at least 3, not 2", check_words, 2, 3)
 
 
-# --- expected packets, by the description of the format
+# --- expected packets, computed from the description of the format
 
 
 def _blocks(generator, codec, count):
@@ -187,7 +187,7 @@ test_reset_in_a_packet = BENCH.resets([*PACKERS, *UNPACKERS], (1, 2, 5, 6, 9), c
                                       drive=functools.partial(_drive, count=8))
 
 
-# --- known, full-rate and truncated cases
+# --- known packets, full rate, and truncated packets
 
 
 def test_known():

@@ -7,7 +7,7 @@ from tests.hdl.compression import blocks
 
 LANES = (1, 4, 8)
 KINDS = (Encoder, Decoder)
-#: One format with all lane counts, and more formats with one lane count each.
+#: One format with every number of lanes, and more formats with one number of lanes each.
 #: tests/hdl/compression/test_every_codec.py tests all named formats with four lanes.
 CASES = [*(("MX9", lanes) for lanes in LANES), ("MX6", 8), ("MX4", 1), ("flat", 4), ("deep", 8), ("narrow", 1),
          ("small", 4), ("long", 8), ("single", 1), ("MX9 stochastic", 4), ("single stochastic", 8)]

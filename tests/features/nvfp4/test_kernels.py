@@ -1,4 +1,4 @@
-"""Kernels of NVFP4 with other tensor scales than 1."""
+"""Kernels of NVFP4 with tensor scales other than 1."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NVFP4 scale functions: hdl/features/nvfp4/scale.py."""
+"""Functions for the block scales of NVFP4: hdl/features/nvfp4/scale.py."""
 
 from fractions import Fraction
 

@@ -1,9 +1,9 @@
 """Golden model of a node's two program banks: contents, accepted edits, and runs.
 
-Sets are passes; the set number of a run is the number of passes before it. LOAD_PROGRAM writes the idle bank or, if
-no program is running, the current bank. A load of slot 0 of queue 0 into the idle bank clears that bank and starts
-its digest: the CRC-32 of the words of all its loads, including headers. EDIT schedules the idle bank for the next
-set, the RUN of that set swaps the banks, and any load into the idle bank cancels the edit.
+A set is a pass; the set number of a run is the number of passes that precede it. LOAD_PROGRAM writes the idle bank
+or, if no program is running, the current bank. A load of slot 0 of queue 0 into the idle bank clears that bank and
+starts its digest: the CRC-32 of the words of all its loads, including headers. EDIT schedules the idle bank for the
+next set, the RUN of that set swaps the banks, and any load into the idle bank cancels the edit.
 """
 
 import zlib
@@ -27,7 +27,7 @@ class Bank:
 
     @property
     def loaded(self) -> bool:
-        """Whether the bank contains any command."""
+        """Whether the bank contains any commands."""
         return any(self.lengths)
 
     @property
@@ -53,12 +53,12 @@ class ProgramBanks:
 
     @property
     def current(self) -> Bank:
-        """The bank that RUN executes."""
+        """The bank that the RUN command executes."""
         return self.banks[self.bank]
 
     @property
     def idle(self) -> Bank:
-        """The bank that RUN does not execute."""
+        """The bank that the RUN command does not execute."""
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:

@@ -40,14 +40,14 @@ class Bench:
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
         self.generator = random.Random(seed)
-        #: For each queue: starts (cycle, command, completed commands), cycles when events are first offered, and
-        #: accepted events (cycle, event).
+        #: For each queue: starts (cycle, command, number of completed commands), cycles in which events are first
+        #: offered, and accepted events (cycle, event).
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
-        #: Function of queue and command that returns the latency in cycles from the start to the event.
+        #: Function of queue and command; returns the latency from the command's start to its event, in cycles.
         self.duration = lambda queue, command: self.generator.choice([0, 1, 30, 60])
-        #: Function of queue and command that returns the status of the command's event.
+        #: Function of queue and command; returns the status of the command's event.
         self.status = lambda queue, command: EventStatus.OK
         self.cycle = 0
         self.commands = Source(dut, "commands", descriptor_layout())
@@ -111,7 +111,7 @@ class Bench:
 
     @property
     def state(self):
-        """Fields of ``program_status``."""
+        """Current values of the fields of ``program_status``."""
         return from_int(program_status_layout(), int(self.dut.program_status.value))
 
     async def load(self, programs, *, model=7):
@@ -194,7 +194,7 @@ async def plays_programs(dut):
         for queue in range(QUEUES):
             assert len(bench.starts[queue]) == len(expected[queue])
             for n, ((_, command, done), entry) in enumerate(zip(bench.starts[queue], expected[queue], strict=True)):
-                # This node does not pass on command words from word 12 on.
+                # This node drops command words from word 12 onwards.
                 known = {name: value for name, value in entry.command.items() if not name.startswith("reserved")
                          and command_layout()[name].offset < 32 * WORDS}
                 assert {name: command[name] for name in known} == known
@@ -212,7 +212,7 @@ async def plays_programs(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def starts_in_time(dut):
-    """Each command starts as soon as its predecessor and its dependency end; the trace shows all starts."""
+    """Each command starts as soon as its predecessor and its dependency have ended; the trace shows all starts."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"])
@@ -233,7 +233,7 @@ async def starts_in_time(dut):
         for n, entry in enumerate(commands[1:], 1):
             free = bench.ends[queue][n - 1][0] + 1
             needed = bench.offers[1 - queue][entry.needs - 1] if entry.needs else 0
-            # Both programs were loaded a hundred cycles ago.
+            # Starts do not depend on loading: both programs were loaded a hundred cycles ago.
             assert bench.valids[queue][n] == max(free, needed + CommandQueue.dependency_latency), (queue, n)
             assert free <= bench.offers[queue][n - 1] + CommandQueue.gap
             waited.add((free > bench.offers[queue][n - 1] + 4, free > needed + 3))
@@ -246,7 +246,7 @@ async def starts_in_time(dut):
     kept = [(record["time"], record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
-    # Records are in time order, except for nearly simultaneous ones.
+    # Records are in order of time, except for nearly simultaneous ones.
     assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
@@ -275,7 +275,7 @@ async def a_failure_ends_the_run(dut):
         return programs
 
     def check(events, queue, slot, status, detail=None):
-        """Check that only this command failed, was its queue's last command, and stopped the run."""
+        """Check that only the given command failed, was the last one of its queue, and stopped the run."""
         failed = [event for event in events if event[2] != EventStatus.OK]
         assert [event[:3] for event in failed] == [(queue, 10 * queue + slot, status)]
         assert detail is None or failed[0][3] == detail
@@ -288,36 +288,36 @@ async def a_failure_ends_the_run(dut):
         assert len(bench.starts[0]) + len(bench.starts[1]) == len(events) - (
             status not in (EventStatus.BAD_CRC, EventStatus.PEER_ABORT))
 
-    # An engine reports an error for failing commands in several slots of both queues.
+    # An engine reports an error for a command in various slots of both queues.
     for queue, slot in ((0, 0), (0, 3), (1, 0), (1, 2)):
         bench.status = lambda engine, command, wrong=10 * queue + slot: (
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
         check(await play(good), queue, slot, EventStatus.BAD_CRC)
     bench.status = lambda queue, command: EventStatus.OK
-    # The checker rejects a command: an unknown operation, an operation of the other queue, or a wrong base.
+    # The command checker rejects an unknown operation, an operation of the other queue, or a wrong base.
     check(await play(changed(0, 2, operation=99)), 0, 2, EventStatus.UNKNOWN_OPERATION, 99)
     check(await play(changed(1, 1, operation=Operation.MASK)), 1, 1, EventStatus.UNKNOWN_OPERATION, Operation.MASK)
     check(await play(changed(0, 0, operation=Operation.ALL_REDUCE)), 0, 0, EventStatus.UNKNOWN_OPERATION)
     check(await play(changed(1, 3, operation=Operation.ALL_GATHER, weight_base=33)), 1, 3, EventStatus.BAD_BASE, 33)
-    # A dependency is never met: it counts more commands than the other queue has or than can be counted.
+    # A dependency times out if it counts more commands than the other queue has or than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
-    # A wait for the other queue does not time out while that queue is busy.
+    # A dependency on the other queue does not time out while that queue is busy.
     paced, bench.duration = bench.duration, lambda queue, command: 1000 * (command["tag"] == 10) + 1
     events = await play(changed(0, 1, after_0=1, lag_0=0), passes=1)
     assert [event[2] for event in events] == [EventStatus.OK] * 8
     assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
     bench.duration = paced
-    # The command waits for flags that are never set.
+    # A command times out if it waits for flags that are never set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
-    # Two commands wait for each other.
+    # At least one of two commands that wait for each other times out.
     cyclic = changed(0, 1, after_0=2, lag_0=0)
     cyclic[1][1].update(after_0=2, lag_0=0)
     events = await play(cyclic)
     assert [event[:3] for event in events if event[2] != EventStatus.OK] in (
         [(0, 1, EventStatus.AFTER_TIMEOUT)], [(1, 11, EventStatus.AFTER_TIMEOUT)],
         [(0, 1, EventStatus.AFTER_TIMEOUT), (1, 11, EventStatus.AFTER_TIMEOUT)])
-    # Links are reset at various times while a program runs.
+    # A link reset, at various times while a program runs, stops the run.
     for cycle in (1, 20, 60, 100):
         await bench.load(good)
         received.clear()
@@ -331,7 +331,7 @@ async def a_failure_ends_the_run(dut):
         assert 1 <= statuses.count(EventStatus.LINK_RESET) <= QUEUES
         assert set(statuses) <= {EventStatus.OK, EventStatus.LINK_RESET}
         assert bench.state["stopped"] == 1
-    # The node remains usable for pushed commands and programs.
+    # After the errors, the node still executes pushed commands and programs.
     received.clear()
     pushed = [random_command(generator, 77, operation=Operation.QUIESCE), *random_program(generator, 0, 2, tag=78)]
     await bench.commands.send(descriptors(pushed))
@@ -345,7 +345,7 @@ async def a_failure_ends_the_run(dut):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def pushed_commands_keep_their_place(dut):
-    """In each queue, commands pushed before a run precede the program; later commands follow it."""
+    """In each queue, commands pushed before a run precede the program's commands; later commands follow them."""
     await begin(dut)
     bench = Bench(dut, 5)
     generator = random.Random(5)
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run starts as soon as the pending pushed commands have ended, whenever it is accepted."""
+    """A run starts as soon as the pending pushed commands have ended, no matter when the run is accepted."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2
@@ -401,7 +401,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
     pushed = [random_command(generator, 50, operation=Operation.QUIESCE),
               *[{**command, "operation": Operation.MASK, "tag": 60 + n, "state_base": 0}
                 for n, command in enumerate(random_program(generator, 0, 2))]]
-    left = set()  # number of pushed commands that started before the run, keyed by queue
+    left = set()  # pushed commands started before the run, by queue
     for delay in range(64):
         bench.forget()
         await bench.commands.send(descriptors(pushed))
@@ -416,7 +416,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
 
 
 def command_queue():
-    """A command queue that counts updates for weight versions."""
+    """Test unit: a command queue that counts updates for weight versions."""
     return CommandQueue(config=CONFIG.replace(programs=Programs(depth=DEPTH, versions=True)), operations=OPERATIONS)
 
 

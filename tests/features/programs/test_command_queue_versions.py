@@ -54,22 +54,22 @@ async def weights_have_versions(dut):
         behind = [max(0, number - 1) for number in ahead]
         return {0: behind, 1: ahead, 2: ahead, 3: behind, 10: passes * [0], 11: passes * [0]}
 
-    for long in (1, 400):  # duration of an update in cycles
+    for long in (1, 400):  # number of cycles that an update takes
         bench.duration = lambda queue, command, long=long: generator.choice([0, 5, 60]) + queue * long
         for first, passes in ((0, 7), (7, 1), (8, 4), (0, 2), (2, 3), (0, 1), (1, 1), (2, 2)):
             assert await play(passes, first=first) == (right(passes, first), [])
-    # Error: the second layer does not wait for its update from the previous pass.
+    # The second layer fails if it does not wait for its update from the previous pass.
     bench.duration = lambda queue, command: 20 + 2000 * queue
     early = {"tag_1": {"after_0": 0}}
     assert (await play(3, first=0, **early))[1] == [(1, EventStatus.STALE, 0 | 1 << 16)]
-    # Waiting for the first layer's previous update is valid, but then the layer needs two weight copies.
+    # The first layer may wait for the update of an earlier pass only if it has two weight copies.
     assert (await play(3, first=0, tag_0={"after_0": 2, "lag_0": 1}))[1] == []
     assert (await play(3, first=0, tag_0={"apart": 0}))[1] == [(0, EventStatus.STALE, 0 | 1 << 16)]
-    # A run must start at the pass that the weight versions have reached.
+    # A run must start at the pass number that the weight versions have reached.
     assert await play(2, first=0) == (right(2, 0), [])
     assert (await play(2, first=3))[1] == [(1, EventStatus.STALE, 2 | 3 << 16)]
     assert (await play(2, first=1))[1] == [(0, EventStatus.STALE, 2 | 0 << 16)]
-    # A failed update is not counted, and region 0 means no region.
+    # A failed update is not counted, and region 0 stands for no region.
     bench.status = lambda queue, command: EventStatus.BAD_CRC if command["tag"] == 10 else EventStatus.OK
     assert [failed[:2] for failed in (await play(1, first=0))[1]] == [(10, EventStatus.BAD_CRC)]
     bench.status = lambda queue, command: EventStatus.OK

@@ -91,11 +91,11 @@ class Bench:
         self.sink = Sink(dut, "o", word_layout(), stalls=stalls(sink, seed=seed + 1))
         self.seen, self.tag, self.name = set(), 0, 0
         self.passes = 0
-        self.body = []  # words loaded into the idle bank
+        self.body = []  # words loaded into the idle bank so far
         cocotb.start_soon(self._watch())
 
     async def _watch(self):
-        """Check that the bank never changes while a program runs."""
+        """Check that the selected bank never changes while a program runs."""
         before = None
         while True:
             await FallingEdge(self.dut.clk)
@@ -132,7 +132,7 @@ class Bench:
         return [bits >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
 
     async def load(self, *, idle):
-        """Load a random program into most queues; a few loads are malformed or too long."""
+        """Load a random program into most queues; a few of the loads are malformed or too long."""
         generator = self.generator
         self.name = generator.randrange(256)
         self.body = [] if idle else self.body

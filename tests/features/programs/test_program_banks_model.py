@@ -1,4 +1,4 @@
-"""The golden model of program banks gives the expected (hand-checked) results."""
+"""Check the golden model of program banks against results worked out by hand."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_an_edit_holds_from_its_set_on(banks):
     banks.running = False
     assert run(banks, 5, 7) == Status.NOT_LOADED  # rejected: the edit requires program 8
     assert run(banks, 4, 8) == Status.NOT_LOADED  # rejected: the edit applies from set 5 on
-    assert run(banks, 4, 7) == Status.OK  # accepted again after a failure: the edit is still pending
+    assert run(banks, 4, 7) == Status.OK  # set 4 may run again; the edit is still pending
     banks.running = False
     assert run(banks, 5, 8) == Status.OK
     assert (banks.bank, banks.pending, banks.number, banks.set) == (1, False, 1, 5)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test program memory against a model, for complete, truncated and excess loads and loads for no queue."""
+"""Compare program memory with a model, for complete, truncated and excess loads, and for nonexistent queues."""
 
 import random
 

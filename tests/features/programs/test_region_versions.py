@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Compare region versions with a model, and prove that commands get the right version."""
+"""Compare region versions with a model, and prove that each command gets the right version."""
 
 import random
 
@@ -20,7 +20,7 @@ REGIONS = 5
 
 
 class Model:
-    """Model of each weight copy's version; also counts for how long its inputs have been stable."""
+    """Model of the version of each weight copy; it also counts how long its inputs have been stable."""
 
     def __init__(self):
         self.versions = {}
@@ -28,7 +28,7 @@ class Model:
         self.update = None
         self.stable = 0
         self.before = None
-        self.since = 0  # cycles since the last update ended
+        self.since = 0  # number of cycles since the last update ended
 
     @staticmethod
     def copy(region, *, other=False):
@@ -65,7 +65,7 @@ class Model:
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_updates(dut):
-    """Updates of all regions are counted in even and odd passes while queue heads change."""
+    """Updates of all regions are counted, in even and odd passes, while the commands at the queue heads change."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -118,7 +118,7 @@ async def counts_updates(dut):
 
 
 class Known(wiring.Component):
-    """Specification: the version of any region equals the number of its updates."""
+    """Specification: the version of any region equals the number of updates of the region."""
 
     region: In(range(REGIONS_MAX + 1))
     odd: In(1)

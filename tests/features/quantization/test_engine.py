@@ -190,7 +190,7 @@ def test_no_bubble(lanes, shapes, samples, bits):
 @pytest.mark.parametrize("reading", [0, 1])
 @pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
 def test_stalls(lanes, reading, pattern):
-    """Results are correct while the host reads a memory and while command and event streams stall."""
+    """Results are correct while the host reads a memory, and while command and event streams stall."""
     layers = layers_of([(20, 40), (9, 20)], 20 + lanes)
     case = Case(lanes, layers, 5, 7)
     bench = unit(lanes)
@@ -235,7 +235,7 @@ def test_a_wrong_field(wrong, number):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", ["codes", "source", "parameters", "target"])
 def test_the_last_place_that_fits(lanes, name):
-    """Each kind of data may end at the last row of its memory but not one row later."""
+    """The data of a layer may end at the last row of a memory, but not one row later."""
     layers = layers_of([(9, 20)], 5)
     rows = {"codes": 9 * -(-20 * layers[0].bits // (32 * lanes)), "source": 3 * -(-20 // (4 * lanes)),
             "parameters": -(-18 // lanes), "target": 3 * -(-9 // lanes)}
@@ -286,5 +286,5 @@ def test_one_after_the_other():
                    cycles=9_000)
     assert [each["status"] for each in ended] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
     assert ended[0] == ended[2] == ended[5]
-    # If the second layer overwrote the inputs, later commands would read different ones.
+    # If the second layer overwrote the inputs of the first, later commands would read different inputs.
     assert ended[0]["detail"] == case.program.beats * 3

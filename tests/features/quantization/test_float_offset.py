@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The baseline unit, which exists for cost comparisons, computes plain asymmetric quantisation."""
+"""The baseline unit for comparing the cost of asymmetric quantisation computes correct results."""
 
 import numpy as np
 import pytest

@@ -34,7 +34,7 @@ def _unit(lanes):
 
 
 def _parts(layer, samples, lanes):
-    """Number of rows that each part of a layer occupies, and number of rows in its memory."""
+    """Number of rows that each part of a layer occupies, and number of rows of the memory that holds it."""
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
@@ -95,7 +95,7 @@ def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="n
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
     words = np.array([word for layer in layers for word in _words(layer)], np.uint32)
-    # Starts after the first one are ignored.
+    # Start pulses after the first one are ignored.
     starts = (np.arange(cycles) > start) & (generator.random(cycles) < 0.2)
     starts[start] = True
     unit = _unit(lanes)
@@ -142,11 +142,11 @@ def test_latency():
     assert [LayerReader.latency(lanes=lanes) for lanes in (1, 2, 4, 8)] == [21, 17, 15, 14]
 
 
-# --- by hand
+# --- hand-computed layer
 
 
 def test_known():
-    """Known answer for ten inputs in three rows and 4-bit codes, with one code row per two input rows."""
+    """Known layer with ten inputs in three rows and 4-bit codes, with one row of codes per two input rows."""
     layer = {**SOUND, "wide": 0, "signed": 1, "final": 1, "inputs": 10, "outputs": 3, "codes": 100, "source": 7,
              "parameters": 20, "target": 4095 - 1}
     assert _checked(layer, 2, 1) == {
@@ -154,7 +154,7 @@ def test_known():
         "input_rows": 3, "tail": 0b11, "code_row": 100, "code_elements": 6, "source_row": 7, "parameter_row": 20,
         "parameter_elements": 6, "target_row": 4094}
     assert _run([layer], 2, 1, start=3) == (1, False)
-    assert _run([layer], 3, 1) == (0, True)  # the results do not fit
+    assert _run([layer], 3, 1) == (0, True)  # the results of three samples exceed the memory
 
 
 # --- every cycle
@@ -177,7 +177,7 @@ def test_lockstep(lanes, source, sink):
     assert wrong > 3
 
 
-# --- wrong layers
+# --- invalid layers
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -200,7 +200,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """The maximum number of inputs, and parts that end with their memory, are valid; one more is not."""
+    """A layer may have the maximum number of inputs, and parts may end with their memory; one more is invalid."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)

@@ -24,7 +24,7 @@ def _random(count, generator):
 
 
 def _expected(fields):
-    """Expected results, computed in Python integers."""
+    """Expected results, computed with Python integers."""
     results = []
     for acc, multiplier, shift, relu, raw in zip(*(fields[name].tolist() for name in (
             "sum", "multiplier", "shift", "relu", "raw")), strict=True):
@@ -75,7 +75,7 @@ def test_every_result_at_its_edges(shift, relu):
     """Products at and next to each rounding threshold, up to and beyond the limits, are rounded correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Choose sums that give these products, or the closest possible ones, when multiplied.
+    # Choose sums whose products are these values, or as close to them as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:

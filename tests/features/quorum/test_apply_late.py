@@ -20,8 +20,8 @@ from tests.host import rings
 CONFIG = rings.CONFIGS["wide"]
 LANES = CONFIG.lanes
 ROWS = CONFIG.memories.gradient // LANES
-BASE, STRIDE = 2 * LANES, 24 * LANES  # slot base and stride, in elements
-WORDS = BASE + 2 * STRIDE + LANES  # words of the memory that are compared
+BASE, STRIDE = 2 * LANES, 24 * LANES  # base and stride of gradient slots, in elements
+WORDS = BASE + 2 * STRIDE + LANES  # number of memory words that are compared
 MASKS = 0x0008_0007
 TIMEOUT = 500
 
@@ -53,7 +53,7 @@ class Bench(wiring.Component):
         ctx.set(self.write.valid, 0)
 
     async def words(self, ctx):
-        """Read back the words that are compared."""
+        """Read the memory words that are compared."""
         words = []
         for row in range(WORDS // LANES):
             ctx.set(self.read.row, row)
@@ -158,7 +158,7 @@ def test_folds():
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_time_out(alive):
-    """If a round is never closed, the command ends TIMEOUT cycles after the last activity."""
+    """If a round is never closed, APPLY_LATE ends TIMEOUT cycles after the last activity."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=77)
         late = 3 * TIMEOUT // 4 if alive else 0

@@ -9,7 +9,7 @@ from hdl.features.quorum.layouts import SLOTS
 from sim.golden.features.quorum.rounds import ONE, Closer, stale_weights
 from tests.hdl import pysim
 
-#: Latency in cycles from ``waits`` to CLOSE: one lap inspects all nodes, and another clears them.
+#: Latency from ``waits`` to CLOSE, in cycles: one scan inspects all nodes, and a second scan clears them.
 LATENCY = 2 * QuorumCloser.lap
 
 
@@ -21,7 +21,7 @@ async def hear(ctx, closer, node, slot, tag):
 
 
 async def closes(ctx, closer, *, most):
-    """Wait for CLOSE and accept it; return the cycles until it was offered, and its fields or None."""
+    """Wait for CLOSE and accept it; return the cycles until CLOSE was offered, and its fields or None."""
     for cycle in range(most):
         if ctx.get(closer.close.valid):
             fields = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
@@ -46,14 +46,14 @@ def simulate(bench):
 
 @pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
-    """Rounds of random gradients, some too old to have a weight, close as in the golden model."""
+    """Rounds of random gradients close as in the golden model; some gradients are too old to have a weight."""
     generator = random.Random(str(weights))
 
     async def bench(ctx, closer):
         golden = Closer(nodes=NODES, quorum=1, weights=weights)
         ctx.set(closer.weights, weights)
-        slots = {}  # tag of a gradient still held by the golden model, keyed by node and slot
-        first = 65520  # close to the wrap of 16-bit tags
+        slots = {}  # tags that the golden model holds, keyed by node and slot
+        first = 65520  # tags of 16 bits wrap soon
         kinds = set()
         for number in range(40):
             for node in generator.sample(range(NODES), 9):
@@ -87,7 +87,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_quorum_and_deadline():
-    """Without a quorum, a round closes at the deadline, counted from the end of the first lap with a gradient."""
+    """Without a quorum, a round closes at the deadline, counted from the end of the first scan with a gradient."""
     async def bench(ctx, closer):
         ctx.set(closer.quorum, 3)
         ctx.set(closer.waits, 1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Gates of the compute queue and the update queue: hdl/features/quorum/gate.py."""
+"""Gates in front of the compute queue and the update queue: hdl/features/quorum/gate.py."""
 
 import random
 
@@ -11,12 +11,12 @@ from hdl.memory import READ_LATENCY
 from tests.hdl import pysim
 
 ELEMENTS, STRIDE, BASE = 8192, 512, 1024
-#: Maximum number of cycles after which a gate must offer a command.
+#: Maximum number of cycles that a gate may take to offer a command.
 PATIENCE = 50
 
 
 class Player:
-    """Driver that plays both the command queue before a gate and the engines after it."""
+    """Driver for a gate, in place of the command queue in front of it and the engines that follow it."""
 
     def __init__(self, ctx, unit, generator):
         self.ctx, self.unit, self.gate, self.generator = ctx, unit, unit.gate, generator
@@ -80,7 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A round's COMPUTE waits for a slot, or does nothing if the round is over; other commands pass."""
+    """A COMPUTE command of a round waits for a slot, or does nothing if the round is over; other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -103,12 +103,12 @@ def test_compute(seed):
                 for _ in range(waits):
                     await ctx.tick()
                     assert not ctx.get(player.gate.o.valid)
-                # A free slot or the end of the round ends the wait.
+                # A free slot or the end of the round ends the wait of a command.
                 skips = generator.random() < 0.3
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # Later changes to the slot or the round have no effect.
+            # Once the gate offers the command, changes of the slot or the round have no effect.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
             actual = await player.take(begun=not skips, into=slot)
@@ -124,7 +124,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """A round's FUSED_UPDATE waits for its scale and uses up the node's gradients; other commands pass."""
+    """A FUSED_UPDATE of a round waits for its scale and consumes the node's gradients; other commands pass."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

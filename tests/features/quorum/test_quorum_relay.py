@@ -13,12 +13,12 @@ from hdl.features.quorum.quorum_relay import CLOSE_WORDS, QuorumRelay
 from hdl.features.replay.control_word import ControlType, control_layout, ready_layout
 from tests.hdl import pysim
 
-#: Number of cycles without a word before the test fails.
+#: Number of cycles without a message after which the test fails.
 PATIENCE = 400
 
 
 class Relays(wiring.Component):
-    """Ring of relays; bit n of ``stall`` stalls the link from node n to its successor."""
+    """Ring of relays; bit n of ``stall`` stalls the link from node n to the next node."""
 
     def __init__(self, count):
         self.units = [QuorumRelay() for _ in range(count)]
@@ -37,18 +37,18 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send READY and receive CLOSE; links and rank 0 stall for a fraction ``busy`` of cycles."""
+    """Nodes that send READY and receive CLOSE; links and rank 0 stall in a fraction ``busy`` of the cycles."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
         self.generator = random.Random(seed)
         count = len(relays.units)
-        self.ready = [[] for _ in range(count)]  # READY messages still to send, as (slot, tag)
+        self.ready = [[] for _ in range(count)]  # READY messages that each node has yet to send, as (slot, tag)
         self.close = []
         self.heard = []
-        self.closed = [[] for _ in range(count)]  # CLOSE messages by node, as (cycle, fields)
+        self.closed = [[] for _ in range(count)]  # CLOSE messages received by each node, as (cycle, fields)
         self.cycle = 0
-        self._new = 0  # cycle of the latest READY or CLOSE
+        self._new = 0  # cycle of the latest READY or CLOSE message
         for rank, unit in enumerate(relays.units):
             ctx.set(unit.place, {"rank": rank, "size": count})
 
@@ -96,7 +96,7 @@ def simulate(run, *, count, seed=1, busy=0.0):
 
 @pytest.mark.parametrize(("count", "busy"), [(2, 0.0), (5, 0.5), (16, 0.2)])
 def test_words_of_all_nodes(count, busy):
-    """Rank 0 gets each node's READYs once and in order, and every node gets each CLOSE in order."""
+    """Rank 0 receives each node's READYs once and in order, and every node receives each CLOSE in order."""
     async def run(bench):
         generator = bench.generator
         sent = [[(generator.getrandbits(1), generator.getrandbits(16)) for _ in range(20)] for _ in range(count)]
@@ -106,7 +106,7 @@ def test_words_of_all_nodes(count, busy):
             sets.extend(words)
         due = list(closes)
         while len(bench.heard) < 20 * count or len(bench.closed[0]) < len(closes):
-            # Like rank 0, send each CLOSE only after the previous one has returned.
+            # Like rank 0 in a real ring, send each CLOSE only after the previous one has returned.
             if due and len(bench.closed[0]) == len(closes) - len(due) and not bench.close and (
                     generator.random() < 0.05):
                 bench.close.append(due.pop(0))
@@ -126,7 +126,7 @@ def test_latency():
         for _ in range(30):
             await bench.step()
         cycles = [closed[0][0] for closed in bench.closed]
-        # Rank 0 receives its own CLOSE last.
+        # Rank 0 is the last to receive its own CLOSE.
         assert cycles == [QuorumRelay.latency * (n or 4) + CLOSE_WORDS for n in range(4)]
         bench.ready[1].append((1, 9))
         start = bench.cycle
@@ -140,14 +140,14 @@ def test_latency():
 
 
 def test_damaged_words():
-    """A relay drops words of other types or without a position, and a reset drops a partial message."""
+    """A relay drops words of other types and all words while it has no position; a reset drops a partial message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})
 
     async def run(ctx):
         async def offer(data, *, first=1, last=1):
-            """Offer a word; return the word that output ``o`` then offers, or None."""
+            """Offer a word to the relay; return the word that its output ``o`` then offers, or None."""
             ctx.set(relay.i.payload, {"data": data, "first": first, "last": last})
             ctx.set(relay.i.valid, 1)
             await ctx.tick().until(relay.i.ready)
@@ -155,7 +155,7 @@ def test_damaged_words():
             return ctx.get(relay.o.payload.data) if ctx.get(relay.o.valid) else None
 
         ctx.set(relay.o.ready, 1)
-        assert await offer(ready) is None  # dropped: the relay has no position
+        assert await offer(ready) is None  # dropped, since the relay has no position yet
         ctx.set(relay.place, {"rank": 2, "size": 4})
         assert await offer(ready) == ready
         for bad in (ready | 1 << 9, ready ^ 1, ready & ~(0xF << 4) | 2 << 4, close.as_bits() + (1 << 4), 0):

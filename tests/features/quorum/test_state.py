@@ -1,4 +1,4 @@
-"""Tests of a node's gradient state in quorum updates, against the golden model: hdl/features/quorum/state.py."""
+"""Compare a node's gradient state in quorum updates with the golden model: hdl/features/quorum/state.py."""
 
 import random
 
@@ -44,7 +44,7 @@ class Bench:
         await ctx.tick()
 
     def end(self):
-        """End the computation in the golden model; return the unit's inputs for the cycle when it ends."""
+        """End the computation in the golden model; return the unit's inputs in the cycle in which it ends."""
         good = self.generator.random() < 0.9
         if good:
             self.rounds.ready(0, self.computing, np.full(1, self.computing + 1, np.uint32))
@@ -68,7 +68,7 @@ class Bench:
                 self.number += 1
 
     async def close(self):
-        """Close and complete a round; the current computation may end meanwhile."""
+        """Close and complete a round; the current computation may end in the meantime."""
         number, keeper = self.ended, self.keeper
         on_time = number in self.rounds.pending(0)
         old = self.rounds.late_tag(0, number)

@@ -28,7 +28,7 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a unit on the inputs in ``rows``; compare valid payloads, and other outputs unless ``free``."""
+    """Run a unit on the inputs in ``rows``; compare valid payloads, and other outputs except where ``free``."""
     unit.reset()
     outputs = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert outputs.keys() <= rows.keys()
@@ -46,19 +46,19 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # for each output and row, whether any value is accepted
+        self._any = collections.defaultdict(list)  # for each output and cycle, whether any value is accepted
 
     def note(self, **values):
         for name, value in values.items():
             self._rows[name].append(int(value))
 
     def value(self, name, value):
-        """Append the value of an output in a cycle; None means that any value is accepted."""
+        """Append an output's value in the next cycle; None means that any value is accepted."""
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 
     def stream(self, name, beat, ready):
-        """Append the state of a stream in a cycle: a beat or None, and whether it is accepted."""
+        """Append a stream's state in the next cycle: the offered beat or None, and ``ready``."""
         self.note(**{f"{name}__valid": beat is not None, f"{name}__payload": payload(beat), f"{name}__ready": ready})
 
     def __getitem__(self, name):

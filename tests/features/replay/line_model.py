@@ -4,9 +4,9 @@ import dataclasses
 
 from tests.features.replay.check_model import crc8
 
-#: Number of bits in a message, and in the gap before the first message.
+#: Number of bits in a message, and in the gap that precedes the first message.
 MESSAGE = 30
-#: Position of the bit that reports whether the receiver waits for a restart.
+#: Position in a message of the bit that reports whether the receiver waits for a restart.
 _RECOVER = 21
 
 
@@ -39,7 +39,7 @@ class Message:
 
 
 class Speaker:
-    """Receiver's end: silent until started, then sends a gap and endless messages."""
+    """Receiver's end of the return line: silent until started, then sends a gap and messages without end."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """Advance one cycle; a message has the state from its start, except for a later ``recover``."""
+        """Advance one cycle; a message holds the state at its start, except ``recover``, which is sampled later."""
         if self._bits is None:
             self.line = 0
         elif self._bits:
@@ -70,7 +70,7 @@ class Speaker:
 
 
 class Listener:
-    """Transmitter's end: aligns to the first message after a gap and stays aligned."""
+    """Transmitter's end of the return line: aligns to the first message after a gap and stays aligned."""
 
     def __init__(self) -> None:
         self.complete: list[int] | None = None
@@ -78,10 +78,10 @@ class Listener:
         self._zeros = 0
         self._bits: list[int] | None = None  # bits of the current message, or None while unaligned
         self._whole = True  # whether this line carried all bits of the current message
-        self._other: int | None = None  # position in the message on the other line
+        self._other: int | None = None  # position in the message on the line of the other port
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """Advance one cycle; ``lost`` reports a misaligned message, and ``swap`` changes to the other line."""
+        """Advance one cycle; ``lost`` means a misaligned message was received, ``swap`` changes to the other line."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

@@ -9,14 +9,14 @@ import dataclasses
 from tests.features.replay.check_model import word_check
 from tests.features.replay.line_model import MESSAGE, Listener, Message, Speaker
 
-#: Word numbers are counted modulo this value.
+#: Word numbers are counted modulo NUMBERS.
 NUMBERS = 1024
 _RESTART, _START = 1, 14
 
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """Forward wires in a cycle."""
+    """Values of the forward wires in one cycle."""
 
     valid: int = 0
     data: int = 0
@@ -26,17 +26,17 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """RESTART or START word, which is internal to the link and has no number of its own."""
+    """RESTART or START word, which only the two ends of a link use and which has no number of its own."""
     data = (_START if start else _RESTART) | number << 4 | id << 14
     return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
 
 class Transmitter:
-    #: Latency in cycles from the first START to the first bit of the answer, over wires without delay.
+    #: Latency from the first START to the first bit of its answer, in cycles, over wires without delay.
     ENDS = 35
-    #: Number of cycles without progress before a restart is sent, in excess of the round trip of the wires.
+    #: Number of cycles without progress, in addition to the round trip of the wires, before a restart is sent.
     PATIENCE = 4 * MESSAGE + 5
-    #: Number of cycles beyond ENDS before the first START is repeated, and before a later one is.
+    #: Number of cycles, in addition to ENDS, before the first START is repeated, and before any later START is.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -45,18 +45,18 @@ class Transmitter:
         self.reset()
 
     def reset(self) -> None:
-        """Clear everything except the numbers of the latest restarts, like a link reset."""
+        """Clear all state except the ids of the latest restarts, like a link reset."""
         self._spent = 0  # number of packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
-        self.kept: dict[int, Word] = {}  # stored words by row
-        self._announced = 0  # field `expect` of the last message
-        self._open = True  # the window had room for two words in the previous cycle
+        self.kept: dict[int, Word] = {}  # stored words, keyed by memory row
+        self._announced = 0  # field `expect` of the latest message
+        self._open = True  # whether the window had room for two words in the previous cycle
         self._first = True
         self._given = 0  # number of packets known to have left the receiver
-        self._confirmed = False  # the receiver has confirmed the latest restart
-        self._holds = False  # words wait until the receiver confirms a restart that it did not request
+        self._confirmed = False  # whether the receiver has confirmed the latest restart
+        self._holds = False  # whether words wait for the confirmation of a restart that the receiver did not request
         self.started = False
         # The first restart is a START. It is sent immediately or, with two ports, once a word is waiting.
         self._restart_due = self._asked = self.ports == 1
@@ -65,7 +65,7 @@ class Transmitter:
         self._at_rest = False  # in the previous cycle, nothing was in flight and the other port was selected
         self._round = 0
         self._base = 0  # number with which the link transmits word 0 of the window
-        self._other = (0, 0, False, 0)  # base, given, started and round of the other port's link
+        self._other = (0, 0, False, 0)  # base, given, started and round of the link at the other port
         self._listener = Listener()
         # The previous cycle's message, if plausible, and whether its number is at least that of the message before.
         self._heard: tuple[Message, bool] | None = None
@@ -74,12 +74,12 @@ class Transmitter:
 
     @property
     def delay(self) -> int:
-        """Latency of the wires."""
+        """One-way latency of the wires, in cycles."""
         return self._round // 2
 
     @property
     def credits(self) -> int:
-        """Number of packets that may be started."""
+        """Number of packets that may still be started."""
         return max(self.segments - (self._spent - self._given) % 16, 0)
 
     @property
@@ -93,7 +93,7 @@ class Transmitter:
         return (self.highest - self.acknowledged) % NUMBERS
 
     def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
-        """Whether a packet word and a control word would be accepted; ``control``: a control word is offered."""
+        """Whether a packet word and a control word would be accepted, given whether a control word is offered."""
         room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
@@ -103,7 +103,7 @@ class Transmitter:
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
              reset_link: int = 0, port: int = 0) -> None:
-        """Advance one cycle, given the offered words, the bit on the line and the selected port."""
+        """Advance one cycle, given the offered words, the bit on the return line, and the selected port."""
         if reset_link:
             self.reset()
             return
@@ -172,7 +172,8 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
-            # Consecutive restarts have the same id, so one in flight is not mistaken for a later one.
+            # Consecutive restarts that the receiver did not request have the same id, so one in flight is not
+            # mistaken for a later one.
             self.id = (self.id + int(demanded or not self._holds)) % 4
             self._holds = not demanded
             self.send = target
@@ -219,7 +220,7 @@ class Transmitter:
 
 
 class Receiver:
-    #: Latency in cycles from a word's entry into the queue to its offer.
+    #: Latency from a word's entry into the queue until the word is offered, in cycles.
     QUEUE = 3
 
     def __init__(self, *, segments: int, packet_words: int) -> None:
@@ -245,11 +246,11 @@ class Receiver:
 
     @property
     def o(self) -> tuple[int, int] | None:
-        """Offered packet word as (data, last), or None."""
+        """Packet word that is offered, as (data, last), or None."""
         return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
 
     def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
-        """Advance one cycle, given the word on the wires and whether the sinks are ready."""
+        """Advance one cycle, given the word on the wires and whether the outputs are ready."""
         if reset_link:
             self.reset()
             return
@@ -295,11 +296,11 @@ class Receiver:
         return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
-        """Whether the word is intact, has the expected number and can be stored."""
+        """Whether a word is intact, has the expected number and can be stored."""
         if word.check != word_check(word.data, word.last, word.kind, self.number):
             return False
         if word.kind and word.last:
-            return False  # RESTART or START
+            return False  # the word is a RESTART or START
         return not (word.kind and self.number == self.expect and self.control is not None)
 
     def _enter(self, word: Word) -> int:

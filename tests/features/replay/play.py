@@ -1,4 +1,4 @@
-"""Golden models of both ends of a link, joined by wires with optional faults; every port is recorded."""
+"""Golden models of both ends of a link, connected by wires with optional faults; every port is recorded."""
 
 import collections
 import dataclasses
@@ -23,12 +23,12 @@ def flip(wire, bit=0):
 
 
 def cut(word, line):
-    """Fault of cut wires: the word and the backward bit are lost."""
+    """Fault that cuts the wires: both the word and the bit on the return line are lost."""
     return dataclasses.replace(word, valid=0), 0
 
 
 def any_flip(generator):
-    """Return a fault that inverts one bit of the wires, chosen uniformly."""
+    """Return a fault that inverts one bit of the forward wires or the return line, chosen uniformly."""
     bit = generator.randrange(sum(WIRES.values()))
     for wire, width in WIRES.items():
         if bit < width:
@@ -38,7 +38,7 @@ def any_flip(generator):
 
 
 def random_play(seed, **options):
-    """Play a link with random stalls on all sides, control words, and faults in up to 3 % of all cycles."""
+    """Run a link with random stalls on all sides, control words, and faults in up to 3 % of all cycles."""
     generator = random.Random(seed)
     rate = generator.choice([0, .001, .01, .03])
     cut_at, length = generator.randrange(300, 900), generator.randrange(1, 200)
@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """For each cycle in ``moments``, yield a random play of ``cycles`` cycles with a link reset there."""
+    """For each cycle in ``moments``, yield a random run of ``cycles`` cycles with a link reset in that cycle."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):
@@ -66,11 +66,11 @@ def reset_plays(moments, cycles, make=random_play, **options):
 
 
 class SlowWires:
-    """Wires that accept one word every ``pace`` cycles; words sent faster than that are queued."""
+    """Wires that carry one word every ``pace`` cycles; words that are sent faster are queued."""
 
     def __init__(self, *, latency, pace):
         self._latency, self._pace = latency, pace
-        self._words = collections.deque()  # words in flight with their arrival cycles
+        self._words = collections.deque()  # words in flight, each with its arrival cycle
         self._cycle = self._free = 0
 
     def __len__(self):
@@ -89,7 +89,7 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    #: Packet words as (data, last); ``controls`` holds control words, which use port 0.
+    #: Packet words to send, as (data, last); ``controls`` holds control words, which use port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -99,12 +99,12 @@ class Play:
     latency: int = 1
     back: int | None = None
     faults: Callable = lambda cycle: None  # function that corrupts the wires in a given cycle, or None
-    willing: Callable = lambda: True  # whether to offer the next word
+    willing: Callable = lambda: True  # whether the next word is offered in this cycle
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
-    route: list | None = None  # port (0 or 1) of each packet; None if there is only one port
+    route: list | None = None  # port (0 or 1) of each packet, or None for a link with one port
     pace: int = 1  # cycles per word on the wires; must be 1 with two ports
 
     def __post_init__(self):
@@ -118,11 +118,11 @@ class Play:
         back = self.latency if self.back is None else self.back
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
-        self.by_port = [[] for _ in range(ports)]  # received words by port
+        self.by_port = [[] for _ in range(ports)]  # words received at each port
         self.packet = 0  # number of the packet that the next word belongs to
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
-        self._word = self._control = 0  # indices of the next word and control word to offer
+        self._word = self._control = 0  # indices of the next packet word and control word
         self._offers = self._control_offers = False
         self._first = True
         self.trace = collections.defaultdict(list)
@@ -221,7 +221,7 @@ class Play:
 
 
 def packets(generator, count, longest=70):
-    """Words of packets of random lengths."""
+    """Draw the words of packets with random lengths."""
     words = []
     for _ in range(count):
         length = generator.randint(2, longest)

@@ -1,4 +1,4 @@
-"""Tests of the word check hdl/features/replay/check.py: golden model and Hamming distance."""
+"""Tests of the check field of words, hdl/features/replay/check.py: golden model and Hamming distance."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.features.replay.check_model import crc8, word_check
 
 
 class Checks(Component):
-    """The check of a complete word, and the check register after another bit."""
+    """Unit that computes the check field of a complete word, and the CRC register after another bit."""
 
     word: In(34)
     check: Out(8)
@@ -39,7 +39,7 @@ def test_check():
 
 
 def test_golden_check():
-    # The check value listed in CRC catalogues, for the variant that takes bytes MSB first and inverts the result.
+    # CRC catalogues list this value for the variant that processes bytes MSB first and inverts the result.
     text = [byte >> n & 1 for byte in b"123456789" for n in range(7, -1, -1)]
     assert crc8(text) ^ 0xFF == 0xDF
     for word in (0, 0x2_DEADBEEF, 0x3_FFFFFFFF):

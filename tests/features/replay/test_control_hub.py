@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control word dispatch in lockstep with its model: hdl/features/replay/control_hub.py."""
+"""Dispatch of control words, in lockstep with its model: hdl/features/replay/control_hub.py."""
 
 import random
 
@@ -66,7 +66,7 @@ class Bench:
         model, columns = self.model, self.columns
         takes = [1] * len(TAKES) if takes is None else takes
         word = self.words[0] if self.words and offers else None
-        for n, give in enumerate(self.gives):  # offers remain until accepted
+        for n, give in enumerate(self.gives):  # an offered word remains offered until it is accepted
             self._offered[n] = bool(give) and (self._offered[n] or willing is None or willing[n])
         heads = [give[0] if offered else None for give, offered in zip(self.gives, self._offered, strict=True)]
         unit, seen = model.handed(word or 0)
@@ -92,7 +92,7 @@ class Bench:
 
 
 def test_types(unit):
-    """Messages are passed to the unit for their type; unknown ones are skipped, malformed ones word by word."""
+    """Messages are passed to the unit for their type; unknown messages are skipped, malformed ones word by word."""
     bench = Bench()
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
@@ -137,7 +137,7 @@ def test_lockstep(unit, seed):
 
 
 def test_marks_by_hand():
-    """Hand-checked tenant marks in a SIGNAL's type, a READY's zeros and the reserved bits of other messages."""
+    """Known tenant marks: in a SIGNAL's type, a READY's zeros and the reserved bits of other messages."""
     signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
     assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
     assert marked(ready, 2) == ready | 2 << 9
@@ -150,7 +150,7 @@ def test_marks_by_hand():
 
 @pytest.mark.parametrize("tenant", range(3))
 def test_tenants(shared, tenant):
-    """Only messages of the node's tenant reach the units; sent messages carry the mark in their first word."""
+    """Only messages of the node's tenant reach the units; sent messages carry the tenant mark in their first word."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
              [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]

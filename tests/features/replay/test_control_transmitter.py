@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Transmitter of control words, and its link model: hdl/features/replay/control_transmitter.py."""
+"""Transmitter of control words, compared with its link model: hdl/features/replay/control_transmitter.py."""
 
 import random
 
@@ -66,7 +66,7 @@ def test_no_end(unit):
 
 
 def test_hush_and_enable(unit):
-    """All wires are 0 in the cycle after ``hush``, with no other effects; no word without ``enable``."""
+    """All wires are 0 in the cycle after ``hush``, with no other effects; without ``enable``, no word is sent."""
     play = words(7).run(60_000)
     columns = play.columns("t_")
     rows = {name: values for name, values in columns.items()

@@ -29,7 +29,7 @@ HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency 
 
 
 class Ring(wiring.Component):
-    """The control word units and links of a ring's nodes; ``damage`` flips a wire from node 0 to node 1."""
+    """Control word units and links of all nodes of a ring; ``damage`` flips a wire from node 0 to node 1."""
 
     def __init__(self):
         self.words = [ControlWords(config=CONFIG) for _ in range(NODES)]
@@ -56,7 +56,7 @@ def simulate(bench):
         for rank, words in enumerate(ring.words):
             ctx.set(words.signals.place, {"rank": rank, "size": NODES})
             ctx.set(words.signals.of_queue, 1)
-        await ctx.tick().repeat(100)  # the links start
+        await ctx.tick().repeat(100)  # time for the links to start
         await bench(ctx, ring)
 
     pysim.simulate(ring, settled)
@@ -81,7 +81,7 @@ def test_counts():
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)
-        await ctx.tick().repeat(4 * NODES * HOP)  # let all nodes report the start of the run
+        await ctx.tick().repeat(4 * NODES * HOP)  # time for all nodes to report the start of the run
         ctx.set(ring.words[0].signals.done, [0, 1])
         first, second = await told(ctx, ring, 1)
         assert second - first == HOP
@@ -90,7 +90,7 @@ def test_counts():
         late = await told(ctx, ring, 2, damage=range(3, 12))
         assert late[0] > first + 20
         assert late[1] - late[0] == HOP
-        # Counts of the previous run are ignored.
+        # Counts reported for the previous run are ignored.
         for words in ring.words:
             ctx.set(words.signals.run, 2)
             ctx.set(words.signals.done, [0, 0])
@@ -113,7 +113,7 @@ def test_counts():
 
 
 def test_alive():
-    """Each period of a working node, every node gets one KEEPALIVE, the working node itself last."""
+    """In each period of a working node, every node receives one KEEPALIVE, the working node itself last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
         heard = [[], [], []]

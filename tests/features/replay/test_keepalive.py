@@ -26,7 +26,7 @@ class Node:
         self.size = size
 
     def step(self, *, word=None, ready=True, at_work=False):
-        """Advance one cycle; return the word sent, or None."""
+        """Advance the model by one cycle; return the word sent, or None."""
         sent = self.model.o if ready else None
         self.columns.stream("i", word, 1)
         self.columns.stream("o", self.model.o, ready)
@@ -36,7 +36,7 @@ class Node:
 
 
 def test_period(unit):
-    """One KEEPALIVE is sent per 1,024 cycles of work, stalled or not; the count restarts when work ends."""
+    """A node sends one KEEPALIVE per 1,024 cycles of work, stalled or not; the count restarts when work ends."""
     node = Node(4)
     sent = [cycle for cycle in range(8000) if node.step(at_work=cycle != 3000, ready=not 5100 <= cycle < 5200)]
     assert sent == [1025, 2049, 4026, 5050, 6074, 7098]
@@ -47,7 +47,7 @@ def test_period(unit):
 
 
 def test_hand_on(unit):
-    """Words have the specified latency and end after their hops; of two, the one with more hops stays."""
+    """Forwarded words have the specified latency and end after their hops; of two, the one with more hops is kept."""
     node = Node(0)
     words = {0: keepalive_word(3), 10: keepalive_word(0), 20: keepalive_word(5), 21: keepalive_word(9),
              22: keepalive_word(2), 40: keepalive_word(4) ^ 1, 42: keepalive_word(4) | 1 << 4,

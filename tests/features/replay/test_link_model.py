@@ -1,4 +1,4 @@
-"""Test the golden model of a link that repeats words: link_model.py and line_model.py."""
+"""Test the golden model of a link with retransmission: link_model.py and line_model.py."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_cut_messages():
 
 
 def test_first_messages():
-    """Shifted first messages are rejected, even with a wrong bit, so the listener aligns reliably."""
+    """First messages that are shifted are rejected, even with a bit error, so the listener aligns reliably."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -79,7 +79,7 @@ def test_clean(latency):
 
 
 def test_one_flipped_bit():
-    """Known answer: with 16-cycle wires, a flipped bit in word 5 costs one restart and at most 80 cycles."""
+    """With 16-cycle wires, a flipped bit in word 5 costs one restart and at most 80 cycles."""
     clean = Play(stream(700), segments=12, latency=16).run(3000)
     at = clean.moments[5] - 4
     link = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
@@ -92,7 +92,7 @@ def test_one_flipped_bit():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_moment(wire):
-    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if on the return line."""
+    """A bit error at any time costs one restart and at most 80 cycles, or nothing if it is on the return line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
         link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
@@ -103,7 +103,7 @@ def test_every_moment(wire):
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
 def test_start(wire):
-    """A link starts despite a wrong bit at any time, even if a START is repeated before it is answered."""
+    """A link starts despite a bit error at any time, even if a START is repeated before it is answered."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
             link = Play(stream(70), segments=12, latency=latency)
@@ -114,7 +114,7 @@ def test_start(wire):
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, STARTs and messages from before a reset that arrive later affect neither data nor latency."""
+    """Words, STARTs and messages sent before a reset, but received after it, affect neither data nor latency."""
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -163,7 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """A link recovers from an outage of the line, unless it rejects numbers past the next word to send."""
+    """A link recovers from an outage of the return line if it accepts numbers past the next word to send."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -184,7 +184,7 @@ class Impatient(Transmitter):
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """On slow wires, a damaged word costs at most four windows; impatient restarts would fill the wires."""
+    """On slow wires, a damaged word costs at most four windows; restarts that are too early would fill the wires."""
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0

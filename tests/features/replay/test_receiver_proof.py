@@ -14,9 +14,10 @@ NEAR = 3
 
 
 class OnceAndInOrder(wiring.Component):
-    """Each cycle the solver drives the wires with nothing; one of the last or next few words, so that words get lost,
-    duplicated and swapped; RESTART with the number of a recent word; or a word with a check that does not match the
-    expected word. The first RESTART is START.
+    """Specification of a receiver with arbitrary wires. In each cycle, the solver drives the wires with nothing; with
+    one of the last or next few words, so that words get lost, duplicated and swapped; with a RESTART that has the
+    number of a recent word; or with a word whose check field does not match the expected word. The first RESTART is a
+    START.
 
     Wrong words have 10 free bits plus their check, more than the check can distinguish.
 
@@ -47,8 +48,8 @@ class OnceAndInOrder(wiring.Component):
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
         due, reached = Signal(10), Signal(10)  # next number expected on the wires; number of the first missing word
-        waits = Signal(init=1)  # whether the receiver waits for a RESTART
-        begun = Signal()  # whether START has arrived
+        waits = Signal(init=1)  # whether the receiver waits for a RESTART word
+        begun = Signal()  # whether a START word has arrived
 
         number = self.number
         control = number[:3] == 5
@@ -85,7 +86,7 @@ class OnceAndInOrder(wiring.Component):
         with m.Elif(self.valid):
             m.d.sync += waits.eq(1)
 
-        data, controls = Signal(10), Signal(10, init=5)  # words that the ports should output next
+        data, controls = Signal(10), Signal(10, init=5)  # the next words that the ports must output
         m.d.comb += Assert(~receiver.overrun)
         with m.If(receiver.o.valid):
             m.d.comb += [
@@ -105,5 +106,5 @@ def test_once_and_in_order():
 
 
 def test_unseen_faults():
-    """Without the assumption that checks detect wrong words, the proof fails."""
+    """The proof fails if wrong words are not assumed to be detected by their check field."""
     refuted(OnceAndInOrder(seen=False), depth=8)

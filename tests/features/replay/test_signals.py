@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of SIGNAL relays in a ring and in lockstep with a model: hdl/features/replay/signals.py."""
+"""SIGNAL relays, tested in a ring and in lockstep with a model: hdl/features/replay/signals.py."""
 
 import random
 
@@ -22,7 +22,7 @@ def unit():
 
 
 class Relay:
-    """Model of a relay that records its ports; ``queue`` holds the words on the wires to the relay."""
+    """Model of a relay that records its port values; ``queue`` holds the words on the wires to the relay."""
 
     def __init__(self, rank, size):
         self.model = control_words.SignalRelay(queues=QUEUES)
@@ -32,7 +32,7 @@ class Relay:
         self.run, self.done = 0, [0] * QUEUES
 
     def step(self, *, offers=True, ready=True, of_node=0, of_queue=0, reset_link=0):
-        """Run one cycle; return the word that is sent, or None."""
+        """Run the relay for one cycle; return the word that it sends, or None."""
         model, columns = self.model, self.columns
         word = self.queue[0] if self.queue and offers else None
         sent = model.o if ready and not reset_link else None
@@ -65,15 +65,16 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """While runs start at different times, no node reads too high a count, and final counts reach all nodes."""
+    """Even while runs start at different times, no node reads too high a count; all nodes receive the final counts.
+    """
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
-    totals = {}  # completed commands by node and run
+    totals = {}  # number of completed commands, keyed by node and run
     seen = {}
 
     def work(cycle):
         for rank, relay in enumerate(relays):
-            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # with 16 nodes, starts differ by 105 cycles
+            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # with 16 nodes, the starts span 105 cycles
                 relay.run, relay.done = cycle // 500 + 1, [0] * QUEUES
             elif relay.run and cycle % 500 >= 130 and generator.random() < .02:
                 relay.done[generator.randrange(QUEUES)] += generator.choice([1, 1, 200])
@@ -143,9 +144,9 @@ def test_model_by_hand():
     sent = play(*foreign)
     assert sent.index(foreign[0]) == SignalRelay.latency
     assert [value for value in sent if value is not None] == foreign
-    # Words that are dropped: from a node outside the ring, for a missing queue, without a run, of another type.
+    # Dropped words: from a node outside the ring, for a nonexistent queue, without a run, or of another type.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
-    # A run's counts are reported one by one; the next word leaves once the previous one has returned.
+    # The counts of a run are sent one at a time; the next word leaves once the previous one has returned.
     relay.run, relay.done = 1, [0, 6]
     own = [value for value in play() if value is not None]
     assert own in ([word(3, 0, 1, 0)], [word(3, 1, 1, 6)])

@@ -28,7 +28,7 @@ def two():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_links(two, seed):
-    """Packets leave through two ports in random order, each with its own wires."""
+    """A transmitter with two ports sends packets through them in random order, each port with its own wires."""
     generator = random.Random(seed)
     play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
     play.assert_mended()
@@ -36,7 +36,7 @@ def test_two_links(two, seed):
 
 
 def test_two_links_reset(two):
-    """Both links restart after a reset at any time."""
+    """The links at both ports restart after a reset at any time."""
     for play in reset_plays(range(40, 700, 61), 1500, route=[0, 1] * 15):
         assert_lockstep(two, play, "t_")
 
@@ -57,7 +57,7 @@ def test_reset(unit):
 
 
 def test_small():
-    """A small transmitter that is mostly full (window of three words, eight rows) matches the model."""
+    """A small transmitter that is mostly full (a window of three words, eight rows) matches the model."""
     play = random_play(1, rows=8, window=3, latency=5).run(60_000)
     play.assert_mended()
     assert_lockstep(Unit(ReplayTransmitter(segments=3, egress_words=8, window=3)), play, "t_")

@@ -1,6 +1,6 @@
 """A transmitter's window of word numbers: hdl/features/replay/window.py.
 
-The transmitter's lockstep tests compare its cycles with a model; this file proves that it is safe.
+The transmitter's lockstep tests compare its cycles with a model; this file proves that no word is lost.
 """
 
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -15,7 +15,7 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """Words are kept until they arrive, if of any two consecutive messages at least one is true.
+    """Specification: words are kept until they arrive, if at least one of any two consecutive messages is true.
 
     ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the number of words sent. A
     true message has a number that was expected at some time since the last true one; a wrong message has any number.
@@ -37,7 +37,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.window = window = Window(rows=ROWS, window=WINDOW)
-        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # number at the receiver; last true message
+        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # number at the receiver; last true number
         was_true, was_complete = Signal(init=1), Signal()
 
         def distance(first, last):
@@ -66,7 +66,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
                     m.d.comb += Assume(was_true)
             m.d.sync += was_true.eq(self.is_true)
 
-        # The properties to prove.
+        # Properties to be proven.
         kept = distance(base, window.write)
         m.d.comb += [
             Assert(kept <= ROWS),
@@ -82,5 +82,5 @@ def test_nothing_is_given_up_too_early():
 
 
 def test_two_wrong_messages_are_too_many():
-    """The assumption is necessary: after two consecutive wrong messages, the property fails."""
+    """After two consecutive wrong messages, the property fails, so the assumption is necessary."""
     refuted(KeepsWhatHasNotArrived(two_wrong=True), depth=14)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exponent fields of groups: hdl/features/reproducible/exponents.py."""
+"""Units for the exponent fields of groups: hdl/features/reproducible/exponents.py."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused_values
 
 LANES = (1, 2, 4, 8)
-#: Elements in the longest packet.
+#: Number of elements in the longest packet.
 LONGEST = MAX_GROUPS * GROUP
 
 ONE, TWO, INFINITY, NAN, SUBNORMAL, TINY, MAX = (
@@ -20,19 +20,19 @@ ONE, TWO, INFINITY, NAN, SUBNORMAL, TINY, MAX = (
 
 
 def cycles_for(beats, factor=12):
-    """Number of cycles that is sufficient for any stall patterns."""
+    """Number of cycles that suffices for any stall pattern."""
     return factor * sum(map(len, beats.values())) + 1500
 
 
 def words_of(fields):
-    """Words of one packet's fields."""
+    """Pack one packet's exponent fields into words."""
     padded = np.zeros(-(-len(fields) // 4) * 4, np.uint8)
     padded[:len(fields)] = fields
     return padded.view("<u4")
 
 
 def field_packets(generator, count):
-    """Draw packets of 1 to 16 fields."""
+    """Draw packets of 1 to 16 exponent fields."""
     fields = [generator.integers(1, 255, groups)
               for groups in (MAX_GROUPS, 1, 4, 5, 1, 1, *generator.integers(1, MAX_GROUPS + 1, count - 6))]
     for packet in fields[::3]:
@@ -77,7 +77,7 @@ test_scan_resets = SCAN.resets([(1,), (8,)], (3, 6, 7, 20, 85))
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_scan_vectors(lanes):
-    """Fields of groups with known elements, in a packet of two words and packets of one element."""
+    """Known exponent fields of groups, in a packet of two words and in packets of one element."""
     groups = [[ONE, TWO], [INFINITY, NAN], [0, SUBNORMAL], [TINY, INFINITY, SUBNORMAL], [MAX, ONE, NAN]]
     long = np.concatenate([np.array(group * 32, np.uint32)[:32] for group in groups])
     vectors = [long, *(np.array([value], np.uint32) for value in (TWO, NAN, 0, MAX))]
@@ -93,7 +93,7 @@ def test_scan_vectors(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_scan_latency_and_rate(lanes):
-    """A word is offered `latency` cycles after its last beat, and a beat is accepted in each cycle."""
+    """A word of exponent fields is offered `latency` cycles after its last beat; a beat is accepted every cycle."""
     assert ExponentScan(lanes=lanes).latency == {1: 3, 2: 4, 4: 5, 8: 6}[lanes]
     counts = [LONGEST, 1, 1, 1, 128, 130, 2, 500, LONGEST]
     run = SCAN.check((lanes,), drive=_drive_scan(np.random.default_rng(lanes), lanes, counts))
@@ -111,7 +111,7 @@ def test_scan_latency_and_rate(lanes):
 def _drive_maximum(generator):
     own = field_packets(generator, 80)
     received = [generator.integers(1, 255, len(fields)) for fields in own]
-    for fields, others in zip(own[::2], received[::2], strict=True):  # close to each other
+    for fields, others in zip(own[::2], received[::2], strict=True):  # received fields are close to the node's own
         others[...] = np.clip(fields + generator.integers(-1, 2, len(fields)), 1, 254)
     paired = generator.random(len(own)) < 0.6
     beats = {
@@ -119,7 +119,7 @@ def _drive_maximum(generator):
         "b": packets.words([words_of(fields) for fields, both in zip(received, paired, strict=True) if both]),
         "paired": paired.astype(np.uint8),
     }
-    # Streams that freeze independently rarely move in the same cycle.
+    # If the streams stall independently, they rarely transfer in the same cycle.
     return Drive(beats, (own, received, paired), cycles=cycles_for(beats, 60))
 
 
@@ -135,7 +135,7 @@ test_maximum_resets = MAXIMUM.resets([()], (1, 2, 3, 17))
 
 
 def test_maximum_vectors():
-    """The bytes of a pair are compared independently; without a pair, `b` keeps its packet."""
+    """The four bytes of two words are compared independently; an unpaired packet passes, and `b` is not read."""
     beats = {"a": packets.words([[0x01FE_8005, 0x0000_0203], [0x0000_0001]]),
              "b": packets.words([[0xFE01_7F06, 0x0000_0302]]), "paired": np.array([1, 0], np.uint8)}
     expected = packets.words([[0xFEFE_8006, 0x0000_0303], [0x0000_0001]])
@@ -175,7 +175,7 @@ test_reader_resets = READER.resets([()], (1, 2, 3, 17))
 
 @pytest.mark.parametrize("groups", range(1, MAX_GROUPS + 1))
 def test_reader_vectors(groups):
-    """A packet of each length, twice."""
+    """Packets with any number of fields are read correctly, two in succession."""
     fields = [np.arange(1, groups + 1), np.arange(254, 254 - groups, -1)]
     beats = {"i": packets.words(map(words_of, fields)), "groups": np.array([groups, groups], np.uint8)}
     run = READER.check(drive=Drive(beats, fields, cycles=80))
@@ -191,5 +191,5 @@ def test_reader_latency_and_rate():
 
 @pytest.mark.parametrize("make", [lambda: ExponentScan(lanes=2), FieldMaximum, FieldReader])
 def test_offers(make):
-    """Every offered word stays until it is accepted."""
+    """Every offered word or field stays valid until it is accepted."""
     offers(make, depth=4)()

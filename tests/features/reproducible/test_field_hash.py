@@ -20,7 +20,7 @@ from tests.refusals import refused_values
 
 
 def cycles_for(beats):
-    """Number of cycles that is sufficient for any stall patterns."""
+    """Number of cycles that suffices for any stall pattern."""
     return 60 * sum(map(len, beats.values())) + 1500
 
 
@@ -50,7 +50,7 @@ test_hash_resets = HASH.resets([(2,), (8,)], (1, 2, 3, 17))
 
 
 def test_each_bit_changes_the_hash():
-    """Packets of each length, and the same with one bit of a field inverted."""
+    """For packets of each length, inverting any bit of a field changes the hash."""
     generator = np.random.default_rng(0)
     for groups in range(1, MAX_GROUPS + 1):
         fields = generator.integers(1, 255, groups)
@@ -62,7 +62,7 @@ def test_each_bit_changes_the_hash():
 
 @pytest.mark.parametrize("depth", [2, 8])
 def test_latency_and_capacity(depth):
-    """A hash comes one cycle after the packet's last word, which passes at once; words wait for room for a hash."""
+    """A packet's hash follows its last word by one cycle; words pass at once, but wait if hashes fill the queue."""
     run = HASH.check((depth,))
     count = len(run.drive.beats["i"])
     assert run.moves("i").tolist() == run.moves().tolist() == list(range(count))
@@ -101,7 +101,7 @@ test_single_resets = SINGLE.resets([(2,), (8,)], (1, 2, 3, 17))
 
 
 def test_single_latency():
-    """A hash comes one cycle after the packet's last field, which passes at once."""
+    """A packet's hash follows its last field by one cycle; fields pass without delay."""
     run = SINGLE.check((8,))
     fields = run.drive.beats["i"]
     assert run.moves("i").tolist() == run.moves().tolist() == list(range(len(fields)))
@@ -111,7 +111,7 @@ def test_single_latency():
 # --- SumHash
 
 def _sums(generator, width, count):
-    """Packet of words of integers with flags, and the words of their codes."""
+    """Draw the words of a packet of integers with flags; return them and the words of the integers' codes."""
     lanes = 32 // (width or 32)
     integers = generator.integers(-9999, 9999, count * lanes)
     flags = np.where(generator.random(count * lanes) < 0.3, generator.integers(1, 4, count * lanes), 0)
@@ -146,14 +146,14 @@ test_sums = SUMS.lockstep([(2, None), *((4, width) for width in WIDTHS)])
 
 @pytest.mark.parametrize("width", [None, *WIDTHS])
 def test_each_bit_changes_the_hash_of_sums(width):
-    """Packets with one bit of an integer or a flag inverted, a word less, a word twice, or two words exchanged."""
+    """Inverting any bit of an integer or flag, or omitting, repeating or swapping words, changes the hash."""
     rows, _ = _sums(np.random.default_rng(1), width, 5)
     words = rows[:, np.newaxis] if rows.ndim == 1 else rows
     bits = 32 if width is None else 32 + 2 * (32 // width)
     wrong = [words[order] for order in ([0, 1, 3, 4], [0, 1, 1, 2, 3, 4], [0, 2, 1, 3, 4])]
     for word, bit in np.ndindex(5, bits):
         if width is not None and bit < 32 and _is_special(rows[word], width, bit // width):
-            continue  # integers of special elements are not used
+            continue  # the integers of special elements are ignored
         copy = words.copy()
         copy[word] ^= words.dtype.type(1 << bit)
         wrong.append(copy)
@@ -173,7 +173,7 @@ def _is_special(row, width, lane):
 # --- HashGate
 
 def _drive_gate(generator, wrong=None):
-    """Packets with equal hashes, up to that with the index ``wrong``, whose hashes differ in one bit."""
+    """Packets with a pair of equal hashes each, except that the hashes of packet ``wrong`` differ in one bit."""
     words = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
              for count in (1, 1, 2, 9, 1, *generator.integers(1, 20, 30))]
     first = generator.integers(0, 1 << SUM_HASH, len(words), dtype=np.uint16)
@@ -199,7 +199,7 @@ test_gate_resets = GATE.resets([()], (1, 2, 3, 17))
 @pytest.mark.parametrize("kinds", ["none", "alternating", "geometric"])
 @pytest.mark.parametrize("wrong", [0, 1, 3, 20])
 def test_hashes_differ(wrong, kinds):
-    """The packet's last word and all later ones are kept back, and there is one pulse, when the hashes are taken."""
+    """If hashes differ, the packet's last word and all later words are held back, and ``wrong`` pulses once."""
     for seed in range(32):
         run = GATE.check(drive=_drive_gate(np.random.default_rng(seed), wrong), kinds=kinds, seed=seed)
         assert np.flatnonzero(run.trace["wrong"]).tolist() == [run.moves("a")[-1]] == [run.moves("b")[-1]]
@@ -207,7 +207,7 @@ def test_hashes_differ(wrong, kinds):
 
 
 def test_gate_takes_hashes_in_any_order():
-    """Hashes may come long before or after the packet's words; the last word passes two cycles after both."""
+    """Hashes may arrive long before or after a packet's words; the last word passes two cycles after both hashes."""
     unit = GATE.unit()
     for late in ("a", "b", "i"):
         unit.reset()
@@ -223,5 +223,5 @@ def test_gate_takes_hashes_in_any_order():
 @pytest.mark.parametrize("make", [lambda: FieldHash(depth=2), lambda: SingleFieldHash(depth=2),
                                   lambda: SumHash(depth=2), lambda: HashGate(shape=word_layout())])
 def test_offers(make):
-    """Every offered word stays until it is accepted."""
+    """Every offered word stays valid until it is accepted."""
     offers(make, depth=4)()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of the adder of integers with checksums: hdl/features/reproducible/integer_adder.py."""
+"""Tests of the adder of integers, which also adds checksums: hdl/features/reproducible/integer_adder.py."""
 
 import dataclasses
 import functools
@@ -23,15 +23,15 @@ from tests.traces import taken
 
 WIDTHS = (16, 32)
 LONGEST = 512
-#: Flags of an element: finite, +infinity, -infinity, NaN.
+#: Flags of an element, which stand for finite, +infinity, -infinity and NaN.
 FLAGS = (0, 1, 2, 3)
 PORTS = ("a", "b", "kind", "hash", "sent", "total")
-#: Upper half of an integer that the faulty adder adds incorrectly; the lower half is the number of the wrong bit.
+#: Upper half of an own integer that makes a faulty adder invert a bit; the lower half is the number of this bit.
 MARK = 0x2D
 
 
 class FaultyAdder(IntegerAdder):
-    """Adder that inverts one bit of some sums."""
+    """Faulty adder that inverts one bit of the sums of marked integers."""
 
     def _add(self, own, received):
         half, bits = self._width // 2, (self._width - 1).bit_length()
@@ -39,7 +39,7 @@ class FaultyAdder(IntegerAdder):
 
 
 class FaultyRegister(IntegerAdder):
-    """Adder that inverts one bit of some words in the register with its own integers."""
+    """Faulty adder that inverts one bit of marked words when it loads the node's own integers into a register."""
 
     def _load(self, word):
         return super()._load(word) ^ Mux(word[8:16] == MARK, Const(1, 32) << word[:5], 0)
@@ -51,12 +51,12 @@ def adder(width, kind):
 
 
 def elements_in(words, width):
-    """Number of integers in ``words`` words."""
+    """Number of integers in ``words`` 32-bit words."""
     return words * 32 // width
 
 
 def flagged(integers, flags):
-    """Addend with the given flags; integers of special elements are zero."""
+    """Addend with the given flags, where the integers of special elements are zero."""
     flags = np.asarray(flags)
     return Addend(np.where(flags, 0, integers), flags & 1 != 0, flags & 2 != 0)
 
@@ -66,12 +66,12 @@ def flags_of(addend):
 
 
 def weighted(integers):
-    """Sum of integers with the weights of a checksum."""
+    """Sum of integers, multiplied by the weights of the checksum."""
     return int((integers * (1 + 2 * np.arange(len(integers), 0, -1))).sum()) % 2 ** 32
 
 
 def sealed(addend, width, hashed):
-    """Words of a packet on the ring: codes and their checksum, which includes the hash of their exponents."""
+    """Words of a packet on the ring: codes, and a checksum that includes the hash of the exponents."""
     codes = codes_of(addend, width)
     return np.append(pack(codes, width), np.uint32((weighted(codes) + hashed) % 2 ** 32))
 
@@ -82,16 +82,16 @@ def random_hash(generator):
 
 @dataclasses.dataclass
 class Packet:
-    """Own integers, the words of the packet from the ring or None, and the hash of the node's exponents."""
+    """A node's own integers, the packet received from the ring (or None), and the hash of the node's exponents."""
 
     width: int
     own: Addend
     received: np.ndarray | None = None
     hash: int = 0
     final: bool = False
-    faults: np.ndarray | int = 0  # wrong bits of sums
-    contradicts: bool = False  # whether a bit of the kind is wrong
-    spoilt: np.ndarray | int = 0  # wrong bits of own integers, behind their parity
+    faults: np.ndarray | int = 0  # bits of the sums that are inverted
+    contradicts: bool = False  # whether the packet's kind has a wrong bit
+    spoilt: np.ndarray | int = 0  # own integers' bits inverted after the parity check
 
     @property
     def words(self):
@@ -99,11 +99,11 @@ class Packet:
 
     @property
     def _own(self):
-        """Own addend, as it is added."""
+        """The node's own addend, with the bits that are inverted before it is added."""
         return dataclasses.replace(self.own, integers=self.own.integers ^ self.spoilt)
 
     def _parts(self):
-        """Received addend, and its checksum without the hash."""
+        """Addend and checksum of the received packet; the checksum does not include the hash."""
         count = len(self.own.integers)
         if self.received is None:
             return flagged(np.zeros(count, np.int64), np.zeros(count, np.uint8)), 0
@@ -112,7 +112,7 @@ class Packet:
 
     @property
     def total(self):
-        """Sum, in which an integer that is too large wraps."""
+        """Sum of both addends; integers that are too large wrap."""
         total = self._own + self._parts()[0]
         limit = 1 << self.width - 1
         wrapped = ((total.integers + limit) % (2 * limit) ^ self.faults) - limit
@@ -120,7 +120,7 @@ class Packet:
 
     @property
     def check(self):
-        """Expected checksum of the sum without the hash: the received one and that of the changes."""
+        """Expected checksum of the sum, without the hash: the received checksum plus the checksum of all changes."""
         received, check = self._parts()
         total = self._own + received
         difference = codes_of(total, self.width) - codes_of(received, self.width)
@@ -129,7 +129,7 @@ class Packet:
 
     @property
     def sent_check(self):
-        """Checksum that is sent."""
+        """Checksum in the packet that the node sends."""
         return 0 if self.received_wrong or self._unsure else (self.check + self.hash) % 2 ** 32
 
     @property
@@ -138,7 +138,7 @@ class Packet:
 
     @property
     def _unsure(self):
-        """Whether the kind or a parity is wrong."""
+        """Whether the packet's kind or the parity of one of its words is wrong."""
         return bool(self.contradicts or np.any(self.spoilt))
 
     @property
@@ -156,7 +156,7 @@ def random_flags(generator, count, rate):
 
 
 def random_integers(generator, count, limit):
-    """Integers with magnitudes of at most ``limit``, some of them extreme or small."""
+    """Draw integers with magnitudes of at most ``limit``, some of them extreme or small."""
     integers = generator.integers(-limit, limit, count, endpoint=True)
     few = generator.choice([-limit, limit, 1 - limit, limit - 1, 0, 1, -1], count)
     return np.where(generator.random(count) < generator.choice([0, 0.3, 1]), few, integers)
@@ -164,7 +164,7 @@ def random_integers(generator, count, limit):
 
 def random_packet(generator, width, words, *, paired, final, rate=0.1):
     count = elements_in(words, width)
-    limit = 2 ** (width - 1) - 1  # a sum of several addends is smaller, so that it differs from the codes
+    limit = 2 ** (width - 1) - 1  # real sums stay below the special codes
     hashed = random_hash(generator)
     if not paired:
         own = random_integers(generator, count, limit - (not final))
@@ -172,7 +172,7 @@ def random_packet(generator, width, words, *, paired, final, rate=0.1):
     received = random_integers(generator, count, limit - 1)
     total = random_integers(generator, count, limit - 1)
     own = np.clip(total - received, -limit, limit)
-    if generator.random() < 0.2:  # all sums of a checksum wrap
+    if generator.random() < 0.2:  # values for which the checksum wraps
         received, own = np.full(count, limit // 2), np.full(count, limit // 3)
     received = flagged(received, random_flags(generator, count, rate))
     own = flagged(own, random_flags(generator, count, rate))
@@ -187,7 +187,7 @@ def random_packets(seed, width, count=30):
 
 
 def beats(packets, generator):
-    """Rows of the inputs. The field ``last`` of words from the ring is random."""
+    """Payloads of all inputs; the field ``last`` of words from the ring is random."""
     width = packets[0].width
     lanes = 32 // width
     received = [packet.received for packet in packets if packet.received is not None]
@@ -206,7 +206,7 @@ def beats(packets, generator):
 
 
 def expected_sent(packets):
-    """Words and their ``last`` of all packets that are sent."""
+    """Words of all packets that are sent, and the flag ``last`` of each word."""
     payloads = [np.append(pack(codes_of(packet.total, packet.width), packet.width), np.uint32(packet.sent_check))
                 for packet in packets if not packet.final]
     return (np.concatenate([np.zeros(0, np.uint32), *payloads]).tolist(),
@@ -214,7 +214,7 @@ def expected_sent(packets):
 
 
 def expected_total(packets):
-    """Words, flags and ``last`` of final packets, up to the last but one word of the first wrong packet."""
+    """Words, flags and ``last`` of final packets; output stops before the last word of the first wrong packet."""
     words, flags, last = [], [], []
     for packet in packets:
         if packet.final:
@@ -256,7 +256,7 @@ def run(packets, kinds=None, *, seed=1, kind=IntegerAdder):
     checked = np.flatnonzero(trace["checked"])
     assert trace["complete"][checked].tolist() == [packet.final for packet in packets], note
     assert trace["total_hash"][checked].tolist() == [packet.total_hash for packet in packets], note
-    for name in ("sent", "total"):  # an offer stays until it is taken
+    for name in ("sent", "total"):  # an offered word stays until it is accepted
         held = np.flatnonzero((trace[f"{name}__valid"] & ~trace[f"{name}__ready"] & 1)[:-1])
         assert trace[f"{name}__valid"][held + 1].all(), note
         np.testing.assert_array_equal(trace[f"{name}__payload"][held + 1], trace[f"{name}__payload"][held], note)
@@ -269,7 +269,7 @@ test_widths = refused_values(IntegerAdder, {}, "width", [0, 8, 31, 64, "16", Non
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("final", [False, True])
 def test_special_elements(width, final):
-    """Each pair of finite numbers, infinities and NaN, at each position of a word and of a packet."""
+    """Sums of finite numbers, infinities and NaNs are correct at each position of a word and of a packet."""
     for words in (1, 2, 3):
         count = elements_in(words, width)
         packets = []
@@ -288,7 +288,7 @@ def test_special_elements(width, final):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_extreme_integers(width):
-    """Sums at the limits; checksums of the longest packets wrap in each direction."""
+    """Sums at the limits are correct, even if checksums of the longest packets wrap in either direction."""
     limit = 2 ** (width - 1) - 2
     packets = []
     for size, sign, final in itertools.product((1, 2, LONGEST * width // 32), (1, -1), (False, True)):
@@ -298,7 +298,7 @@ def test_extreme_integers(width):
             hashed = own % 2 ** 32
             packets.append(Packet(width, flagged(np.full(count, sign * own), nothing), sealed(
                 flagged(np.full(count, sign * received), nothing), width, hashed), hashed, final))
-        # The only addend of a sum may be equal to a code.
+        # A sum with a single addend may be equal to a special code.
         packets.append(Packet(width, flagged(np.full(count, sign * (limit + final)), nothing), None, 1, final))
     prefixes = [packet.total.integers.cumsum().sum() for packet in packets]
     assert min(prefixes) < -2 ** 32 < 2 ** 32 < max(prefixes)
@@ -308,7 +308,7 @@ def test_extreme_integers(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_random_packets(width, sink):
-    """Packets of all kinds, with stalls of every port."""
+    """Packets of all kinds are correct with stalls on every port."""
     number = STALLS.index(sink)
     for turn in range(4):
         seed = 100 * number + turn
@@ -318,7 +318,7 @@ def test_random_packets(width, sink):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_order_of_kinds(width):
-    """Short packets of each kind after each other kind, without a stall and with stalls of one port."""
+    """Short packets of any two kinds in succession are correct, without stalls and with stalls on one port."""
     generator = np.random.default_rng(3)
     kinds = list(itertools.product((False, True), repeat=2))
     for sizes in ((1, 1), (1, 2), (3, 1)):
@@ -332,7 +332,7 @@ def test_every_order_of_kinds(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_ring(width):
-    """From node to node, packets are those of the golden model, and so is the complete sum."""
+    """Packets from node to node match the golden model, and so does the complete sum on the last node."""
     generator = np.random.default_rng(4)
     nodes, count = 5, 256
     addends = generator.standard_normal((nodes, count), np.float32).view(np.uint32)
@@ -356,7 +356,7 @@ def test_ring(width):
 
 
 def flips(packet):
-    """Copies of a packet, each with one wrong bit in a received word."""
+    """Yield copies of a packet, each with one bit of a received word inverted."""
     for word, bit in itertools.product(range(len(packet.received)), range(32)):
         received = packet.received.copy()
         received[word] ^= np.uint32(1 << bit)
@@ -365,7 +365,7 @@ def flips(packet):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_received_packets(width):
-    """Each wrong bit is reported, and so are words that are exchanged if the checksum shows it."""
+    """Any wrong bit in a received packet is reported, and so are swapped words if they change the checksum."""
     for seed, words in enumerate((1, 2, 7)):
         generator = np.random.default_rng(seed)
         packet = random_packet(generator, width, words, paired=True, final=False, rate=0.2)
@@ -375,13 +375,14 @@ def test_wrong_bits_of_received_packets(width):
             received = packet.received.copy()
             received[[word, word + 1]] = received[[word + 1, word]]
             copies.append(dataclasses.replace(packet, received=received))
-        # A correct final packet after each wrong one, which does not stop it. Stalls do not repeat pulses.
+        # Each wrong packet is followed by a correct final packet, which still gets through. Stalls do not repeat
+        # pulses.
         correct = dataclasses.replace(packet, final=True)
         both = [part for copy in copies for part in (copy, correct)]
         for sink in ("alternating", "geometric"):
             run(both, ["none"] * 4 + [sink] * 2, seed=seed)
         trace = run(both, seed=seed)
-        # Pulses come at the end of their packets.
+        # Error pulses come at the end of their packets.
         ends = taken(trace, "kind", kind_layout())[0][::2]
         for name in ("received_wrong", "added_wrong"):
             assert np.flatnonzero(trace[name]).tolist() == [
@@ -391,7 +392,7 @@ def test_wrong_bits_of_received_packets(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_final_packet_with_a_wrong_bit_never_ends(width):
-    """After the first wrong packet, nothing comes out of ``total``, and ``sent`` continues."""
+    """After the first wrong final packet, ``total`` offers no more words, while ``sent`` continues."""
     generator = np.random.default_rng(1)
     packet = random_packet(generator, width, 2, paired=True, final=True, rate=0)
     following = [random_packet(generator, width, words, paired=paired, final=final)
@@ -403,12 +404,12 @@ def test_final_packet_with_a_wrong_bit_never_ends(width):
         stalls = None if number % 2 else ["geometric"] * len(PORTS)
         trace = run([before, copy, *following], stalls, seed=number)
         assert np.count_nonzero(taken(trace, "total", integers_layout(width))[1]["last"]) == 1
-    run([before, packet, *following])  # reset restores the output
+    run([before, packet, *following])  # after a reset, ``total`` works again
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_only_one_check_fails(width):
-    """A fault of the adder corrects the sum of a wrong received integer."""
+    """If a fault of the adder happens to correct a wrong received integer, only the received packet is reported."""
     count = elements_in(1, width)
     bit, flags = 3, np.zeros(count, np.uint8)
     own = np.full(count, MARK << width // 2 | bit)
@@ -424,7 +425,7 @@ def test_only_one_check_fails(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_faults_of_the_adder(width):
-    """A wrong bit of a sum is reported by the node that has added, and by the next node as a wrong packet."""
+    """A wrong bit in a sum is reported by the node that added it, and by the next node as a wrong packet."""
     generator = np.random.default_rng(5)
     count = elements_in(3, width)
     packets = []
@@ -457,7 +458,7 @@ def test_faults_of_the_adder(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_kinds(width):
-    """A packet whose kind contradicts itself is reported by this node, and never ends if it is final."""
+    """A packet with a contradictory kind is reported by the receiving node, and never ends if it is final."""
     generator = np.random.default_rng(7)
     for paired, words in itertools.product((False, True), (1, 2, 5)):
         packet = random_packet(generator, width, words, paired=paired, final=False)
@@ -471,7 +472,7 @@ def test_wrong_bits_of_kinds(width):
 
 
 def own_packets(width):
-    """A packet for each bit of a word of own integers, with this bit wrong, and each followed by a right one."""
+    """Packets for each bit of a word of own integers: one with this bit inverted, then a correct one."""
     generator = np.random.default_rng(8)
     count, packets = elements_in(3, width), []
     for bit, paired in itertools.product(range(32), (False, True)):
@@ -490,12 +491,12 @@ def own_packets(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_the_own_register(width):
-    """A flipped bit is reported by this node, and by the next one as a wrong packet; a complete sum never ends."""
+    """A flipped bit of own integers is reported here and at the next node; a complete sum never ends."""
     packets = own_packets(width)
     assert [packet.added_wrong for packet in packets] == [True, False] * (len(packets) // 2)
     assert not any(packet.received_wrong for packet in packets)
     sent = expected_sent(packets)[0]
-    assert sent[3:7 * len(packets) // 2:7] == [0] * (len(packets) // 2)  # checksums of wrong packets
+    assert sent[3:7 * len(packets) // 2:7] == [0] * (len(packets) // 2)  # wrong packets have a checksum of 0
     run(packets, kind=FaultyRegister)
     run(packets, ["geometric"] * len(PORTS), kind=FaultyRegister)
     for packet in packets[:8:2]:
@@ -505,7 +506,7 @@ def test_wrong_bits_of_the_own_register(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_own_words(width):
-    """Each bit of a word at ``a`` that does not have its parity, flags included, is reported once."""
+    """An inverted bit in a word at ``a``, which then has the wrong parity, is reported once; flags are included."""
     packet = random_packet(np.random.default_rng(9), width, 3, paired=False, final=False, rate=0)
     layout, unit = integers_layout(width, parity=True), adder(width, IntegerAdder)
     right = beats([packet], np.random.default_rng(0))
@@ -524,15 +525,15 @@ def test_wrong_bits_of_own_words(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("place", range(4))
 def test_wrong_hash_of_a_node(width, place):
-    """A wrong bit in the hash of one of four nodes is reported by this node, unless it is the first, and by all later
-    nodes; the last node never ends its sum.
+    """A wrong bit in one node's hash is reported by this node, unless it is the first, and by all later nodes of a
+    ring of four; the last node never ends its sum.
     """
     generator = np.random.default_rng(place)
     nodes, words, hashed = 4, 3, random_hash(generator)
     count, turns = elements_in(words, width), range(32)
     nothing = np.zeros(count, np.uint8)
     own = random_integers(generator, count, 2 ** (width - 4))
-    own[:place] = 0  # changes of zero do not matter
+    own[:place] = 0  # nodes before it change nothing
     received = [None for _ in turns]
     for node in range(nodes):
         wrong = [hashed ^ (node == place) << bit for bit in turns]
@@ -563,7 +564,7 @@ def test_rate_and_latency(width):
         if paired:
             assert taken(trace, "b", word_layout())[0].tolist() == slots.tolist()
         if final:
-            # The cycle before the end brings no sum, and the last sum comes with the end.
+            # There is no sum in the cycle before the packet's end; the last sum leaves together with the end.
             words = np.setdiff1d(slots, ends - 1)
             assert taken(trace, "total", integers_layout(width))[0].tolist() == (words + latency).tolist()
         else:
@@ -573,7 +574,7 @@ def test_rate_and_latency(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("cut", [1, 2, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 40])
 def test_reset(width, cut):
-    """A reset in a packet discards everything, including parts of checksums."""
+    """A reset in the middle of a packet discards everything, including partial checksums."""
     generator = np.random.default_rng(cut)
     packets = [random_packet(generator, width, size, paired=True, final=final, rate=0.3)
                for size, final in ((3, cut % 2 == 0), (1, cut % 2 == 1), (30, cut % 4 < 2))]

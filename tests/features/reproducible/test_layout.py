@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Codes of integers on the ring: hdl/features/reproducible/layout.py."""
+"""Encoding of integers for the ring: hdl/features/reproducible/layout.py."""
 
 import functools
 
@@ -16,12 +16,12 @@ from sim.verilated.vectors import Unit, pack
 from tests.refusals import refused_values
 
 LARGEST = {width: 2 ** (width - 1) - 1 for width in WIDTHS}
-#: Codes of +infinity, NaN and -infinity.
+#: Codes that stand for +infinity, NaN and -infinity.
 SPECIAL = {16: (0x7FFF, 0x8000, 0x8001), 32: (0x7FFF_FFFF, 0x8000_0000, 0x8000_0001)}
 
 
 class Bench(wiring.Component):
-    """Codes of a word of integers, and integers of a word of codes, of each width."""
+    """Test unit that converts a word of integers to codes and a word of codes to integers, for each width."""
 
     def __init__(self):
         super().__init__({name: member for width in WIDTHS for name, member in (
@@ -44,13 +44,13 @@ def bench():
 
 
 def split(words, count, width):
-    """Fields of ``width`` bits of each word, the lowest one first, in one array."""
+    """Split words into fields of ``width`` bits, lowest field first; return all fields in one array."""
     shifts = np.arange(0, count * width, width, dtype=np.uint64)
     return (words.astype(np.uint64)[:, np.newaxis] >> shifts & np.uint64((1 << width) - 1)).ravel().astype(np.int64)
 
 
 def values(width, generator):
-    """All values of 16 bits, twice, so that each is in both lanes; or corners of 32 bits and random values."""
+    """All 16-bit values, each once in either lane; or 32-bit corner cases and random values."""
     if width == 16:
         every = np.arange(-2 ** 15, 2 ** 15)
         return np.stack([every, generator.permutation(every)], axis=1).ravel()
@@ -61,7 +61,7 @@ def values(width, generator):
 
 
 def encode(addend, width):
-    """Codes that the unit forms."""
+    """Encode an addend with the unit; return the codes."""
     lanes, bits = 32 // width, (1 << width) - 1
     special = addend.positive + 2 * addend.negative
     words = pack(integers_layout(width), {
@@ -73,7 +73,7 @@ def encode(addend, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_integers_of_codes(width):
-    """Every code of 16 bits, and corners of 32 bits, become the golden model's integers and flags."""
+    """Every 16-bit code, and 32-bit corner cases, are decoded to the golden model's integers and flags."""
     codes = values(width, np.random.default_rng(1))
     words = packet.pack(codes, width)
     outputs = bench().run({f"codes_{width}": words})
@@ -88,7 +88,7 @@ def test_integers_of_codes(width):
 @pytest.mark.parametrize("flags", range(4))
 @pytest.mark.parametrize("width", WIDTHS)
 def test_codes_of_integers(width, flags):
-    """Codes are integers unless there are flags, whatever the integers."""
+    """An integer is its own code, unless it has a flag; then the code depends only on the flags."""
     integers = values(width, np.random.default_rng(2))
     addend = Addend(integers, np.full(len(integers), bool(flags & 1)), np.full(len(integers), bool(flags & 2)))
     np.testing.assert_array_equal(encode(addend, width), packet.codes_of(addend, width))
@@ -96,7 +96,7 @@ def test_codes_of_integers(width, flags):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lanes(width):
-    """Flags of an element do not change the other element of its word."""
+    """The flags of an element do not change the code of the other element in its word."""
     generator = np.random.default_rng(3)
     integers = values(width, generator)
     positive, negative = generator.integers(0, 2, (2, len(integers))).astype(bool)

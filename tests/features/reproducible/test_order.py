@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Order of collectives that sum integers: hdl/features/reproducible/order.py."""
+"""Order of steps in collectives that sum integers: hdl/features/reproducible/order.py."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ SCATTER, GATHER, BOTH = 0b01, 0b10, 0b11
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Parameters of a generator."""
+    """Parameters of the generator that is tested."""
 
     elements: int = ELEMENTS
     segment: int = SEGMENT
@@ -44,24 +44,24 @@ class Size:
 
     @property
     def layout(self):
-        """Layout of the records."""
+        """Layout of the generator's records."""
         return self.bench.records.payload.shape()
 
     def wrapped(self, field, value):
-        """Number in a field of a record."""
+        """Value of a number in a field of a record, which may be too narrow for it."""
         return value % (1 << Shape.cast(self.layout[field].shape).width)
 
 
 SMALL = Size()
-#: Segments of one group, so that a vector has as many segments as groups: at most 63, which leaves too few numbers of
-#: six bits for segments before the first one.
+#: Segments of one group, so that a vector has as many segments as groups. It has at most 63; six bits for the
+#: segment number would leave too few values for the segments that precede the first one.
 GROUPS = Size(elements=63 * GROUP, segment=GROUP)
 LARGE = Size(elements=8192, nodes_max=MAX_NODES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command; its sequence has steps in the phases ``steps``, and only one in the phases ``single``."""
+    """A command: its sequence has the phases ``steps``, and only one step in each of the phases ``single``."""
 
     length: int
     size: int
@@ -82,20 +82,20 @@ class Command:
         return cls(length, size, **{**drawn, **fixed})
 
     def count(self, phase):
-        """Number of steps of a phase."""
+        """Number of steps per segment in a phase."""
         if not self.steps >> phase.value & 1:
             return 0
         return 1 if self.single >> phase.value & 1 else max(self.size - 1, 1 - phase.value)
 
     def records(self, size):
-        """Expected records of the golden order, without numbers that are unspecified."""
+        """Records expected by the golden order; numbers that are not specified are None."""
         addresses = places(self.length, stride=self.stride) // GROUP
         blocks = segment_indices(self.length, self.size, size.segment, block_offset=self.block_offset)
         segments = len(blocks[0])
         records = []
 
         def part(block, segment):
-            """Place and number of the elements of a segment."""
+            """Address and number of the elements of a block's segment."""
             inside = blocks[block][segment] if 0 <= segment < segments else []
             return (size.wrapped("place", int(addresses[inside[0]])) if len(inside) else None), len(inside)
 
@@ -117,18 +117,18 @@ class Command:
         return records
 
     def inputs(self, cycles):
-        """Inputs of the bench for a run of a number of cycles."""
+        """Inputs of the test bench for a run of ``cycles`` cycles."""
         return {**dataclasses.asdict(self), "start": np.arange(cycles) == 0}
 
 
 def specified(record):
-    """A record without addresses of no elements."""
+    """A record in which addresses are None if there are no elements at them."""
     return {**record, "place": record["place"] if record["length"] else None,
             "ahead_place": record["ahead_place"] if record["ahead"] else None}
 
 
 def check(size, command, *, pattern="none", seed=1):
-    """Run a command; compare all records, and the cycles in which they are offered."""
+    """Run a command; compare all records and the cycles in which they are offered, and return the trace."""
     expected = command.records(size)
     cycles = 150 + size.nodes_max + (2 if pattern == "none" else 16) * len(expected) + 600 * (pattern == "freeze")
     inputs = command.inputs(cycles)
@@ -145,7 +145,7 @@ def check(size, command, *, pattern="none", seed=1):
 
 
 def test_order_is_golden():
-    """Numbers of segments ahead, and the order in the module's description."""
+    """Exponents precede data by the golden number of segments, in the order of the module's description."""
     assert {name: AHEAD[phase] for name, phase in PHASES.items()} == packet.AHEAD
     records = Command(2 * 3 * SEGMENT, 2, 0).records(SMALL)
     kinds = ["SR" if record["phase"] == Phase.SCATTER.value else "AG" for record in records]
@@ -160,7 +160,7 @@ def test_order_is_golden():
 
 @pytest.mark.parametrize("pattern", STALLS)
 def test_commands(pattern):
-    """Random commands with sums: a scatter, a gather or both, which may be silent."""
+    """Records of random commands with sums match: a scatter, a gather or both; gathers may be silent."""
     generator = random.Random(STALLS.index(pattern))
     cases = [(length, size) for length in (0, 1, 31, 32, 33, 500, ELEMENTS) for size in (1, 2, 3, 16)]
     cases += [(generator.randrange(ELEMENTS + 1), generator.randint(1, 16)) for _ in range(40)]
@@ -170,7 +170,7 @@ def test_commands(pattern):
 
 @pytest.mark.parametrize("steps", [SCATTER, GATHER, BOTH])
 def test_every_number_of_segments(steps):
-    """One to all segments, and blocks that end one segment earlier than others."""
+    """Records match for any number of segments, and if some blocks end one segment earlier than others."""
     generator = random.Random(steps)
     for segments in range(1, 64):
         for length, size in ((segments * GROUP, 1), (2 * segments * GROUP - generator.randint(1, GROUP), 2)):
@@ -181,7 +181,7 @@ def test_every_number_of_segments(steps):
 
 
 def test_large_rings():
-    """Blocks with many, two, one or no groups, in rings up to the largest."""
+    """Records match for blocks with many, two, one or no groups, in rings up to the largest size."""
     generator = random.Random(7)
     cases = [(length, size) for length in (0, 1, 33, MAX_NODES * GROUP - 1, MAX_NODES * GROUP, 8192)
              for size in (1, 16, 17, MAX_NODES - 1, MAX_NODES)]
@@ -191,7 +191,7 @@ def test_large_rings():
 
 
 def test_silent_gather():
-    """In a silent gather, records are the same except that there are no elements."""
+    """In a silent gather, records are the same except that they have no elements."""
     command = Command(1000, 3, 1, block_offset=2, stride=5)
     usual, silent = (dataclasses.replace(command, silent=silent).records(SMALL) for silent in (False, True))
     gathers = [record["phase"] == Phase.GATHER.value for record in usual]
@@ -204,7 +204,7 @@ def test_silent_gather():
 
 
 def test_without_sums():
-    """Without sums, ports equal in every cycle the ports of the usual generator, and there are no exponents."""
+    """Without sums, all ports match the usual generator in every cycle, and there are no exponents."""
     usual, layout = Unit(Bench(SEGMENT), name="ScheduleBench"), record_layout(ELEMENTS, SEGMENT)
     generator = random.Random(8)
     cases = [(length, size) for length in (0, 1, 500, ELEMENTS) for size in (1, 3)]
@@ -228,7 +228,7 @@ def test_without_sums():
 
 
 def test_reset():
-    """A reset discards a sequence, and the next one begins with its first segment."""
+    """A reset discards a sequence, and the next sequence starts with its first segment."""
     generator = random.Random(9)
     for cut in (1, 20, 40, 41, 42, 43, 60, 100, 200, 300):
         command = Command.random(generator, 2000, 3, single=0)
@@ -238,7 +238,7 @@ def test_reset():
 
 
 def test_layout():
-    """Fields of exponents have usual shapes, and segments before the first one have numbers of their own."""
+    """Fields for exponents have the usual shapes, and segments before the first one have numbers of their own."""
     for size in (SMALL, GROUPS, LARGE):
         usual = record_layout(size.elements, size.segment, size.nodes_max)
         assert {*size.layout.members} == {*usual.members, "ahead", "ahead_place"}

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Prefixes of packets: hdl/features/reproducible/prefix.py."""
+"""Units that cut packets into a prefix and a rest, and join them: hdl/features/reproducible/prefix.py."""
 
 import itertools
 
@@ -11,18 +11,18 @@ from sim.payload import pack
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 
-#: Every number of words, with and without a rest.
+#: All kinds of packets: any number of prefix words, with and without a rest.
 KINDS = [(words, rest) for words, rest in itertools.product(range(MAX_WORDS + 1), (0, 1)) if words or rest]
 UNITS = (PrefixCutter, PrefixJoiner)
 
 
 def words_of(vectors):
-    """Words of packets, also of none."""
+    """Stream payloads for packets; there may be no packets."""
     return packets.words(vectors) if vectors else packets.words([np.zeros(1, np.uint32)])[:0]
 
 
 def _drawn(generator, kinds):
-    """Descriptions, and a prefix and a rest for each, which may be empty."""
+    """Draw a prefix and a rest, which may be empty, for each kind of packet."""
     prefixes = [generator.integers(0, 1 << 32, words, dtype=np.uint32) for words, _ in kinds]
     lengths = generator.choice([1, 1, 2, 3, 4, 5, 40], len(kinds))
     rests = [generator.integers(0, 1 << 32, length * rest, dtype=np.uint32)
@@ -31,7 +31,7 @@ def _drawn(generator, kinds):
 
 
 def _streams(drawn):
-    """Rows of the descriptions, the prefixes, the rests, and the joined packets."""
+    """Payloads of the streams: descriptions, prefixes, rests, and joined packets."""
     kinds, prefixes, rests = drawn
     words, rest = np.transpose(kinds)
     joined = [np.concatenate(pair) for pair in zip(prefixes, rests, strict=True)]
@@ -46,7 +46,7 @@ def _drive(generator, unit, kinds=None):
     records, prefix, rest, joined = _streams(drawn)
     beats = {"cut": records, "i": joined} if unit is PrefixCutter else {
         "join": records, "prefix": prefix, "rest": rest}
-    # Streams that freeze independently rarely move in the same cycle.
+    # If the streams stall independently, they rarely transfer in the same cycle.
     return Drive(beats, (unit, drawn), cycles=40 * sum(map(len, beats.values())) + 1500)
 
 
@@ -86,21 +86,21 @@ def test_joiner_vectors():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_one_kind(unit, kind):
-    """Packets of the same kind follow each other without gaps, from the first cycle."""
+    """Packets of the same kind follow each other without gaps, starting in the first cycle."""
     run = BENCH.check((unit,), drive=_drive(np.random.default_rng(1), unit, [kind] * 8))
     check_rate(run, unit)
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_latency_and_rate(unit):
-    """Packets of every kind follow each other without gaps."""
+    """Packets of all kinds follow each other without gaps."""
     for seed in range(3):
         run = BENCH.check((unit,), drive=_drive(np.random.default_rng(seed), unit))
         check_rate(run, unit)
 
 
 def check_rate(run, unit):
-    """Check that one word moves in each cycle, and that each is offered `latency` cycles after it was taken."""
+    """Check that one word is transferred per cycle, and offered `latency` cycles after it was accepted."""
     outputs = ("prefix", "rest") if unit is PrefixCutter else ("o",)
     inputs = ("i",) if unit is PrefixCutter else ("prefix", "rest")
     total = sum(len(run.drive.beats[name]) for name in inputs)
@@ -112,5 +112,5 @@ def check_rate(run, unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_offers(unit):
-    """Every offered word stays until it is accepted."""
+    """Every offered word stays valid until it is accepted."""
     offers(unit, depth=4)()

@@ -1,5 +1,7 @@
-"""Proofs of units that sum integers: hdl/features/reproducible. Units neither lose nor make up words, integers stay
-within their limits, and sums are never mistaken for the codes of infinities and NaN."""
+"""Proofs about the units that sum integers: hdl/features/reproducible.
+
+Units neither lose nor invent words, integers stay within their limits, and sums are never mistaken for the codes of
+infinities and NaN."""
 
 import pytest
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, ResetSignal, Signal
@@ -14,35 +16,35 @@ from hdl.streams.stream import beat_layout, connect_stream, word_layout
 from sim.formal import holds, prove
 from tests.proofs import held, refuted
 
-#: Width of the numbers of words or elements, which do not overflow within the depth of a proof.
+#: Width of word and element numbers, which do not overflow within the depth of a proof.
 NUMBER = 4
 
 
 def transfer(port):
-    """Whether a beat of a stream is transferred."""
+    """Whether a beat of a stream is transferred in this cycle."""
     return port.valid & port.ready
 
 
 def counted(m, name, step):
-    """Number of transfers before this cycle."""
+    """Sum of ``step`` over all earlier cycles."""
     number = Signal(NUMBER, name=f"{name}_number")
     m.d.sync += number.eq(number + step)
     return number
 
 
 def kept(payload):
-    """Number of kept elements of a beat."""
+    """Number of elements that are kept in a beat."""
     return sum(payload.keep)
 
 
-# --- order of beats
+# --- order of elements and words
 
 
 class Elements(wiring.Component):
-    """Elements leave in their order, and each packet ends with its last element.
+    """Specification: elements leave in order, and each packet ends with its last element.
 
-    Each element is its own number, and those in ``ends``, a free constant, end packets. The unit contains at most
-    ``depth`` elements.
+    The value of each element is its number. The elements that end a packet are given by ``ends``, a constant chosen
+    by the solver. The unit contains at most ``depth`` elements.
     """
 
     def __init__(self, unit, depth):
@@ -61,7 +63,7 @@ class Elements(wiring.Component):
                       for name, port in (("came", self.i), ("gone", self.o)))
         m.d.comb += [
             Assume(~ResetSignal()), Assume(holds(m, "i", self.i)), Assume(self._right(m, "i", self.i, came)),
-            # Slices that do not end a packet are full.
+            # All slices are full, except the last slice of a packet.
             Assume(~self.i.valid | self.i.payload.keep.all() | self.i.payload.last),
             Assert(holds(m, "o", self.o)), Assert(self._right(m, "o", self.o, gone)),
             Assert(~self.o.valid | (gone + kept(self.o.payload) <= came)),
@@ -70,7 +72,7 @@ class Elements(wiring.Component):
         return m
 
     def _right(self, m, name, port, first):
-        """Whether a beat has the elements from number ``first``, of one packet, in its lowest lanes."""
+        """Whether a beat holds elements of one packet in its lowest lanes, starting with number ``first``."""
         payload = port.payload
         right = Signal(name=f"{name}_right")
         checks = [payload.keep[0]]
@@ -92,11 +94,11 @@ def test_elements(unit, depth):
 
 
 class Words(wiring.Component):
-    """Words leave in their order, and each description is taken with its packet's last word.
+    """Specification: words leave in order, and each description is accepted with its packet's last word.
 
-    The words of ``whole`` are those of ``prefix`` and ``rest``, as the descriptions state. Word number ``watched`` of
-    each output, a free constant, leaves as it came. Words are 0 or 1, which makes no difference, since the unit only
-    moves them.
+    The words of ``whole`` are the words of ``prefix`` followed by those of ``rest``, as given by the descriptions.
+    Word number ``watched`` of each output, a constant chosen by the solver, leaves unchanged. Words are limited to 0
+    and 1, which loses no generality because the unit only moves them.
     """
 
     def __init__(self):
@@ -122,13 +124,13 @@ class Words(wiring.Component):
                      Assume(described.payload.words <= MAX_WORDS),
                      Assume((described.payload.words != 0) | described.payload.rest)]
 
-        # A word that enters belongs to the offered description.
-        position = Signal(range(MAX_WORDS + 1))  # words of the prefix that have entered
+        # An accepted word belongs to the description that is offered.
+        position = Signal(range(MAX_WORDS + 1))  # number of accepted words of the prefix
         to_rest = position == described.payload.words
         prefix_ends = position + 1 == described.payload.words
         if self.cuts:
             enters, word, last = transfer(self.whole), self.whole.payload.data, self.whole.payload.last
-            # The number of words agrees with the description.
+            # The number of words in a packet matches its description.
             m.d.comb += Assume(~(self.whole.valid & described.valid & ~to_rest) |
                                (last == (prefix_ends & ~described.payload.rest)))
         else:
@@ -156,20 +158,20 @@ class Words(wiring.Component):
             m.d.comb += [
                 Assert(holds(m, f"sink_{number}", sink)),
                 Assert(~sink.valid | (came != gone)),
-                Assert(came - gone <= 2),  # a skid buffer
+                Assert(came - gone <= 2),  # the capacity of a skid buffer
                 Assert(~(transfer(sink) & (gone == self.watched)) | (sink.payload == entered)),
             ]
         return m
 
 
 class Cut(Words):
-    """A packet is cut into its prefix and its rest."""
+    """Specification of the unit that cuts a packet into its prefix and its rest."""
 
     cuts = True
 
 
 class Joined(Words):
-    """A prefix and a rest become one packet."""
+    """Specification of the unit that joins a prefix and a rest into one packet."""
 
     cuts = False
 
@@ -183,9 +185,10 @@ def test_words(specification):
 
 
 class Limited(wiring.Component):
-    """Integers of a quantizer are within their limits, if no finite element has an exponent field above its group's.
+    """Specification: a quantizer's integers are within their limits if no finite element's exponent exceeds its
+    group's.
 
-    The sink is always ready: what is in the unit does not depend on when it advances.
+    The output is always ready, since the contents of the unit do not depend on when they advance.
     """
 
     def __init__(self, width, *, excess=0):
@@ -224,14 +227,14 @@ def test_limits():
 
 
 def test_elements_above_the_field_exceed_limits():
-    """Without the assumption about fields, there is a counterexample."""
+    """If an element's exponent may exceed its group's, the specification is refuted."""
     refuted(Limited(16, excess=1), depth=Quantizer.latency + 1)
 
 
 class Sums(wiring.Component):
-    """Sums of up to 2**spare integers within their limits are never the codes of infinities and NaN.
+    """Specification: sums of up to 2**spare integers within their limits never equal the codes of infinities and NaN.
 
-    On the ring, ``spare`` is at least 1. With 0, the largest integer would be the code of an infinity.
+    On the ring, ``spare`` is at least 1. If it were 0, the largest integer would be equal to the code of infinity.
     """
 
     def __init__(self):
@@ -250,7 +253,7 @@ class Sums(wiring.Component):
         return m
 
     def _add(self, m, width, count, adds):
-        """Add integers of one width, and compare their sum with its bounds."""
+        """Add integers of one width, and check that their sum is within its bounds."""
         total, limit = Signal(width, name=f"total_{width}"), Signal(width, name=f"limit_{width}")
         addend = getattr(self, f"addend_{width}").as_signed()
         m.d.comb += [
@@ -260,11 +263,12 @@ class Sums(wiring.Component):
         with m.If(adds):
             m.d.sync += total.eq(total + addend)
 
-        # On the ring, as codes, and back.
+        # Encode the sum for the ring, and decode it again.
         word = Signal(integers_layout(width), name=f"word_{width}")
         m.d.comb += word.data.eq(total.replicate(32 // width))
         integers, flags = integers_of(m, codes_of(word, width), width)
-        # The sum of some integers is within as many times their limit, which is a shift and a difference.
+        # The sum of ``count`` integers is at most ``count`` times their limit, computed with a shift and a
+        # subtraction.
         bound = Signal(width + 1, name=f"bound_{width}")
         m.d.comb += bound.eq(((count << (width - 1)) >> self.spare) - count)
         m.d.comb += [

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Quantizer from elements to integers of reproducible sums: hdl/features/reproducible/quantizer.py."""
+"""Quantizer that converts elements to the integers of reproducible sums: hdl/features/reproducible/quantizer.py."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ from tests.traces import taken
 GROUP = golden.GROUP
 LARGEST_FIELD = 254
 SPECIALS = np.array([0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFFC0_0000, 0x7F80_0001, 0xFFFF_FFFF], np.uint32)
-#: Lengths of packets: whole groups, short last groups, and only a short group.
+#: Packet lengths in elements: whole groups, short last groups, and a single short group.
 LENGTHS = (1, 32, 33, 64, 31, 2, 3, 65, 63, 1, 96, 30, 128, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """Packets of elements, and the exponent fields of the groups of each packet."""
+    """Packets of elements, and the exponent fields of all groups in each packet."""
 
     width: int
     spare: int
@@ -36,17 +36,17 @@ class Vectors:
         return 32 // self.width
 
     def integers(self):
-        """Integers and flags of each packet."""
+        """Yield the expected integers and flags of each packet."""
         bits = golden.addend_bits(self.width, 1 << self.spare)
         for elements, fields in zip(self.packets, self.fields, strict=True):
             starts = golden.group_starts([len(elements)])
             positive, negative = golden.special_flags(elements)
-            with np.errstate(invalid="ignore"):  # signalling NaNs
+            with np.errstate(invalid="ignore"):  # for signalling NaNs
                 integers = golden.quantize(elements, fields, starts, bits)
             yield integers, positive + 2 * negative
 
     def rows(self):
-        """Expected output beats."""
+        """Expected beats of the output."""
         data, special, last = [], [], []
         for integers, flags in self.integers():
             beats = -(-len(integers) // self.lanes)
@@ -58,7 +58,7 @@ class Vectors:
         return own_rows(self.width, np.concatenate(data), np.concatenate(special), np.concatenate(last))
 
     def drive(self):
-        """Stimuli; lanes without ``keep`` hold infinities and NaNs."""
+        """Stimuli for the packets; lanes without ``keep`` hold infinities and NaNs."""
         rows, keep, last = as_rows(self.packets, self.lanes, np.random.default_rng(1))
         rows = np.where(keep, rows, SPECIALS[rows % len(SPECIALS)])
         return Drive({"i": as_beats(rows, keep, last), "fields": np.concatenate(self.fields).astype(np.uint8)},
@@ -66,14 +66,14 @@ class Vectors:
 
 
 def _elements(generator, count, field, width, spare):
-    """Elements with exponent fields up to ``field``, many of them near a rounding boundary or the limit."""
+    """Draw elements with exponents up to ``field``, many of them near a rounding threshold or the limit."""
     distance = generator.integers(0, width + 6, count)
     distance[generator.random(count) < 0.2] = 0
     exponent = np.maximum(field - distance, 0)
     anywhere = generator.random(count) < 0.3
     exponent[anywhere] = generator.integers(0, field + 1, anywhere.sum())
 
-    # Number of bits below the integer, and bits that are at, just below or just above half a unit.
+    # Number of bits below the unit of the integer, and a tail at, just below or just above half a unit.
     lost = np.clip(field - np.maximum(exponent, 1) + spare + 25 - width, 0, 24)
     half = (1 << lost) >> 1
     tail = np.clip(half + generator.integers(-1, 2, count), 0, (1 << lost) - 1)
@@ -91,7 +91,7 @@ def _elements(generator, count, field, width, spare):
 
 
 def _draw(generator, width, spare, lengths):
-    """Random packets; the fields of the groups are those of their largest elements, or larger."""
+    """Draw packets; the exponent field of a group is at least the exponent of its largest element."""
     packets, fields = [], []
     for length in lengths:
         elements = np.concatenate([_elements(generator, min(GROUP, length - start), field, width, spare) for start in
@@ -112,7 +112,7 @@ def _drive(generator, width):
 
 
 def _model(unit, vectors, willing, ready):
-    """All stages move together while the output is free or accepted; a beat waits for the field of its group."""
+    """All stages advance together when the output is free or accepted; a beat waits for its group's field."""
     lengths = [-(-len(elements) // vectors.lanes) for elements in vectors.packets]
     final = np.concatenate([
         (np.arange(1, beats + 1) % (GROUP // vectors.lanes) == 0) | (np.arange(beats) == beats - 1)
@@ -155,23 +155,23 @@ test_refused = refused_values(Quantizer, {}, "width", [0, 8, 24, 64, "32", None]
 
 
 @pytest.mark.parametrize(("width", "spare", "field", "element", "integer", "flags"), [
-    # 1.0 in a group of which it has the largest exponent is half of the bound.
+    # If 1.0 has the largest exponent in its group, it becomes half of the bound.
     (32, 0, 127, 0x3F80_0000, 1 << 30, 0), (32, 0, 127, 0xBF80_0000, -1 << 30, 0),
     (32, 8, 127, 0x3F80_0000, 1 << 22, 0), (16, 0, 127, 0xBF80_0000, -1 << 14, 0), (16, 8, 127, 0x3F80_0000, 64, 0),
     (32, 0, 157, 0x3F80_0000, 1, 0), (32, 0, 158, 0x3F80_0000, 0, 0), (32, 0, 158, 0x3F80_0001, 1, 0),
     (32, 0, 159, 0x3FFF_FFFF, 0, 0), (32, 0, LARGEST_FIELD, 0xBF80_0000, 0, 0),
-    # Ties: 1.5 and 2.5 units become 2 units.
+    # Ties go to even: 1.5 and 2.5 units become 2 units.
     (16, 0, 141, 0x3FC0_0000, 2, 0), (16, 0, 141, 0xC020_0000, -2, 0), (16, 0, 141, 0xC020_0001, -3, 0),
-    # Rounding up stops at the limit. Significands of 24 bits fit without rounding in 25 or more bits.
+    # Numbers are rounded up to the limit at most. Significands of 24 bits fit into 25 or more bits without rounding.
     (16, 0, 127, 0x3FFF_FFFF, 32767, 0), (16, 0, 127, 0xBFFF_FFFF, -32767, 0), (16, 8, 254, 0x7F7F_FFFF, 127, 0),
     (16, 0, 127, 0x3FFF_FDFF, 32767, 0), (16, 0, 128, 0x3FFF_FFFF, 16384, 0),
     (32, 8, 127, 0x3FFF_FFFF, 8388607, 0), (32, 8, 127, 0xBFFF_FFFF, -8388607, 0),
     (32, 7, 127, 0x3FFF_FFFF, 16777215, 0), (32, 7, 128, 0x3FFF_FFFF, 8388608, 0),
-    # Subnormal numbers have the unit of field 1.
+    # Subnormal numbers have the same unit as numbers with exponent field 1.
     (32, 0, 1, 0x0000_0001, 128, 0), (32, 7, 1, 0x8000_0001, -1, 0), (32, 8, 1, 0x0000_0001, 0, 0),
     (32, 8, 1, 0x0000_0003, 2, 0), (32, 0, 1, 0x007F_FFFF, 0x3FFF_FF80, 0), (32, 0, 2, 0x807F_FFFF, -0x1FFF_FFC0, 0),
     (32, 0, 1, 0, 0, 0), (16, 3, 1, 0x8000_0000, 0, 0),
-    # An infinity has one flag, a NaN both.
+    # An infinity has one flag, and a NaN has both flags.
     (32, 0, 1, 0x7F80_0000, 0, 1), (16, 8, 254, 0xFF80_0000, 0, 2), (32, 4, 9, 0x7FC0_0000, 0, 3),
     (16, 0, 127, 0xFF80_0001, 0, 3)])
 def test_values(width, spare, field, element, integer, flags):
@@ -183,7 +183,7 @@ def test_values(width, spare, field, element, integer, flags):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("spare", SPARE)
 def test_random_elements(width, spare):
-    """Elements of every kind at every number of spare bits; some reach the limit if any can."""
+    """All kinds of elements are converted correctly for any number of spare bits; some reach the limit if any can."""
     generator = np.random.default_rng(spare)
     vectors = _draw(generator, width, spare, [GROUP] * 400 + [1] * 50)
     limit = 2 ** (width - spare - 1) - 1
@@ -196,7 +196,7 @@ def test_random_elements(width, spare):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("spare", SPARE)
 def test_exponents(width, spare):
-    """Elements with each exponent in groups with each field that is not smaller."""
+    """Elements with each exponent are converted correctly in groups with any field that is not smaller."""
     generator = np.random.default_rng(spare)
     packets, fields = [], []
     for start in range(0, LARGEST_FIELD + 1, GROUP):
@@ -210,7 +210,7 @@ def test_exponents(width, spare):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_latency_and_rate(width):
-    """Beats follow each other without gaps, also across groups and packets."""
+    """Beats follow each other without gaps, even across groups and packets."""
     vectors = _draw(np.random.default_rng(3), width, 2, LENGTHS)
     run = BENCH.check((width,), drive=vectors.drive())
     beats = len(run.drive.beats["i"])

@@ -1,4 +1,4 @@
-"""Sums of integers on simulated rings: docs/reproducible.md."""
+"""Sums of integers on simulated rings, as described in docs/reproducible.md."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_couplings(options, message):
 
 
 def draw(generator, nodes, length):
-    """Gradients over many binades, with specials."""
+    """Draw gradients over many binades, with some special values."""
     gradients = random(generator, (nodes, length), density=generator.choice([0.05, 0.5, 1]))
     gradients *= np.exp2(generator.integers(-60, 60, gradients.shape)).astype(np.float32)
     if length:
@@ -47,7 +47,7 @@ def draw(generator, nodes, length):
 
 
 def check_sums(ring, generator, nodes, length, *, shape, case):
-    """Compare sums, and the words of an all-reduce, with the golden model."""
+    """Compare the sums of an all-reduce and a reduce-scatter, and the words sent, with the golden model."""
     config = CONFIGS[ring.formats.gradient_codec]
     codec, gradients = GRADIENT_CODECS[config.gradients], draw(generator, nodes, length)
     for kind in ("all_reduce", "reduce_scatter"):
@@ -61,8 +61,8 @@ def check_sums(ring, generator, nodes, length, *, shape, case):
 
 @pytest.mark.parametrize(("name", "nodes"), [*itertools.product(CONFIGS, (1, 2, 3)), ("sum32", 4), ("sum16", 8)])
 def test_operations(name, nodes):
-    """Sums, weights and words match the golden model for any segments, rates and latencies, and so do commands that
-    form no sums between them."""
+    """Sums, weights and words match the golden model for any segments, rates and latencies, even with commands that
+    form no sums in between."""
     config, generator = CONFIGS[name], np.random.default_rng(nodes)
     longest = min(config.memories.weight, nodes * config.memories.state)
     shape = {"segment": config.segment, "lanes": config.lanes}
@@ -97,7 +97,7 @@ def test_operations(name, nodes):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_order_and_cuts(name):
-    """Sums are the same for any order of the ranks, and for any cut of the vector into commands."""
+    """Sums are the same for any order of the ranks, and however the vector is split into commands."""
     config, nodes, length = CONFIGS[name], 4, 2000
     generator = np.random.default_rng(5)
     gradients = draw(generator, nodes, length)
@@ -115,7 +115,7 @@ def test_order_and_cuts(name):
 
 @pytest.mark.parametrize(("name", "nodes"), [("sum32", 4)])
 def test_cycles(name, nodes):
-    """An all-reduce takes little longer than its words."""
+    """An all-reduce takes at most 13 % more cycles than the words that a node sends."""
     config, length = CONFIGS[name], 4096
     with open_nodes(nodes, config=config, host_port=False) as (ring, _):
         ring.memory.write_gradients(list(random(np.random.default_rng(1), (nodes, length))), length)
@@ -127,7 +127,7 @@ def test_cycles(name, nodes):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_damage_never_hangs(name):
-    """After random damage, each weight is old or new, nothing wrong is applied, and the next commands work."""
+    """After random damage, each weight is either old or new, no wrong sum is applied, and later commands work."""
     config, nodes, length = CONFIGS[name], 3, 1000
     generator = np.random.default_rng(11)
     shape = {"segment": config.segment, "lanes": config.lanes}

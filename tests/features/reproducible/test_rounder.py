@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of the rounder of reproducible sums: hdl/features/reproducible/rounder.py."""
+"""Tests of the unit that rounds reproducible sums to binary32: hdl/features/reproducible/rounder.py."""
 
 import functools
 
@@ -28,7 +28,7 @@ def rounder(width):
 
 
 class Sums:
-    """Packets of integers, the flags of their elements and the fields of their groups."""
+    """Packets of integers, with the flags of their elements and the exponent fields of their groups."""
 
     def __init__(self, width, lengths, integers, fields, flags=None):
         self.width = width
@@ -40,7 +40,7 @@ class Sums:
         self.flags = np.zeros(len(self.integers), np.uint8) if flags is None else np.asarray(flags, np.uint8)
 
     def beats(self):
-        """Beats of integers. Lanes after the end of a packet are random."""
+        """Beats of integers; lanes after the end of a packet are random."""
         generator = np.random.default_rng(0)
 
         def rows(values, bits):
@@ -54,18 +54,18 @@ class Sums:
             "last": last})
 
     def expected(self, spare):
-        """Expected packets."""
+        """Expected results, split into packets."""
         bits = round_sum(self.integers, self.fields.astype(np.int64), self.starts, self.width - spare,
                          self.flags & 1 != 0, self.flags & 2 != 0)
         return self.split(bits)
 
     def split(self, values):
-        """Values of the elements of each packet."""
+        """Split values into packets."""
         return np.split(values, np.cumsum(self.lengths)[:-1])
 
 
 def run(sums, spare, kinds=("none", "none", "none"), *, seed=1):
-    """Run the unit on all packets; check them and the handshake, and return the trace."""
+    """Run the unit on all packets; check the results and handshakes, and return the trace."""
     unit = rounder(sums.width)
     unit.reset()
     beats = sums.beats()
@@ -87,7 +87,7 @@ def check(trace, sums, expected, note):
         -(-length // sums.lanes) * sums.lanes for length in sums.lengths], note
     results = np.concatenate([packet[:length] for packet, length in zip(whole, sums.lengths, strict=True)])
     np.testing.assert_array_equal(results, np.concatenate(expected), note)
-    # An offer stays until it is taken. Fields are taken with the last beat of each group.
+    # An offered beat stays until it is accepted. A field is accepted with the last beat of its group.
     held = np.flatnonzero((trace["o__valid"] & ~trace["o__ready"] & 1)[:-1])
     assert trace["o__valid"][held + 1].all(), note
     np.testing.assert_array_equal(trace["o__payload"][held + 1], trace["o__payload"][held], note)
@@ -102,7 +102,7 @@ def starts_of(sums):
 
 
 def beat_of(sums):
-    """Index of the beat of each element."""
+    """For each element, the index of the beat that contains it."""
     counts = [-(-length // sums.lanes) for length in sums.lengths]
     first = np.cumsum([0, *counts[:-1]])
     return np.concatenate([start + np.arange(length) // sums.lanes
@@ -110,15 +110,15 @@ def beat_of(sums):
 
 
 def draw_lengths(generator):
-    """Lengths of packets, most of them with a short last group."""
+    """Draw packet lengths, most of them with a short last group."""
     return [256, 1, 2, 3, 31, 32, 33, 63, 1, 1, 64, 95, *generator.integers(1, 300, 30).tolist()]
 
 
 def draw(generator, width, count):
-    """Integers of all magnitudes, among them ties, neighbours of powers of two, and 0."""
+    """Draw integers of all magnitudes, including ties, neighbours of powers of two, and 0."""
     bits = generator.integers(0, width, count)
     magnitude = generator.integers(0, 1 << 62, count) & (1 << bits) - 1 | 1 << bits >> 1
-    # Long rows of equal bits: a result near a tie, or near the next binade.
+    # Long runs of equal bits give results near a tie or near the next binade.
     row = (1 << generator.integers(0, width, count)) - 1
     near = generator.integers(-1, 2, count)
     kind = generator.integers(0, 6, count)
@@ -148,22 +148,22 @@ class TestValues:
         (32, 2, 127, 1 << 28, ONE), (32, 2, 127, -1 << 28, ONE | NEGATIVE), (32, 0, 127, 1 << 30, ONE),
         (32, 8, 119, 1 << 30, ONE), (16, 2, 127, 1 << 12, ONE), (16, 8, 119, -1 << 14, ONE | NEGATIVE),
         (32, 3, 127, 0, 0), (16, 3, 1, 0, 0), (32, 0, 254, 0, 0),
-        # The largest integer rounds up to the next binade; the smallest one is in it.
+        # The largest integer is rounded up to the next binade; the smallest integer is already in this binade.
         (32, 0, 127, (1 << 31) - 1, 0x4000_0000), (32, 0, 127, -1 << 31, 0x4000_0000 | NEGATIVE),
         (16, 0, 127, (1 << 15) - 1, 0x3FFF_FE00), (16, 0, 127, -1 << 15, 0x4000_0000 | NEGATIVE),
-        # Ties: integers of 25 bits round to the even neighbour.
+        # At ties, integers of 25 bits are rounded to even.
         (32, 7, 126, (1 << 24) + 1, ONE), (32, 7, 126, (1 << 24) + 3, ONE + 2),
         (32, 7, 126, -(1 << 24) - 1, ONE | NEGATIVE), (32, 7, 126, -(1 << 24) - 3, ONE + 2 | NEGATIVE),
-        # Integers of 26 bits next to a tie.
+        # Integers of 26 bits that are next to a tie.
         (32, 6, 126, (1 << 25) + 1, ONE), (32, 6, 126, (1 << 25) + 3, ONE + 1),
         (32, 6, 126, -(1 << 25) - 1, ONE | NEGATIVE), (32, 6, 126, -(1 << 25) - 3, ONE + 1 | NEGATIVE),
-        # Subnormal numbers: one unit is 2**-156 at field 1 with 32 bits per addend, and 2**-149 with 25.
+        # Subnormal results: one unit at field 1 is 2**-156 with 32 bits per addend, and 2**-149 with 25 bits.
         (32, 0, 1, 1 << 30, SMALLEST_NORMAL), (32, 0, 1, (1 << 30) - 1, SMALLEST_NORMAL),
         (32, 0, 1, -(1 << 30) + 64, SMALLEST_NORMAL | NEGATIVE), (32, 0, 1, (1 << 30) - 65, SMALLEST_NORMAL - 1),
         (32, 7, 1, 1, SMALLEST), (32, 7, 1, -1, SMALLEST | NEGATIVE), (32, 0, 1, 128, SMALLEST),
         (32, 0, 1, 65, SMALLEST), (32, 0, 1, 64, 0), (32, 0, 1, -64, NEGATIVE), (32, 0, 1, -1, NEGATIVE),
         (32, 0, 1, 192, 2), (16, 0, 1, 1, 1 << 9), (16, 0, 1, 1 << 14, SMALLEST_NORMAL),
-        # Results too large, and the largest.
+        # Results that overflow, and the largest finite result.
         (32, 2, 254, (1 << 29) - 32, LARGEST), (32, 2, 254, (1 << 29) - 17, LARGEST),
         (32, 2, 254, (1 << 29) - 16, INFINITY), (32, 2, 254, 16 - (1 << 29), NEGATIVE_INFINITY),
         (32, 2, 254, -(1 << 29), NEGATIVE_INFINITY), (32, 2, 254, (1 << 31) - 1, INFINITY),
@@ -177,7 +177,7 @@ class TestValues:
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_flags(self, width):
-        """The integers of flagged elements have no effect."""
+        """The integers of flagged elements have no effect on the result."""
         flags = [0, 1, 2, 3, 0, 1, 2, 3]
         sums = Sums(width, [8], [0, 0, 0, 0, 1 << width - 5, -1, 77, -1 << width - 1], 127, flags)
         assert sums.expected(3)[0].tolist() == [
@@ -192,7 +192,7 @@ class TestValues:
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_all_scales(self, width):
-        """Every field and spare with the boundaries of each binade."""
+        """Integers around each binade's bounds are rounded correctly for every field and spare count."""
         powers = 1 << np.arange(width)
         values = np.concatenate([powers - 2, powers - 1, powers, powers + 1, powers * 3 // 2, [0] * GROUP])
         values = np.concatenate([values, -values])
@@ -216,7 +216,7 @@ class TestStreams:
     @pytest.mark.parametrize("width", WIDTHS)
     @pytest.mark.parametrize("sink", STALLS)
     def test_stalls(self, width, sink):
-        """Packets of any length, with short last groups; sources and the sink stall."""
+        """Packets of any length, with short last groups, are correct while the inputs and the output stall."""
         for number, (source, fields) in enumerate([
                 ("none", "none"), ("geometric", "none"), ("none", "geometric"), ("geometric", "freeze"),
                 ("freeze", "geometric"), ("alternating", "alternating")]):
@@ -235,7 +235,7 @@ class TestStreams:
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_reset(self, width):
-        """A reset in the middle of a packet discards its beats, and the next beat begins a packet."""
+        """A reset in the middle of a packet discards its beats, and the next beat starts a new packet."""
         unit = rounder(width)
         sums = draw_packets(2, width)
         unit.reset()

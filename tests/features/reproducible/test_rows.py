@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Conversion between rows and slices: hdl/features/reproducible/rows.py."""
+"""Units that convert between memory rows and slices of them: hdl/features/reproducible/rows.py."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused, refused_values
 
 UNITS = (RowNarrower, RowWidener)
-#: All lane counts of rows and slices.
+#: All combinations of lanes per row and lanes per slice.
 SIZES = [(lanes, slices) for lanes in (1, 2, 4, 8) for slices in (1, 2) if slices <= lanes]
 
 
 class Bench(wiring.Component):
-    """Units of all sizes, independent of each other, with streams ``i_<lanes>_<slice lanes>`` and ``o_…``."""
+    """Independent units of all sizes, with streams ``i_<lanes>_<slice lanes>`` and ``o_<lanes>_<slice lanes>``."""
 
     def __init__(self, kind):
         self._units = {f"{lanes}_{slices}": kind(lanes=lanes, slice_lanes=slices) for lanes, slices in SIZES}
@@ -36,12 +36,12 @@ class Bench(wiring.Component):
 
 
 def _counts(kind, lanes, slices):
-    """Lanes at the input and at the output."""
+    """Number of lanes at the input, and number of lanes at the output."""
     return (lanes, slices) if kind is RowNarrower else (slices, lanes)
 
 
 def _drive(generator, kind):
-    """Packets for each size in random order: every length up to three rows and one element, and random ones."""
+    """Packets for each size in random order: all lengths up to three rows and one element, and random lengths."""
     vectors = {}
     for lanes, slices in SIZES:
         lengths = generator.permutation([*range(1, 3 * lanes + 2), *generator.integers(1, 5 * lanes, 10)])
@@ -49,7 +49,7 @@ def _drive(generator, kind):
     beats = {f"i_{lanes}_{slices}": packets.beats(drawn, _counts(kind, lanes, slices)[0],
                                                   seed=int(generator.integers(1000)))
              for (lanes, slices), drawn in vectors.items()}
-    # A source and a sink that freeze independently rarely move a beat.
+    # If the input and the output stall independently, beats rarely move.
     elements = max(sum(map(len, drawn)) for drawn in vectors.values())
     return Drive(beats, (kind, vectors), cycles=20 * elements + 1500)
 
@@ -77,7 +77,7 @@ test_slice_lanes, test_slice_lanes_of_widener = (refused(unit, {"lanes": 4}, [
 
 
 def _slices(vectors, lanes, slices):
-    """Row of each slice, from zero."""
+    """Index of the row that each slice belongs to."""
     rows, first = [], 0
     for vector in vectors:
         rows.append(first + np.arange(-(-len(vector) // slices)) * slices // lanes)
@@ -87,7 +87,7 @@ def _slices(vectors, lanes, slices):
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_latency_and_rate(kind):
-    """One slice moves in each cycle, without gaps between rows or packets."""
+    """One slice is transferred per cycle, without gaps between rows or packets."""
     for seed in range(3):
         run = BENCH.check((kind,), seed=seed)
         for (lanes, slices), vectors in run.drive.drawn[1].items():
@@ -95,7 +95,7 @@ def test_latency_and_rate(kind):
             taken, given = run.moves(f"i_{lanes}_{slices}"), run.moves(f"o_{lanes}_{slices}")
             every, last = np.arange(len(rows)), np.flatnonzero(np.diff(rows, append=-1))
             if kind is RowNarrower:
-                # The next row is taken with the last slice of the previous one.
+                # The next row is accepted together with the last slice of the previous row.
                 assert given.tolist() == (every + kind.latency).tolist(), (lanes, slices)
                 assert taken.tolist() == [0, *(last[:-1] + kind.latency)], (lanes, slices)
             else:
@@ -105,7 +105,7 @@ def test_latency_and_rate(kind):
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_held(kind):
-    """While a row is not accepted, slices of the next one arrive, except for the slice that completes it."""
+    """While an output row waits, all slices of the next row but the last are accepted; a narrower accepts one row."""
     unit, ones = BENCH.unit(kind), np.ones(64, np.uint32)
     unit.reset()
     trace = unit.lockstep(
@@ -119,5 +119,5 @@ def test_held(kind):
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_offers(kind):
-    """Every offer stays until it is accepted."""
+    """Every offered row or slice stays valid until it is accepted."""
     offers(lambda: kind(lanes=4, slice_lanes=1), depth=4)()

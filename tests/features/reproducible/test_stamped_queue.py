@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Queue of stamped packets: hdl/features/reproducible/stamped_queue.py."""
+"""Queue that stamps packets to detect stale rows: hdl/features/reproducible/stamped_queue.py."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 
 DEPTH = 17
-#: Row from which on the faulty queue repeats rows.
+#: Number of rows after which the faulty queue repeats old rows.
 FAULT = 30
 
 
 class StaleQueue(wiring.Component):
-    """Queue from which, after some rows, each row is that of ``lag`` rows before."""
+    """Faulty queue that, after some rows, outputs the row from ``lag`` rows earlier instead of each row."""
 
     def __init__(self, queue, lag):
         self._queue, self._lag = queue, lag
@@ -65,7 +65,7 @@ test_offers = offers(lambda: StampedQueue(depth=4), depth=6)
 
 
 def test_latency_and_capacity():
-    """Latency and capacity are those of a queue in block memory."""
+    """The stamped queue has the same latency and capacity as a plain queue in block memory."""
     run = BENCH.check((DEPTH,))
     count = len(run.drive.beats["i"])
     latency = Queue(shape=1, depth=DEPTH, block=True).latency
@@ -79,7 +79,7 @@ def test_latency_and_capacity():
 
 @pytest.mark.parametrize("lag", [2, 4, DEPTH])
 def test_repeated_rows(lag):
-    """If rows of an earlier packet come again, at most one of them is taken; then nothing is offered."""
+    """If rows of an earlier packet appear again, at most one of them is output; then nothing is offered."""
     unit = Unit(FaultyStampedQueue(depth=DEPTH, lag=lag))
     for size in (1, 2, 3, 5, 16):
         unit.reset()

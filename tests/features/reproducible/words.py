@@ -1,4 +1,4 @@
-"""Words of the units that sum integers, for tests."""
+"""Words for the units that sum integers."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ __all__ = ["own_rows", "sum_hash"]
 
 
 def own_rows(width, data, special, last):
-    """Rows of a port with the layout ``integers_layout(width, parity=True)``."""
+    """Payloads of a port with the layout ``integers_layout(width, parity=True)``."""
     data, special = np.asarray(data, np.uint64), np.asarray(special).reshape(len(data), -1)
     parity = (np.bitwise_count(data) + np.bitwise_count(special.astype(np.uint64)).sum(axis=1)) % 2
     return pack(integers_layout(width, parity=True),
@@ -17,8 +17,8 @@ def own_rows(width, data, special, last):
 
 
 def sum_hash(words):
-    """Hash of the words of a complete sum. Its 16 bits rotate left by 5 for each word, to which the halves of the
-    word are added modulo 2, the upper one rotated left by 1.
+    """Hash of the words of a complete sum. For each word, the 16-bit hash rotates left by 5 and is combined by XOR
+    with both halves of the word, of which the upper half is rotated left by 1.
     """
     value = 0x79B9
     for word in np.asarray(words, np.uint32).tolist():

@@ -5,13 +5,13 @@ import dataclasses
 _ONCE, _WORDS = (6, 7, 9, 10), 8
 _PLACE, _PERIOD = 13, 1024
 
-#: A packet word, and whether it is the last word of its packet.
+#: A packet word as (word, last).
 Beat = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs in a cycle: words to the port and of the answer; whether words from both sides are taken."""
+    """Outputs in a cycle: word to the port, word of the answer, and whether words from both sides are accepted."""
 
     port: Beat | None
     answer: Beat | None
@@ -29,11 +29,11 @@ class AnswerCache:
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # words of the answer so far, if it must be kept
+        self.answer: list[Beat] | None = None  # words of the current answer so far, if the answer must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
-        """Outputs in a cycle with these inputs."""
+        """Compute the outputs in a cycle from its inputs."""
         passes, plays = self.phase == "words", self.drops and self.phase == "answer"
         answer = None if self.drops else port
         if plays:
@@ -69,18 +69,18 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Model of the relay for node positions, which start at rank 0; ``o`` is the offered word."""
+    """Model of the relay for node positions, which start at rank 0; ``o`` is the word that is offered."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)
         self.before = (0, 0)
         self.o: int | None = None
-        self.next: tuple[int, int] | None = None  # position to send next
+        self.next: tuple[int, int] | None = None  # position that the relay sends next
         self.last = (0, 0)
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Rank and size that apply to the node: as given, or as received from rank 0."""
+        """Rank and size that apply to the node: either as given, or as received from rank 0."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:

@@ -30,18 +30,18 @@ class Link:
 
     departed: int = 0  # a SYNC first appears on the wires
     repaired: int = 0  # a word is repeated, or a RESTART is sent
-    settled: int = 1  # all words have been acknowledged
+    settled: int = 1  # whether all words have been acknowledged
     round: int = 0  # round-trip time of the wires
 
 
 class Departures:
-    """Detector of SYNCs on the wires."""
+    """Detector for SYNC messages on the wires."""
 
     def __init__(self) -> None:
         self._left = 0
 
     def step(self, *, fresh: int, kind: int, data: int, reset_link: int = 0) -> int:
-        """Advance one cycle; return whether a SYNC is on the wires."""
+        """Advance one cycle; return whether a SYNC leaves on the wires."""
         departs = 0
         if fresh and kind:
             if self._left:
@@ -55,11 +55,11 @@ class Departures:
 
 
 class Clock:
-    """Model of a node's TIME and of its part in passing SYNCs around the ring."""
+    """Model of a node's TIME, and of how the node passes SYNC messages around the ring."""
 
     def __init__(self, *, period: int, arrival: int) -> None:
         self._period, self._arrival = period, arrival
-        # TIME is the cycle count plus the offset from the last FOLLOW and later shifts, with a delay of two cycles.
+        # TIME is the cycle count, plus an offset from the latest FOLLOW and later shifts, delayed by two cycles.
         self.time, self._both = 0, 1
         self._cycles, self._offset, self._moved = -arrival, 0, arrival + 2
         self._drifted = self._step = 0
@@ -71,20 +71,21 @@ class Clock:
         self.valid = self.way = self.error = self.looped = 0
         self._count = self._number = 0
         # State of the node's own SYNC: to be offered, offered but not sent, sent, or disturbed by a repetition;
-        # then the number of cycles since it left.
+        # followed by the number of cycles since the SYNC left.
         self._pending = self._handed = self._gone = self._spoiled = False
         self._waited, self._patient = 0, False
-        # Whether a FOLLOW is expected, a period has passed since, it has arrived, and the node offered one.
+        # Whether a FOLLOW is expected, whether a period has passed since then, whether the FOLLOW has arrived, and
+        # whether the node has offered a FOLLOW of its own.
         self._awaited = self._old = self._heard = False
         self._followed = True
-        self._capture: int | None = None  # cycles until `left` is captured
-        self._leaving = 0  # FOLLOW words still to be offered
-        self._due = 0  # FOLLOW words still to be received
+        self._capture: int | None = None  # cycles until the departure time is captured
+        self._leaving = 0  # number of FOLLOW words still to be offered
+        self._due = 0  # number of FOLLOW words still to be received
         self._sets = self._loads = self._valids = False
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              link: Link = Link(), drift: int = 0, shift: int | None = None, reset_link: int = 0) -> None:
-        """Advance one cycle, given the received word, the sink's readiness and the link state."""
+        """Advance one cycle, given the received word, whether the output is ready, and the link state."""
         master, busy = rank == 0, self._pending or self._handed
         taking, followed, heard = self._leaving == 0, self._followed, self._heard
         departs, cycles = bool(link.departed) and self._handed, self._cycles
@@ -129,7 +130,7 @@ class Clock:
             self._restart()
 
     def _count_time(self, master: bool, set_to: int, drift: int, shift: int | None) -> None:
-        """Compute TIME for the next cycle; on rank 0 it is just the cycle count."""
+        """Compute TIME for the next cycle; on rank 0, TIME is the cycle count."""
         self.time = (self._both + self._offset) % _TIMES
         self._both = self._cycles + self._moved
         self._moved = self._arrival + 2 if master or self._sets else self._moved + self._step

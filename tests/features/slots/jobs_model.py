@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """Superframe length: the smallest power of two that fits 256 control cycles and seven slots per job."""
+        """Length of a superframe: the smallest power of two that fits 256 control cycles and seven slots per job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -35,7 +35,7 @@ class Frame:
 
     @property
     def window(self) -> int:
-        """Number of cycles for control words before the first slot."""
+        """Number of cycles for control words in front of the first slot."""
         return self.cycles - 2 * self.pairs * self.slot
 
     @property
@@ -46,15 +46,15 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class SlotState:
-    """State of a node's slot in one cycle."""
+    """State of a node's slots in one cycle."""
 
-    soon: int = 0  # a slot begins in the next cycle
-    starts: int = 0  # a slot begins in this cycle
-    of: int | None = None  # job of the slot, if there is a slot
-    pair: int = 0  # number of the pair of slots
+    soon: int = 0  # whether a slot begins in the next cycle
+    starts: int = 0  # whether a slot begins in this cycle
+    of: int | None = None  # job that owns the slot, if there is a slot
+    pair: int = 0  # number of the slot's pair
 
     def bits(self, job: int) -> int:
-        """Encode the state in the same way as the output of a node that belongs to ``job``."""
+        """Encode the state like the output of a node that belongs to ``job``."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 
@@ -63,13 +63,13 @@ _NO_SLOT = SlotState()
 
 
 class JobTable:
-    """Slots of a node, derived from its TIME."""
+    """Slots of a node, computed from the node's TIME."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._time = 0  # TIME minus the shift, one cycle late
+        self._time = 0  # TIME minus the shift, delayed by one cycle
         self._known = False
-        self._due: list[int] | None = None  # jobs of the superframe's remaining slots
+        self._due: list[int] | None = None  # jobs that own the remaining slots of the superframe
         self._boundary = 0
         self._starts = self._pair = 0
         self._of: int | None = None
@@ -106,7 +106,7 @@ class JobTable:
 
 
 class RoomLaps:
-    """Model of the laps of messages that find the smallest room among the nodes of each job."""
+    """Model of messages that travel around the ring to find the smallest room of each job's nodes."""
 
     def __init__(self) -> None:
         self.allowed = self.granted = 0
@@ -119,7 +119,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """Advance one cycle, given the received word, the sink's readiness, and the state of the window."""
+        """Advance one cycle, given the received word, whether the output is ready, and the state of the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -142,7 +142,7 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """Message with the room left for each job; for ``job``, at most the room in this node."""
+        """Message with the room of each job; the room of ``job`` is limited to this node's room."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
@@ -155,7 +155,7 @@ class JobPath:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # Packet memory of rank 0: latest word by pair and slot cycle; stored pairs; slot cycles of write and read.
+        # Packet memory of rank 0: the latest word by slot pair and cycle; stored pairs; the cycles of write and read.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -170,7 +170,7 @@ class JobPath:
 
     @property
     def left(self) -> int:
-        """Whether this node starts to send a packet of its own in this cycle."""
+        """Whether this node starts to send one of its own packets in this cycle."""
         return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
@@ -193,7 +193,7 @@ class JobPath:
         else:
             self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
 
-        # Passing packets are stored until their slot for sending.
+        # Passing packets are stored until the slot in which they are sent on.
         if coming.of == 1 - job:
             pair = coming.pair % self._frame.kept
             self._kept[pair, self._into] = packet

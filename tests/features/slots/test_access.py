@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Cache that answers repeated requests."""
+"""Cache that answers repeated requests: hdl/features/slots/access.py."""
 
 import random
 
@@ -18,7 +18,7 @@ def keeper():
 
 
 class Port:
-    """Model of an answer cache that records its ports, with a host port that numbers its answer words."""
+    """Model of an answer cache that records its ports; its host port numbers the words of its answers."""
 
     def __init__(self, generator=None):
         self.model, self.columns, self.generator = golden.AnswerCache(), Columns(), generator
@@ -66,7 +66,7 @@ def test_twice(keeper):
     first, served = port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16)))
     assert served == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16))) == (first, 0)
-    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5)) == (first, 0)  # only opcode and tag are compared
+    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5)) == (first, 0)  # only opcode and tag of a command count
     assert port.ask(request(Opcode.RUN, 1, 5))[1] == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 2, *range(16)))[1] == 1
     assert port.ask(request(Opcode.READ_REGISTER, 3, 9))[1] == 1

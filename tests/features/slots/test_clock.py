@@ -30,7 +30,7 @@ class Node:
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, link=Link(), drift=0, shift=None, reset_link=0):  # noqa: B008
-        """Run one cycle; return the sent word, or None."""
+        """Run the model for one cycle; return the word that is sent, or None."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
         columns.stream("i", word, 1)
@@ -63,8 +63,8 @@ def test_words():
 
 
 def test_by_hand(unit):
-    """Known answer: a SYNC that left its sender at TIME 1,000 and passed links with a total round trip of 33 cycles
-    arrives at TIME 1,016. Odd cycles are not lost, because round trips are added before halving."""
+    """A SYNC that left its sender at TIME 1,000 and passed links with a total round trip of 33 cycles arrives at TIME
+    1,016. Odd cycles are not lost, because round trips are added before halving."""
     node = Node(3, 8)
     words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -75,7 +75,7 @@ def test_by_hand(unit):
                          link=Link(departed=cycle == 170, settled=cycle >= 230, round=33))
         if word is not None:
             sent[cycle] = word.data
-    # The SYNC was on this node's wires in cycle 98, which is therefore TIME 1,016.
+    # The SYNC was on this node's wires in cycle 98, which is therefore the cycle with TIME 1,016.
     assert times[205] == (205, 0)
     assert times[206] == (1000 + 16 + 206 - 98, 1)
     assert times[299] == (1000 + 16 + 299 - 98, 1)
@@ -94,11 +94,11 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """A link that has repeated words since the SYNC sends no FOLLOW, and a mismatched FOLLOW is ignored."""
+    """A node sends no FOLLOW if its link has repeated words since the SYNC, and ignores a mismatched FOLLOW."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
-    if spoil == "again":  # a SYNC replaces the FOLLOW
+    if spoil == "again":  # a second SYNC arrives before the FOLLOW of the first
         words[150] = Message(sync_word(10), 1, 1)
     if spoil == "late":
         words = {cycle + (2 * PERIOD if cycle >= 200 else 0): word for cycle, word in words.items()}
@@ -141,7 +141,7 @@ def test_drift(unit, drift):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """All ports match in every cycle, even for words that no node sends."""
+    """All ports match the model in every cycle, even for words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 2, 4)
     words, number = [], 0

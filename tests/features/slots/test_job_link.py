@@ -92,25 +92,25 @@ WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77])
 
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
 def test_packets(unit, forward, back, drifts):
-    """When both jobs use all slots, all packets arrive in order for any wire latency and clock drift."""
+    """If both jobs use all slots, all packets arrive in order, for any wire latencies and clock drifts."""
     trace = play(unit, forward=forward, back=back, drifts=drifts)
     assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     grants = {int(trace[f"granted_{n}"].sum()) for n in range(NODES)}
     counts = [in_order(trace, n, PACKET) for n in range(NODES)]
     assert grants == {17}
-    # Packets of the last superframe may still be in flight: those stored at rank 0, plus a few more.
+    # Some packets of the last superframe may still be in flight: packets stored at rank 0, plus a few more.
     assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
     assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
 
 
 def bursts(generator, share):
-    """Return a random level that changes at most once every 100 cycles."""
+    """Return a random signal that changes at most once every 100 cycles."""
     level = np.repeat(generator.random(CYCLES // 100) < share, 100)
     return level.astype(np.uint64)
 
 
 def behaviours(job, generator):
-    """Return the ring's inputs, keyed by name, for different behaviours of this job's nodes."""
+    """Return inputs of the ring for various behaviours of one job's nodes, keyed by the name of the behaviour."""
     first, second = job, job + JOBS
     damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
     late = (np.arange(CYCLES) < 9000).astype(np.uint64)
@@ -130,7 +130,7 @@ def behaviours(job, generator):
 @pytest.mark.parametrize("job", range(JOBS))
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES[1:])
 def test_apart(unit, job, forward, back, drifts):
-    """Words of the other job arrive in the same cycles however the nodes of this job behave."""
+    """Words of one job arrive in the same cycles, no matter how the nodes of the other job behave."""
     generator = np.random.default_rng(job)
     rest, seen = range(1 - job, NODES, JOBS), None
     moved = set()

@@ -22,7 +22,7 @@ test_parameters = refused(JobPath, {"depth": 128, "frame": JobFrame(longest=37)}
 
 @pytest.mark.parametrize(("rank", "longest", "seed"), [(0, 20, 0), (0, 130, 1), (1, 20, 2), (2, 20, 3)])
 def test_path(rank, longest, seed):
-    """All ports match in every cycle, for any timing of words, interrupted packets and resets."""
+    """All ports match the model in every cycle, for any timing of words, interrupted packets and resets."""
     frame, depth, job = golden.Frame(longest), 60, rank % 2
     unit = Unit(JobPath(depth=depth, frame=JobFrame(longest=longest)), name=f"JobPath{longest}")
     generator = random.Random(seed)

@@ -87,7 +87,7 @@ class Slots(wiring.Component):
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Drive the slot inputs of paths; return whether in a slot, its cycle, and whether paths drive it."""
+        """Drive paths' slot inputs; return whether there is a slot, its cycle, and whether paths may send in it."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -116,11 +116,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes with the same slots, up to ``less`` cycles too short.
+    """Two nodes with the same slots, each of which may be up to ``less`` cycles too short.
 
-    In slots of the observed job, both receive the same words and, if it is their own job, send the same packets;
-    other packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same words
-    leave and arrive, and a passing word never collides with one of the node's own words.
+    In slots of the observed job, both nodes receive the same words and, if the job is their own, send the same
+    packets; other packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same
+    words leave and arrive, and a passing word never collides with one of the node's own words.
     """
 
     own: In(1)

@@ -1,4 +1,4 @@
-"""Laps that find the room left in the nodes of two jobs, compared with their golden model."""
+"""Messages that find the room left in the nodes of two jobs, compared with their golden model."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.features.slots import jobs_model as golden
 
 @pytest.mark.parametrize("rank", range(3))
 def test_rooms(rank):
-    """All ports match in every cycle, for words of all kinds, windows that open at any time, and resets."""
+    """All ports match the model in every cycle, for words of all kinds, windows opening at any time, and resets."""
     unit = Unit(RoomLaps())
     generator = random.Random(rank)
     model, columns, granted, offered = golden.RoomLaps(), Columns(), 0, 0

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Message gate compared with its golden model: hdl/features/slots/messages.py."""
+"""Message gate, compared with its golden model: hdl/features/slots/messages.py."""
 
 import random
 
@@ -36,7 +36,7 @@ class Node:
                                   ("message_o", out.message, at.message_ready)):
             columns.stream(name, beat, ready)
         self.gate.step(at)
-        # An offer remains until it is accepted, except that a link reset withdraws an offered message.
+        # An offered word remains until it is accepted, except that a link reset withdraws an offered message.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
                                   ("message", out.message, at.message_ready)):
             before = self.offered.get(name)
@@ -46,8 +46,8 @@ class Node:
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):
-    """Run a node on received words (by cycle), packets from the host and the port, and the port's ``answers`` to
-    requests; return all outgoing words with their cycles."""
+    """Run a node with received words (keyed by cycle), packets from the host and the port, and the port's ``answers``
+    to requests; return all outgoing words with their cycles."""
     coming, waiting, answers = dict(heard), {"host": list(host), "port": list(port)}, list(answers)
     sent = {"host": [], "port": [], "message": []}
     for cycle in range(cycles):
@@ -82,7 +82,7 @@ def test_header():
 
 
 def test_check():
-    """Two wrong bits, or any number of wrong bits in one word, are detected."""
+    """Two wrong bits in a message, or any number of wrong bits in one of its words, are detected."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0

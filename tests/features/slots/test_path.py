@@ -46,7 +46,7 @@ def test_check():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(seed):
-    """All ports match in every cycle, for arbitrary modes and words of all kinds."""
+    """All ports match the model in every cycle, for arbitrary slot modes and words of all kinds."""
     unit = Unit(SlotPath(depth=DEPTH, message_depth=20))
     generator = random.Random(seed)
     model, columns = Path(depth=DEPTH, message_depth=20), Columns()

@@ -36,7 +36,7 @@ class Place:
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_places(relay, nodes):
-    """All nodes get their positions, even if words are lost, and new ones if the ring size changes."""
+    """All nodes receive their positions, even if words are lost, and new positions if the ring size changes."""
     ring = [Place() for _ in range(nodes)]
     ring[0].given = (0, nodes)
     wires = [None] * nodes

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Node records and the tables and slots derived from them: hdl/features/slots/records.py and table.py."""
+"""Node records, and the tables and slots derived from them: hdl/features/slots/records.py and table.py."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ def table_units():
 
 
 class Node:
-    """Model of a node's record laps, which also records a trace of its ports."""
+    """Model of a node's part in collecting records, which also records its port values."""
 
     def __init__(self, rank, size):
         self.model, self.slots = golden.RecordLaps(), golden.SlotTable(messages=False)
@@ -37,7 +37,7 @@ class Node:
 
     def step(self, *, word=None, ready=True, record=Record(), ask=0, over=0, left=0, time=0, valid=1,  # noqa: B008
              way=0, error=0, reset_link=0):
-        """Run one cycle; return the sent word (or None) and whether a word is accepted."""
+        """Run one cycle; return the word that is sent (or None), and whether a received word is accepted."""
         model, columns = self.model, self.columns
         sent, takes = (model.o if ready else None), model.ready(ready)
         columns.stream("i", word, takes)
@@ -70,7 +70,7 @@ def test_layouts():
 
 
 def test_plan():
-    """Slot tables and plans match known examples."""
+    """Slot tables and the plans of their slots match known examples."""
     assert Table.of([Record(20, 30, 10), Record(0, 16, 268, 1), Record(17, 20, 9, 1)], 6) == Table(16, 268, 1, 0)
     assert Table.of([Record(20, 3, 10, 1), Record(16, 16, 268)], 7) == Table(3, 268, 0, 1)
     assert Table.of([Record(2, 16, 10), Record(0, 5, 268), Record(1, 3, 9)], 6) == Table(2, 268, 0, 0)
@@ -87,8 +87,9 @@ def test_plan():
 
 
 def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
-    """Run a ring; return each node's tables with the start times of their slots at rank 0, and rank 0's lap count.
-    Rank 2 stalls in the cycles ``stalled``, rank ``without`` has no TIME, and ``moved`` shifts rank 1's TIME."""
+    """Run a ring; return each node's tables with the start times of their slots at rank 0, and the number of times
+    that rank 0 has collected records. Rank 2 stalls in the cycles ``stalled``, rank ``without`` has no TIME, and
+    ``moved`` shifts rank 1's TIME."""
     wires = [[] for _ in ring]
     granted, last = [[] for _ in ring], 0
     asked = 0
@@ -130,13 +131,13 @@ def small_record(generator):
 @pytest.mark.parametrize("wire", [1, 16])
 @pytest.mark.parametrize("nodes", [2, 3, 8, 15])
 def test_ring(laps_unit, nodes, wire):
-    """All nodes get the same table of all records before its slots begin, again and again at the stated interval."""
+    """All nodes receive the same table of all records before its slots begin, repeatedly at the stated interval."""
     generator = random.Random(nodes)
     ring = [Node(rank, nodes) for rank in range(nodes)]
     records = [small_record(generator) for _ in ring]
     granted, asked = play(ring, records=records, cycles=3000, wire=wire)
     assert asked == 1
-    least = min(len(tables) for tables in granted)  # the latest table may not have reached all nodes yet
+    least = min(len(tables) for tables in granted)  # some nodes may not have received the latest table yet
     assert least > 3
     assert all(tables[:least] == granted[0][:least] and len(tables) <= least + 1 for tables in granted)
     table = Table.of(records, 1)
@@ -150,7 +151,7 @@ def test_ring(laps_unit, nodes, wire):
 
 
 def test_without(laps_unit):
-    """A node without TIME sends no record, so no node gets a table; rank 0 keeps starting new laps."""
+    """A node without TIME sends no record, so no node receives a table; rank 0 keeps collecting records."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=2000, without=1)
     assert granted == [[]] * 4
@@ -161,7 +162,7 @@ def test_without(laps_unit):
 
 @pytest.mark.parametrize("begin", range(120, 1000, 40))
 def test_late(laps_unit, begin):
-    """If a restart delays words, nodes may miss a table but never get a wrong one; later laps succeed."""
+    """If a restart delays words, nodes may miss a table but never receive a wrong one; later tables arrive."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
     assert asked <= 3
@@ -186,7 +187,7 @@ def test_laps_lockstep(laps_unit, seed):
             node.size = generator.choice([0, 1, 3, 4, 4, 4])
             words = []
         if not words and generator.random() < .2:
-            # Usually the expected records, but sometimes LAP or an arbitrary word.
+            # Words are usually the expected records, but sometimes LAP or an arbitrary word.
             ranks = [rank for rank in node.model._turn if rank != node.rank] or [1]
             words = [random_record(generator).word(rank, node.model._odd) for rank in ranks]
             if generator.random() < .2:
@@ -216,7 +217,7 @@ def test_words():
 
 
 class Player:
-    """Model of a node's slot table, which also records a trace of its ports."""
+    """Model of a node's slot table, which also records its port values."""
 
     def __init__(self, rank, messages):
         self.model, self.columns = golden.SlotTable(messages=messages), Columns()
@@ -236,7 +237,7 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots of two tables begin and end as planned, ``gap`` cycles after the target time or the previous slot."""
+    """Slots of two tables begin and end as planned, with the stated gaps after the target time and between slots."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)

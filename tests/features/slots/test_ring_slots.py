@@ -51,7 +51,7 @@ class Ring(wiring.Component):
             shown = {"valid": ingress.o.valid, "data": ingress.o.payload.data, "last": ingress.o.payload.last,
                      "heard": path.heard, "word": path.word, "lost": path.lost, "overrun": ingress.overrun}
             m.d.comb += [
-                # The first superframe is empty, and only one more follows.
+                # The first superframe is empty, and exactly one other superframe follows.
                 table.now.eq(inputs["now"]), table.target.eq(inputs["target"] - 100), table.gap.eq(100),
                 table.sets.eq(inputs["granted"]), table.granted.eq(table.over & ~granted),
                 table.slots.eq(self.slots), table.rank.eq(n),
@@ -81,7 +81,7 @@ def pulse(cycles, at):
 
 @pytest.mark.parametrize("hops", range(1, NODES))
 def test_hops(unit, hops):
-    """A packet of 268 words takes 3 cycles to the wires, 16 per hop, 1 per node, and 3 to be received."""
+    """A packet of 268 words takes 3 cycles to the wires, 16 per hop, 1 per node, and 3 at the receiver."""
     assert LONGEST == 268
     cycles, start = 1200, 400
     rows = {"direct": 1, "on_0": pulse(cycles, 3), "starts_0": pulse(cycles, start), "mode_0": 1,
@@ -101,14 +101,14 @@ def test_hops(unit, hops):
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """Full slots lose no words, even if TIME is off by ``lean`` per link; messages end as planned."""
+    """No words are lost in full slots, even if TIME is off by ``lean`` per link; messages end as planned."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])
     start = 2000
     rows = {"slots": table.bits, "to": NODES - 1}
     for n in range(NODES):
-        # TIME has a varying error of up to one cycle.
+        # TIME has an error of up to one cycle that varies with time.
         jitter = np.repeat(generator.integers(-1, 2, 1 + cycles // 700), 700)[:cycles] if n else 0
         now = np.arange(cycles, dtype=np.int64) + jitter + lean * n
         rows |= {f"now_{n}": now.astype(np.uint64) & 0xFFFFFFFF, f"target_{n}": start + int(ways[n]) + lean * n,
@@ -124,8 +124,8 @@ def test_superframes(unit, wire, slots, lean):
            if slot.owner == 0]
     assert in_order(trace, NODES - 1, MESSAGE_TYPE) == len(due) * MESSAGE
     last = np.flatnonzero(trace[f"heard_{NODES - 1}"] & trace[f"word_{NODES - 1}"] >> np.uint64(32))
-    # 1 cycle in the table, 3 to the wires, all links (without a node after the last), the message, and 1 for its
-    # check.
+    # Latency: 1 cycle in the table, 3 to the wires, all links (without a node after the last one), the message, and 1
+    # for its check.
     named = np.array(due) + 1 + 3 + ways[-1] - 1 + MESSAGE + 1
     print(f"{slots} slots, wires {wire}, lean {lean}: messages over 7 hops end at {(last - start).tolist()}, by the "
           f"table {(named - start).tolist()}")

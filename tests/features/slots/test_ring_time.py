@@ -109,7 +109,7 @@ def unit():
 
 
 def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more):
-    """Run a ring; return TIME relative to rank 0 and its validity, both by node and cycle, and the trace."""
+    """Run a ring; return each node's TIME relative to rank 0 and its validity, for each cycle, and the trace."""
     rows = {"size": size, "traffic": traffic}
     for n in range(NODES):
         shift, shifts = np.zeros(cycles, np.uint64), np.zeros(cycles, np.uint64)
@@ -135,7 +135,7 @@ def test_offset(unit, size, wires, traffic):
     assert all(first[n - 1] < first[n] < 4096 + 600 * n for n in range(1, size)), first
     worst = [int(abs(offsets[n, first[n]:]).max()) for n in range(size)]
     assert max(worst) <= 1, worst
-    assert worst[1] == 1 or traffic  # drift has an effect
+    assert worst[1] == 1 or traffic  # clock drift has a visible effect
     assert (abs(offsets[1:, 4000]) >= np.array([abs(shift) for shift in SHIFTS[1:size]]) - 3).all()
     looped = np.flatnonzero(trace["looped"])
     assert len(looped) in (6, 7)
@@ -162,7 +162,7 @@ def test_unequal(unit, forward, back):
 
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_damage(unit, link):
-    """A SYNC that is damaged or delayed by a repetition does not set TIME, so no node gets a wrong TIME."""
+    """A SYNC that was damaged or delayed by a repetition does not set TIME, so no node has a wrong TIME."""
     size, cycles, set_by_first = 4, 9_000, set()
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)

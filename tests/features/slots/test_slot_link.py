@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Parameters and units of link ends with slots: hdl/features/slots/link.py."""
+"""Parameters and units of link ends that support slots: hdl/features/slots/link.py."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_room_for_packets(segment, words):
 
 
 def test_units():
-    """Nodes with slots have two more control word units, and slot gateware in their link ends."""
+    """Nodes with slots have two additional control word units, and slot gateware at the ends of their links."""
     assert [unit.name for unit in units(SLOTS)] == ["relay", "keepalive", "records", "clock"]
     assert [unit.name for unit in units(SLOTS.replace(link=Slots(messages=True)))][4:] == ["places"]
     assert [unit.name for unit in units(NodeConfig(link=Replay(), programs=Programs()))] == ["relay", "keepalive"]

@@ -1,4 +1,4 @@
-"""Slot proofs: passing words do not collide with own words, and slot boundaries do not cut packets."""
+"""Proofs about slots: passing words do not collide with own words, and slot boundaries do not cut packets."""
 
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -40,16 +40,16 @@ class Undisturbed(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
-        hushed = Signal()  # the transmitter sends no word
-        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycle of the slot, and its mode
-        index, sent, came = Signal(2), Signal(2), Signal(2)  # word positions in packets that enter, leave and arrive
+        hushed = Signal()  # whether the transmitter sends no word
+        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycle of the slot; mode of the slot
+        index, sent, came = Signal(2), Signal(2), Signal(2)  # positions in entering, leaving, arriving packets
         length = LONGEST + GAP
         m.d.comb += [
             Assume(~ResetSignal()),
             Assume(~self.starts | ~begun | (in_slot >= length - 1)),
             path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
             Assume(~(self.mode.drives & self.mode.passes)),
-            # Data of the node's own packets: a marker, 1 in the first word and 2 in all later words.
+            # Words of the node's own packets hold a marker: 1 in the first word and 2 in all later words.
             path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
             path.i.payload.data.eq(Mux(index == 0, 0x11, 0x21)),
             Assume(~self.ends | (index != 0)), Assume(self.ends | (index != LONGEST - 1)),
@@ -60,7 +60,7 @@ class Undisturbed(wiring.Component):
         with m.If(path.i.valid & path.i.ready):
             m.d.sync += index.eq(Mux(self.ends, 0, index + 1))
 
-        # The cycle of the slot is 0 at `starts`. Passing words should arrive from the second cycle on.
+        # The cycle number is 0 at `starts`. Passing words should arrive from the second cycle of the slot onwards.
         now = Mux(self.starts, 0, in_slot + 1)
         first, soonest, latest = came == 0, 2 - self._slack, 2 + self._slack
         in_time, too_soon, passing = Signal(), Signal(), Signal()
@@ -73,7 +73,7 @@ class Undisturbed(wiring.Component):
             Assume(~too_soon | (self.starts & self.mode.passes)),
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
-            Assume(first | self.comes),  # passing packets have no pauses
+            Assume(first | self.comes),  # passing packets arrive without pauses
             path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(self.own),
             path.transmitter.data.eq(Mux(self.own, 0x81, 0)), Assume(~self.own | ~hushed),
         ]
@@ -87,7 +87,7 @@ class Undisturbed(wiring.Component):
             Assert(~path.lost),
             Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
             Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # own packets begin with their first word
-            Assert((sent == 0) | is_own),  # own packets have no pauses
+            Assert((sent == 0) | is_own),  # own packets leave without pauses
             Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
         ]
         with m.If(is_own):
@@ -124,7 +124,7 @@ class SteadySlots(wiring.Component):
             m.submodules += table
             now, count = Signal(16, name=f"now_{n}"), Signal(4, name=f"count_{n}")
             jumped, since = Signal(name=f"jumped_{n}"), Signal(8, name=f"since_{n}")
-            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # kind of slot, by slot number
+            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # kind of slot, by number
             irregular = self.advance[n] != 1
             m.d.comb += [
                 table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),

@@ -1,4 +1,4 @@
-"""Proof that equal records give equal tables."""
+"""Proof that nodes with equal records compute equal slot tables."""
 
 from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -12,8 +12,9 @@ from tests.proofs import held, refuted
 
 
 class FoldedRecords(wiring.Component):
-    """A node in a lap of given records, which arrive with pauses and among arbitrary words. The resulting table
-    depends only on the records and the parity of the lap, so nodes with the same records get the same table.
+    """A node that receives given records during one trip of records around the ring, with pauses and arbitrary words.
+    The resulting table depends only on the records and the parity of the trip, so nodes with the same records get the
+    same table.
 
     The solver chooses ring size, rank and records, and also the constant results over all records: the maximum number
     of packets, the minimum room and the longest packet, each with a rank where it occurs, and the lowest rank other
@@ -47,7 +48,7 @@ class FoldedRecords(wiring.Component):
         def of(rank):
             return data.View(record_layout(), records[rank])
 
-        # Results over all records.
+        # Constant results over all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
                      Assume(self.rank < self.size), Assume(self.all.slots <= MAX_SLOTS)]
         m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
@@ -64,7 +65,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Received words are either records of the tracked lap or arbitrary words.
+        # Received words are either records of the tracked trip around the ring or arbitrary words.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""All slot units on a ring, from SYNCs and records to packets in slots: hdl/features/slots."""
+"""All slot units of a ring, from SYNC messages and records to packets in slots: hdl/features/slots."""
 
 import dataclasses
 
@@ -89,7 +89,7 @@ def play(unit, *, forward, back, cycles=9000, wants=(), **more):
     for n, drift in enumerate((0, 105, -105, 77)):
         rows |= {f"drift_{n}": drift % 256, f"forward_{n}": forward[n % len(forward)],
                  f"back_{n}": back[n % len(back)], f"wants_{n}": n in wants}
-    for _ in range(2):  # discard words of an earlier run from the wires
+    for _ in range(2):  # discard words from an earlier run that are still on the wires
         unit.reset()
         unit.run(rows, cycles=64)
     unit.reset()
@@ -106,7 +106,7 @@ WORDS = SLOTS * LONGEST
                                                ([40, 3], [16, 3])])
 @pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
 def test_superframes(unit, forward, back, wants):
-    """For any wire latencies, tables agree, packets and messages arrive, and superframes are a lap apart."""
+    """Tables agree and packets and messages arrive for any latency; superframes are a trip around the ring apart."""
     trace = play(unit, forward=forward, back=back, wants=wants)
     cycles = [np.flatnonzero(trace[f"granted_{n}"]) for n in range(NODES)]
     least = min(len(grants) for grants in cycles) - 1
@@ -117,7 +117,7 @@ def test_superframes(unit, forward, back, wants):
         assert tables == [table.bits for table in due]
     frame = sum(slot.cycles for slot in plan(due[0]))
     print(f"wires {forward}, {back}: {np.diff(cycles[0])[1:] - frame} cycles between superframes")
-    # A lap includes the latency around the ring, with one cycle per node.
+    # A trip around the ring includes the latency of all links, plus one cycle per node.
     lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * NODES + RecordLaps.margin
     assert set(np.diff(cycles[0])[1:]) <= {frame + lap - 1, frame + lap, frame + lap + 1}
     for n in range(NODES):
@@ -133,7 +133,7 @@ def test_superframes(unit, forward, back, wants):
 
 @pytest.mark.parametrize("at", range(4820, 4970, 20))
 def test_damage(unit, at):
-    """If words are damaged in a lap, nodes may skip a superframe, but tables never differ between nodes."""
+    """If records are damaged, nodes may skip a superframe, but tables never differ between nodes."""
     damage = np.zeros(7000, np.uint64)
     damage[at:at + 30] = 1
     trace = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)
@@ -142,5 +142,5 @@ def test_damage(unit, at):
         cycles = np.flatnonzero(trace[f"granted_{n}"])
         tables.append([(int(cycle - 17 * n) // 100, int(trace[f"slots_{n}"][cycle])) for cycle in cycles])
     print(tables)
-    # No word is lost even if words in slots are damaged; later superframes are the same at all nodes.
+    # No word is lost, even if words in slots are damaged; later superframes are the same at all nodes.
     assert len({tuple(entry for entry in each if entry[0] in (62, 63, 64, 65, 66)) for each in tables}) == 1

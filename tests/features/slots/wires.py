@@ -10,9 +10,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import word_layout
 
-#: Forward wires of a link with replay.
+#: Names of the forward wires of a link with replay.
 FORWARD = ("valid", "data", "last", "kind", "check")
-#: Type of packets that are not messages.
+#: Type of ordinary packets, which are not messages.
 PACKET = 1
 
 

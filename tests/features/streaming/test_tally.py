@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tally of zeros and saturations in a server's commands: hdl/features/streaming/tally.py."""
+"""Tally of zeros and saturated elements in a server's commands: hdl/features/streaming/tally.py."""
 
 import random
 
@@ -25,7 +25,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """A command's entry has the counts of all packets it wrote, and nothing from earlier commands."""
+    """The table entry of a command counts all packets that the command wrote, and none of earlier commands."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()
@@ -34,7 +34,7 @@ def test_counts(lanes, stalls):
     written, due, firsts = 0, [], []
 
     async def step(ctx):
-        """Run one cycle, applying writes to the table; check the entry when ``written`` is accepted."""
+        """Run one cycle and apply writes to the table; check the entry when ``written`` is accepted."""
         nonlocal written
         ctx.set(unit.port.ready, not stalls or generator.random() < 0.3)
         ctx.set(unit.written.ready, not stalls or generator.random() < 0.5)

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of the table encoder and decoder."""
+"""Cycle-accurate golden models of the encoder and the decoder for lookup tables."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -32,13 +32,13 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # first cycle after the previous packet; cycle when its last bytes were accepted
+    idle = taken = 0  # first free cycle; cycle of the last accepted bytes
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
             opened = scan.accept(opened) + 1
         exponents = np.unique(table.exponents_of(packet))
-        cycle = max(opened + 1, idle) + 2  # the first row is available
+        cycle = max(opened + 1, idle) + 2  # the first row of the table is available
         for row in _rows(exponents.tolist()):
             for _ in range(row):
                 cycle = packer.take(cycle, 1) + 1
@@ -71,7 +71,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
 
 def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace all cycles of a decoder that receives valid packets."""
+    """Trace every cycle of a decoder that receives valid packets."""
     words = planes.word_count(lanes, table.width)
     decoding = plane_cycles.Decoding(words, packets, willing, ready)
     for packet in packets:

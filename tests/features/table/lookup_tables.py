@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Lookup tables of every kind, and test benches for their units, shared by encoder and decoder tests."""
+"""Lookup tables of every kind, and test benches for the units that encode and decode with them."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SMALL = LookupTable(mantissas=16, exponents=16)
 
 LOADED = LookupTable(centroids=True, loaded=True)
 
-#: Tables and lane counts; together they cover every kind of table and every lane count.
+#: Tables and numbers of lanes; together they cover every kind of table and every number of lanes.
 UNITS = [(PLAIN, 1), (PLAIN, 4), (PLAIN, 8), (CENTROIDS, 2), (CENTROIDS, 8), (HALF, 4), (LOSSLESS, 8), (SMALL, 1)]
 
 def name_of(value):

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of the encoder and the decoder of a prefix code."""
+"""Cycle-accurate golden models of the encoder and the decoder for a prefix code."""
 
 import functools
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _SYMBOLS, _LONGEST = 16, 6
 
 
 def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
-    """Return the code length of each element and of the end symbol, and whether the code is the escape."""
+    """Return the code length of each element and of the end symbol, and whether each code is the escape code."""
     of = dict(zip(code.exponents, code.lengths, strict=False))
     exponents = (np.asarray(elements, np.uint32) >> 7 & 0xFF).tolist()
     escape = code.lengths[-1]
@@ -69,12 +69,13 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     i_valid, i_ready = np.zeros(end, np.bool_), np.zeros(end, np.bool_)
     offered = np.full(end, -1, np.int64)
     offering = False
-    taken = sent = 0  # counts of accepted words and output elements
-    held = -1  # index of the word in the register
+    taken = sent = 0  # number of accepted words and of output elements
+    held = -1  # index of the input word in the register
     upper = final = pending = present = False
     out = -1
     fill = state = step = packet = 0
-    # States 0 to 5 receive table words; they are followed by one state for each of 16 symbols, elements and escapes.
+    # States 0 to 5 receive table words, followed by one state per symbol (16 in total), one for elements and one for
+    # escapes.
     elements, escapes = 6 + _SYMBOLS, 7 + _SYMBOLS
     for cycle in range(end):
         offering = offering or (feed[cycle] and taken < total)

@@ -56,12 +56,12 @@ def test_parameters():
 
 
 def _level(number, bits):
-    """Level of a bound in the search tree with the middle bound, 2 ** (bits - 1), as its root."""
+    """Level of a bound in a search tree that has the middle bound, 2 ** (bits - 1), as its root."""
     return bits - 1 - ((number & -number).bit_length() - 1)
 
 
 def _check(table, trace, note):
-    """Check all outputs in all cycles, given the accepted words and the executed steps."""
+    """Check all outputs in all cycles, given the table and the trace."""
     bounds, length = table.mantissas - 1, table.load_length
     words = [None] * (length - bounds)
     loaded = index = 0
@@ -120,7 +120,7 @@ def test_lockstep(table, source):
 
 
 def _load(table, words, *, cycles=None):
-    """Trace of one load at one word per cycle, followed by steps that output the centroids repeatedly."""
+    """Trace of one load at one word per cycle, followed by steps that output the centroids again and again."""
     cycles = cycles or 3 * table.load_length
     opened = np.arange(cycles) < len(words)
     return _unit(table).lockstep(
@@ -130,7 +130,7 @@ def _load(table, words, *, cycles=None):
 
 @tables
 def test_known(table):
-    """In a known load, one bound per cycle is written to its tree level; centroids repeat."""
+    """In a known load, one bound per cycle is written to its level of the search tree; centroids are repeated."""
     _unit(table).reset()
     words = np.arange(table.load_length, dtype=np.uint64) + np.uint64(100)
     trace = _load(table, words)

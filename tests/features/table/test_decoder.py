@@ -51,7 +51,7 @@ def test_decoder_latency(lanes):
 
 @units
 def test_decoder_short_packets(table, lanes):
-    """A packet that ends within its table or a group is reported, and the next one is decoded correctly."""
+    """A packet that ends within its table or a group is reported, and the next packet is decoded correctly."""
     generator = np.random.default_rng(1)
     vector = (generator.standard_normal(70) * 0.02).astype(np.float32).view(np.uint32)
     vector = vector >> np.uint32(32 - table.format.width)

@@ -21,7 +21,7 @@ from tests.hdl.compression import packets
 
 @units
 def test_scans_overlap(table, lanes):
-    """A packet is scanned while the previous one is encoded: four packets take little longer than five passes."""
+    """A packet is scanned while its predecessor is encoded, so four packets take little more than five scans."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(2048) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 4
@@ -47,7 +47,7 @@ def test_encoder_latency(table, lanes):
     width, size = table.code_width(exponents), 4 * encoder.words
     preamble = 4 * (len(words) - 32 * width)
     checked = 0
-    for eight in range(32, 128):  # the table does not delay later groups of eight
+    for eight in range(32, 128):  # groups of eight that the table does not delay
         first = preamble + eight * width
         beat = first // size
         if (first + min(width, size)) // size > beat:

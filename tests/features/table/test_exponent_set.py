@@ -95,7 +95,7 @@ def _scenario(generator, vectors, lanes, format, willing):
 @pytest.mark.parametrize("source", STALLS)
 @units
 def test_lockstep(lanes, format, source):
-    """The input handshake, ``full`` and, while it is high, the rows match in every cycle."""
+    """In every cycle, the input handshake and ``full`` match the model, and so do the rows while ``full`` is high."""
     cycles, seed = 6_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = _vectors(generator, format, 150)

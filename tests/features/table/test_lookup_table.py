@@ -66,7 +66,7 @@ def test_corners(table, lanes):
 
 @units
 def test_throughput(table, lanes):
-    """Within a packet, encoder and decoder transfer a beat per cycle; the word count matches the formula."""
+    """Within a packet, both units transfer one beat per cycle; the number of words matches the formula."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 2
@@ -97,7 +97,7 @@ def test_never_hangs(table, lanes):
         generator = np.random.default_rng(seed)
         noise = [generator.integers(0, 1 << 32, generator.integers(1, 60), dtype=np.uint32) for _ in range(10)]
         for stream_ in noise[::2]:
-            stream_[0] = 0x8080_7F01  # a valid table
+            stream_[0] = 0x8080_7F01  # the start of a valid table
         trace = run_decoder(table, lanes, [*noise, words], cycles=4_000)
         got, rest, _ = packets.taken(trace, lanes, width=table.format.width)
         assert len(rest) == 0, f"{seed=}"

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test the command watch, which replaces the event status of tenants' commands if necessary."""
+"""Test the unit that watches tenants' commands and replaces the status of their events if necessary."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def words_of(event):
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
     """Run a command that starts at time ``begin``; return its status and the cycles when ``cut`` is high. Its event
     is offered after ``length`` cycles and accepted ``taken`` cycles later. A gate may hold the command for ``held``
-    cycles before; ``strays`` are cycles relative to the start."""
+    cycles before its start; ``strays`` are the cycles of stray accesses, relative to the start."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -37,7 +37,7 @@ def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))
                for cycle in range(length, length + taken + 1)]
-    assert all(event == offered[0] for event in offered)  # the offer is stable
+    assert all(event == offered[0] for event in offered)  # the offered event is stable
     assert {name: value for name, value in offered[0].items() if name != "status"} == {
         name: value for name, value in EVENT.items() if name != "status"}
     assert (trace["o__valid"] == ((time >= length) & (time <= length + taken))).all()
@@ -51,14 +51,14 @@ def test_statuses(taken):
     assert watch(length=9, taken=taken, strays=[4]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[1]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[8]) == (EventStatus.OUT_OF_WINDOW, [])
-    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # outside of the command
+    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # outside the command
     assert watch(length=9, taken=taken, budget=9) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, taken=taken, budget=5)[0] == EventStatus.OVER_BUDGET
     assert watch(length=9, taken=taken, budget=5, strays=[3])[0] == EventStatus.OUT_OF_WINDOW
 
 
 def test_strays_of_a_gate():
-    """Stray accesses while a gate holds a command are attributed to it; earlier ones are not."""
+    """Stray accesses while a gate holds a command are attributed to this command; earlier ones are not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):
@@ -79,7 +79,7 @@ def test_clock():
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_any_number_of_cycles(taken):
-    """Budget 0 means no limit, even if events are offered immediately or the time wraps."""
+    """A budget of 0 means no limit, even if events are offered immediately or the time wraps."""
     for length in (1, 2, 9):
         assert watch(length=length, taken=taken, begin=2**32 - 4) == (EventStatus.BAD_MASK, [])
 

@@ -14,10 +14,10 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
 CONFIG = ONE_BANK.replace(programs={"banks": 2})
-RUNNING, IDLE = 1, 1 << 23  # flags: a program is running; the words being loaded are for the idle bank
+RUNNING, IDLE = 1, 1 << 23  # flags: a program runs; words are for the idle bank
 GROUPS = CONFIG.memories.gradient // GROUP
 
-#: Output streams of the port, always ready in this test.
+#: Output streams of the host port, which are always ready in this test.
 TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
 
 
@@ -56,7 +56,7 @@ def test_beyond(unit):
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_loads(unit, who):
-    """The idle bank can always be loaded, the current one only if not running; sizes are equal."""
+    """A program can always be loaded into the idle bank, but into the current bank only while none runs."""
     command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.programs.depth - 1
 
     def load(slot, running):
@@ -106,7 +106,7 @@ def test_runs(unit):
     (0, register("STATUS").address, 1, Status.READ_ONLY),
 ])
 def test_register_writes(unit, who, address, busy, expected):
-    """Whether a write is rejected depends on ``busy`` in its first cycle; it starts a cycle later."""
+    """Whether a write is rejected depends on ``busy`` in its first cycle; the write starts one cycle later."""
     words, cycles = (address, 5), 200
     ones = np.ones(cycles, np.uint8)
     trace, _ = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1)
@@ -122,7 +122,7 @@ def test_register_writes(unit, who, address, busy, expected):
 
 
 def test_patience(unit):
-    """A POP_EVENT waits for the requested number of cycles, but a tenant's at most for ``PATIENCE``."""
+    """A POP_EVENT waits for the requested number of cycles, but for at most ``PATIENCE`` if sent by a tenant."""
     offered = {}
     for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
         trace, answer = ask(unit, who, Opcode.POP_EVENT, wait, count=EVENT_WORDS, cycles=PATIENCE + 60, running=who)

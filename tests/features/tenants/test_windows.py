@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Window table: compared with a model; properties proved for all writes."""
+"""Table of tenants' memory windows: compared with a model, and properties proved for all writes."""
 
 import types
 
@@ -46,7 +46,7 @@ def groups(base, bound, space):
 def unit_of(config):
     unit = Unit(WindowTable(config=config))
     unit.reset()
-    unit.run({"busy": np.ones(64 + 16 * WindowTable(config=config).latency, np.uint8)})  # clears the windows
+    unit.run({"busy": np.ones(64 + 16 * WindowTable(config=config).latency, np.uint8)})  # time to clear all windows
     return unit
 
 
@@ -57,8 +57,8 @@ def test_against_the_model(config):
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
-    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # far memory has no window
-    assert asked_layout()["space"].width == 4  # wide enough for any space that can be requested
+    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # the far memory has no window
+    assert asked_layout()["space"].width == 4  # wide enough for any requested space
     unit = unit_of(config)
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -78,7 +78,7 @@ def test_against_the_model(config):
     trace = unit.run(inputs)
     kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
     everything = {(0, space.number): (0, space.words // GROUP) for space in spaces}
-    running, true, walked = 0, [], []  # running tenant; windows by cycle; idle cycles
+    running, true, walked = 0, [], []  # running tenant; all windows in each cycle; idle cycles
     followed = 0
     for cycle in range(cycles):
         now = {name: int(values[cycle]) for name, values in inputs.items()}
@@ -91,7 +91,7 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # The current output windows were valid in some cycle since the start of the last ``latency`` idle cycles.
+        # The windows at the output are those of some cycle since the start of the last ``latency`` idle cycles.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -128,7 +128,7 @@ def test_follow_in_time():
 
 
 def test_no_windows_after_a_reset():
-    """A reset removes all windows; lookups find none immediately after it."""
+    """A reset removes all windows, so lookups find none immediately after the reset."""
     unit = unit_of(CONFIG)
     window = np.array([space << 0 | tenant << 4 | SET for tenant in (1, 2) for space in (0, 1, 2, 3, 15)])
     asked = np.array([tenant | space << 2 | 1 << 6 for tenant in (0, 1, 2, 3) for space in (0, 1, 2, 3)])
@@ -160,7 +160,7 @@ def is_same(left, right):
 
 
 class Rows(wiring.Component):
-    """Register-based memory that a specification can inspect, with a combinational read and a write port."""
+    """Memory made of registers that a specification can inspect, with a combinational read port and a write port."""
 
     def __init__(self, *, shape, depth, init):
         self.rows = Array(Signal(shape, name=f"row_{n}", init=init[n] if n < len(init) else None)
@@ -202,8 +202,8 @@ class Stands(wiring.Component):
         m.d.comb += [getattr(table, name).eq(getattr(self, name)) for name in self.signature.members]
         windows, tenant, places = table.tenancy.windows, table.tenancy.tenant, len(rows) // 4
         before, was_busy = Signal.like(table.tenancy), Signal()
-        walked = Signal(range(table.latency + 1))  # windows updated since the node became busy
-        reset = Signal(init=1)  # links were in reset one cycle ago
+        walked = Signal(range(table.latency + 1))  # number of windows read since the node became busy
+        reset = Signal(init=1)  # whether links were in reset one cycle ago
         m.d.sync += [before.eq(table.tenancy), was_busy.eq(self.busy),
                      reset.eq(self.link_reset if self._config.has_signals else 1)]
         with m.If(~self.busy | clearing):
@@ -221,7 +221,7 @@ class Stands(wiring.Component):
             *(Assert((rows[n].base == 0) & (rows[n].size == space.words // GROUP)) for n, space in enumerate(spaces)),
             *(Assert(is_in(table.found, space) | ~self.asked.valid | (self.asked.space != space.number))
               for space in spaces),
-            # Windows that have been read since the node became busy equal those in memory.
+            # Windows that have been read since the node became busy are equal to the windows in memory.
             *(Assert(((turn - 1 - n)[:len(turn) - 2] >= walked) | (windows[space.name].as_value() == Cat(
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
@@ -229,7 +229,7 @@ class Stands(wiring.Component):
         # A lookup for the running tenant returns that tenant's window.
         for space in spaces:
             ours = windows[space.name]
-            if space.number == FAR_SPACE:  # requests never find this space
+            if space.number == FAR_SPACE:  # lookups never find a window for far memory
                 m.d.comb += Assert((self.asked.space != FAR_SPACE) | (table.found.size == 0))
                 continue
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)

@@ -20,7 +20,7 @@ _NAN = 0x7FC0_0000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signs(BlockCodec):
-    """Sign-only blocks (no magnitudes or differences), with the interface for Packer and Unpacker."""
+    """Format of blocks that contain only an exponent and signs, with the interface for Packer and Unpacker."""
 
     block = 32
     exponent_bits = 8
@@ -66,7 +66,7 @@ class Encoder(wiring.Component):
         exponent, signs = Signal(8), Signal(self._codec.block)
         index, ended = Signal(range(beats)), Signal()
         elements = [Mux(keep, element, 0) for element, keep in zip(
-            self.i.payload.elements, self.i.payload.keep, strict=True)]  # missing elements are +0
+            self.i.payload.elements, self.i.payload.keep, strict=True)]  # missing elements are encoded as +0
         largest = exponent
         for element in elements:
             largest = Mux(element[23:31] > largest, element[23:31], largest)

@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "SignsFeature"]
 
 
 class SignsFeature(Feature):
-    """Feature for sending elements as signs."""
+    """Feature for sending only the signs of elements."""
 
     requires = ("mx",)
 

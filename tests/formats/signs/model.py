@@ -1,4 +1,4 @@
-"""Golden model of signs with a shared power of two: conversion between element and word packets."""
+"""Golden model of signs with a shared power of two: conversion between packets of elements and of words."""
 
 import dataclasses
 

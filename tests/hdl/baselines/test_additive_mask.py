@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The arithmetic baseline gives the same results as the mask multiplexer, so costs are comparable."""
+"""The baseline that masks by addition gives the same results as the mask multiplexer, so costs are comparable."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_finite_elements(as_input):
 
 @pytest.mark.parametrize("as_input", [False, True])
 def test_masked_infinity_is_nan(as_input):
-    """A masked infinity becomes NaN in the baseline; a multiplexer outputs the alternative."""
+    """A masked infinity becomes NaN in the baseline, while a multiplexer outputs the alternative value."""
     x = np.array([0x7F800000, 0xFF800000, 0x7FC00000], np.uint32)
     assert _run(as_input, x, np.zeros(3, bool)).tolist() == [CANONICAL_NAN] * 3
     assert _run(as_input, x, np.ones(3, bool)).tolist() == x.tolist()

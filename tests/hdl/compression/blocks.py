@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Block codecs and checks of their units, shared by the tests of all shared-exponent formats."""
+"""Block codecs and checks of their units, shared by the tests of all formats with shared exponents."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
-#: NVFP4 tensor scales, at both ends of the range and in between.
+#: Tensor scales for NVFP4, at both ends of the range and in between.
 TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
@@ -94,7 +94,7 @@ def as_beats(rows, keep, last, format=FP32):
 
 
 def _reference(name, packets):
-    """Encode packets with the model; its random bits continue from packet to packet."""
+    """Encode packets with the golden model; its random bits continue from one packet to the next."""
     golden = codec(name, mirror=True)
     random = golden.random()
     return [golden.encode(packet, random=random) for packet in packets]
@@ -155,7 +155,7 @@ BENCH = UnitBench(_make, _model, _drive)
 
 
 def cocotb_test(name, lanes):
-    """Test encoder and decoder under cocotb, starting with a reset in the middle of a block."""
+    """Test encoder and decoder under cocotb; the run starts with a reset in the middle of a block."""
     total = 20 * codec(name, mirror=True).block
     return BENCH.cocotb([(kind, name, lanes) for kind in (Encoder, Decoder)], cut=23,
                         drive=functools.partial(_drive, total=total))
@@ -181,7 +181,7 @@ def _encode(name, lanes, packets):
     words = _reference(name, packets)
     assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
     assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
-    # The last beat ends the last block, so if it is on time, no beat was delayed.
+    # The last beat completes the last block, so if it is on time, no beat was delayed.
     assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
 
 
@@ -232,7 +232,7 @@ def special_blocks(name, special, lanes):
 
 
 def _whole_blocks(golden):
-    """Packets of whole blocks."""
+    """Draw packets that consist of whole blocks."""
     return [_elements(np.random.default_rng(seed), blocks * golden.block) for seed, blocks in enumerate((5, 1, 2, 9))]
 
 

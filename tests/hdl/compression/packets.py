@@ -21,26 +21,26 @@ def as_rows(vectors, lanes, generator, *, width=32):
 
 
 def as_beats(rows, keep, last, *, width=32):
-    """Pack the elements, keep and last of beats into rows of a port."""
+    """Pack the elements, keep and last of beats into the payloads of a port."""
     lanes = rows.shape[1]
     return pack(beat_layout(lanes, width), {
         "elements": rows, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
 
 
 def beats(vectors, lanes, *, width=32, seed=1):
-    """Pack vectors, one packet each, into rows of a port; elements without ``keep`` are random."""
+    """Pack vectors, one packet each, into the payloads of a port; elements without ``keep`` are random."""
     return as_beats(*as_rows(vectors, lanes, np.random.default_rng(seed), width=width), width=width)
 
 
 def words(vectors):
-    """Pack vectors, one packet each, into rows of one word."""
+    """Pack vectors, one packet each, into payloads of one word."""
     vectors = list(vectors)
     last = np.concatenate([np.arange(len(vector)) == len(vector) - 1 for vector in vectors])
     return pack(word_layout(), {"data": np.concatenate(vectors), "last": last})
 
 
 def kept(rows, lanes, *, width=32):
-    """Mask of the bits to compare in beats: all except elements that are not kept."""
+    """Mask of the bits of beats to compare: all bits except those of elements that are not kept."""
     keep = unpack(beat_layout(lanes, width), rows)["keep"][:, np.newaxis] >> np.arange(lanes) & 1
     ones = np.ones(len(rows), np.uint64)
     return pack(beat_layout(lanes, width), {
@@ -48,7 +48,7 @@ def kept(rows, lanes, *, width=32):
 
 
 def want(trace, rows, lanes, *, width=32, scan=None):
-    """Expected ports of an error-free codec: trace and scan handshakes, and output beats."""
+    """Expected ports of a codec without errors: handshakes of the trace and of ``scan``, and output beats."""
     result = Want.of(trace, (rows, kept(rows, lanes, width=width)), without=("scan_valid", "scan_ready"))
     if scan is not None:
         result.ports.update({f"{scan}__valid": trace.scan_valid, f"{scan}__ready": trace.scan_ready})
@@ -57,7 +57,7 @@ def want(trace, rows, lanes, *, width=32, scan=None):
 
 
 def taken(trace, lanes, *, width=32, name="o"):
-    """Packets output by a unit, the incomplete last packet, and the cycle of each beat."""
+    """Packets that a unit outputs, the incomplete last packet, and the cycle of each beat."""
     when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
     payload = unpack(beat_layout(lanes, width), trace[f"{name}__payload"][when])
     keep = (payload["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
@@ -67,7 +67,7 @@ def taken(trace, lanes, *, width=32, name="o"):
 
 
 def same(trace, expected, rows, lanes, *, width=32, names=("i_valid", "i_ready", "o_valid"), note=""):
-    """Check ports in every cycle, and compare the payload of offered beats with the expected rows."""
+    """Check ports in every cycle, and compare the payloads of offered beats with the expected payloads."""
     for name in names:
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {note}")
     valid = expected.o_valid

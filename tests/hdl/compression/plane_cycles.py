@@ -1,4 +1,4 @@
-"""Cycle models of the packers and unpackers of planes that codecs with tables share."""
+"""Cycle models for packing and unpacking bit planes, which all codecs with tables share."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,21 +21,21 @@ class Trace(stream.Trace):
 
 
 class Packer:
-    """Cycles when a packer accepts chunks of bytes and loads beats of words."""
+    """Computes the cycles in which a packer accepts chunks of bytes and loads beats of words."""
 
     def __init__(self, words: int, ready: npt.ArrayLike) -> None:
         self.output = stream.Output(ready)
         self.size = 4 * words
         self._place = 0
-        self._left = 0  # cycle when the previous chunk leaves the input register
-        self._packed = -1  # cycle when the previous chunk is completely packed
+        self._left = 0  # cycle in which the previous chunk leaves the input register
+        self._packed = -1  # cycle in which the previous chunk is completely packed
 
     def free(self, cycle: int) -> int:
-        """Return the first cycle, not before ``cycle``, when a chunk would be accepted."""
+        """Return the first cycle, not before ``cycle``, in which a chunk would be accepted."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Offer a chunk from the given cycle and return the cycle when it is accepted."""
+        """Offer a chunk from the given cycle on; return the cycle in which it is accepted."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -51,22 +51,22 @@ class Packer:
 
 
 class Unpacker:
-    """Cycles when an unpacker accepts beats of words and shows their bytes."""
+    """Computes the cycles in which an unpacker accepts beats of words and shows their bytes."""
 
     def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
         self.feed = stream.Feed(count, willing)
         self._size = 4 * words
         self._place = 0
-        self._front = self.feed.accept(0) + 1  # cycle when the current beat became the front beat
-        self._back = self.feed.accept(self._front)  # cycle when the next beat is accepted
+        self._front = self.feed.accept(0) + 1  # cycle in which the current beat became the front beat
+        self._back = self.feed.accept(self._front)  # cycle in which the next beat is accepted
 
     def shown(self, count: int) -> int:
-        """Return the first cycle when the next ``count`` bytes are available at the output."""
+        """Return the first cycle in which the next ``count`` bytes are available at the output."""
         behind = self._place + count > self._size
         return max(self._front, self._back if behind else 0) + 1
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> None:
-        """Consume bytes in a cycle; they may be the last of their packet."""
+        """Consume bytes in a cycle; with ``last``, they are the last bytes of their packet."""
         self._place += count
         if align:
             self._place = -(-self._place // 4) * 4
@@ -89,7 +89,7 @@ def chunks(count: int, size: int) -> list[int]:
 
 
 class Registers:
-    """Register stages of an encoder, with the cycle when the previous beat leaves each stage."""
+    """Register stages of an encoder, with the cycle in which the previous beat leaves each stage."""
 
     def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
@@ -97,11 +97,11 @@ class Registers:
 
     @property
     def free(self) -> int:
-        """First cycle when the next beat may be accepted."""
+        """First cycle in which the next beat may be accepted."""
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """Advance by a beat or final zeros; ``leave`` returns the cycle when the beat leaves the last register."""
+        """Advance by a beat or by final zeros; ``leave`` returns the cycle in which the last register is left."""
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
@@ -113,14 +113,14 @@ class Registers:
 
 
 class Eights:
-    """Planes of eight codes, which move to the packer in one or more chunks."""
+    """Bit planes of eight codes, which move to the packer in one or more chunks."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._taken = 0  # cycle when the last chunk of the previous codes was accepted
+        self._taken = 0  # cycle in which the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Return the cycles, not before ``cycle``, when codes leave their register and the last chunk is taken."""
+        """Return the cycles, from ``cycle`` on, in which codes leave their register and their last chunk is taken."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -140,9 +140,9 @@ class Decoding:
         self._size = 4 * words
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
         self._output = stream.Output(ready)
-        self._free = 0  # cycle when bytes may be consumed
-        self._looked = 0  # cycle when the last beat of codes is accepted for look-up
-        self._loaded = 0  # cycle when the last beat of codes is output
+        self._free = 0  # first cycle in which bytes may be consumed
+        self._looked = 0  # cycle in which the last beat of codes is accepted for look-up
+        self._loaded = 0  # cycle in which the last beat of codes is output
 
     def take(self, count: int, *, align: bool = False) -> None:
         """Consume bytes of a table."""
@@ -168,6 +168,6 @@ class Decoding:
 
     @property
     def trace(self) -> Trace:
-        """Handshakes of every cycle."""
+        """Return the handshakes of every cycle."""
         feed, none = self._unpacker.feed, np.zeros(0, np.bool_)
         return Trace(feed.valid, feed.ready, self._output.offered >= 0, self._output.offered, none, none)

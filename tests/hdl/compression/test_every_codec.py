@@ -10,7 +10,7 @@ from hdl.compression.registry import CODECS, GRADIENT_CODECS
 from tests.hdl.compression import units
 
 SEEDS = (3, 5)
-#: Codecs with an encoder and a decoder; sums of integers have none.
+#: Codecs that have an encoder and a decoder; codecs for sums of integers have neither.
 CODED = [name for name, codec in CODECS.items() if not codec.agreed]
 
 
@@ -33,14 +33,14 @@ def test_adder(name):
 
 
 def test_coded_sums():
-    """Every codec with gradients added in encoded form has an adder in :data:`CODED_SUMS`."""
+    """Every codec that adds gradients in encoded form has an adder in :data:`CODED_SUMS`."""
     assert set(units.CODED_SUMS) == {name for name, codec in CODECS.items() if codec.sums_coded}
     assert all((codec.encoder is None) is (name in units.CODED_SUMS or codec.agreed)
                for name, codec in CODECS.items())
 
 
 def test_sums_of_integers():
-    """Codecs of integers are for gradients only, and have no encoder, decoder or adder of their own."""
+    """Codecs that sum integers are for gradients only, and have no encoder, decoder or adder of their own."""
     agreed = {name: codec for name, codec in CODECS.items() if codec.agreed}
     assert list(agreed) == ["sum32", "sum16"]
     for name, codec in agreed.items():

@@ -35,7 +35,7 @@ def encoder(name, lanes):
 
 
 def elements(generator, count):
-    """Canonical numbers."""
+    """Draw random elements in canonical form, without -0.0."""
     return canonical(units.elements(generator, count))
 
 
@@ -44,7 +44,7 @@ def lengths(generator):
 
 
 def packets(trace, name, lanes):
-    """Packets in the beats of an output."""
+    """Packets that an output stream transferred."""
     whole, rest, _ = taken_packets(trace, lanes, name=name)
     assert not len(rest)
     return [packet.tolist() for packet in whole]
@@ -118,7 +118,7 @@ class TestPacketAdder:
 
 
 def errors(codec, vector):
-    """Return the coding errors of a packet's elements."""
+    """Return the encoding errors of all elements of a packet."""
     decoded = codec.decode(codec.encode(vector), len(vector))
     lost = floating.add(vector, decoded ^ 0x8000_0000)
     return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
@@ -165,7 +165,7 @@ class TestFeedbackEncoder:
 
     @pytest.mark.parametrize(("name", "lanes"), CASES)
     def test_rate(self, name, lanes):
-        """A packet takes one cycle per beat or per word, whichever gives the larger total."""
+        """A packet takes one cycle per beat or one cycle per word, whichever is longer."""
         codec = GRADIENT_CODECS[name]
         count = 8
         vectors = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
@@ -184,7 +184,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """Latency from a block's last beat to its first word is exact; a word may need ``more`` beats."""
+        """The latency from a block's last beat to its first word is exact; a word may need ``more`` beats."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)

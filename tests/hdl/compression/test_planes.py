@@ -21,13 +21,14 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: (lanes, maximum code width), for groups of eight codes in one or several chunks, and for all word counts.
+#: Number of lanes and maximum code width, for groups of eight codes in one or several chunks, and for all word
+#: counts.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
 
 class _Pack(wiring.Component):
-    """Conversion of codes to words."""
+    """Test unit that converts codes to words."""
 
     def __init__(self, *, lanes, width):
         self.assembler = GroupAssembler(lanes=lanes, width=width)
@@ -48,7 +49,7 @@ class _Pack(wiring.Component):
 
 
 class _Unpack(wiring.Component):
-    """Conversion of words to codes."""
+    """Test unit that converts words to codes."""
 
     def __init__(self, *, lanes, width):
         self.splitter = GroupSplitter(lanes=lanes, width=width)
@@ -96,7 +97,7 @@ class _Bytes(wiring.Component):
 
 
 def _codes(generator, width, total):
-    """Packets of codes, in whole groups."""
+    """Draw packets of codes, each with whole groups."""
     vectors = []
     while sum(map(len, vectors)) < total:
         vectors.append(generator.integers(0, 1 << width, GROUP * int(generator.integers(1, 6)), dtype=np.uint32))
@@ -205,7 +206,7 @@ test_reset_in_a_packet = BENCH.resets(KINDS, (3, 10, 25, 41), count=150, drive=f
 test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 
 
-# --- any number of bytes at a time
+# --- bytes output in chunks of any size
 
 
 @pytest.mark.parametrize("source", STALLS)
@@ -242,12 +243,12 @@ def test_bytes(words, source):
     assert not trace["take"][trace["shown"] == 0].any()
 
 
-# --- packets that do not end with a group, and resets
+# --- packets that end within a group, and resets
 
 
 @cases
 def test_cut_packets(lanes, width):
-    """A truncated packet yields whole groups of eight; ending inside a group is an error; the next one is correct."""
+    """A truncated packet yields whole groups of eight, with an error if it ends in a group; the next is correct."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)

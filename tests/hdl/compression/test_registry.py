@@ -12,7 +12,7 @@ from tests import mx5
 from tests.hdl import pysim
 
 NAMES = tuple(gateware.CODECS)
-#: Codecs with a packet size that depends only on the number of elements.
+#: Codecs whose packet size depends only on the number of elements.
 FIXED = tuple(name for name, codec in gateware.CODECS.items() if isinstance(codec, FixedCodec))
 SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "agreed", "block", "codebook_words")
 
@@ -35,7 +35,7 @@ def test_names():
     assert (gateware.RAW, gateware.ZERO_VALUE) == (model.RAW, model.ZERO_VALUE) == ("raw", "zero_value")
 
 
-#: Codes used on the wire; these never change. Code 16 belongs to MX5, which exists only in tests.
+#: Codes that identify formats on the wire and never change. Code 16 belongs to MX5, which exists only in tests.
 CODES = {
     "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
     "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
@@ -43,7 +43,7 @@ CODES = {
 
 
 def test_codes():
-    """Existing codes keep their formats, and a new format gets its own code."""
+    """Existing formats keep their codes, and a new format gets a code of its own."""
     codes = {name: codec.code for name, codec in gateware.CODECS.items()}
     assert {name: codes[name] for name in CODES} == CODES
     assert len(set(codes.values()) | {mx5.CODE}) == len(codes) + 1
@@ -51,8 +51,8 @@ def test_codes():
 
 
 def test_directions():
-    """Every codec is for weights or gradients, codebooks are only for weights, sums of integers only for gradients,
-    and coded sums are exact."""
+    """Every codec is for weights or gradients; codebooks are only for weights, and sums of integers only for
+    gradients. Coded sums are exact."""
     assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value", "sum32", "sum16"}
     assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
     assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}
@@ -69,7 +69,7 @@ def test_directions():
 
 
 def test_words_of_a_table():
-    """The maximum word count is reached with the maximum number of distinct exponents."""
+    """The maximum number of words is reached with the maximum number of distinct exponents."""
     codec = model.CODECS["table32"]
     for count in (0, 1, 31, 64, 256, 2048):
         elements = (np.arange(count, dtype=np.uint32) % 256) << 23
@@ -79,7 +79,7 @@ def test_words_of_a_table():
 
 @pytest.mark.parametrize("name", FIXED)
 def test_words(name):
-    """For every possible packet length, the model produces the number of words that the gateware counts."""
+    """For every packet length, the golden model produces the number of words that the gateware counts."""
     codec, golden = gateware.CODECS[name], model.CODECS[name]
     counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 511, 512]
     assert [len(golden.encode(np.ones(count, np.uint32))) for count in counts] == [

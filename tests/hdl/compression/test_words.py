@@ -13,7 +13,8 @@ from tests.hdl.compression.packets import words
 from tests.hdl.compression.units import decode, elements, encode, ready
 from tests.refusals import refuses
 
-#: Codecs of each kind with lane counts other than four, which tests/hdl/compression/test_every_codec.py covers.
+#: Codecs of each kind with lane counts other than four; tests/hdl/compression/test_every_codec.py covers four
+#: lanes.
 CASES = [*((name, lanes) for name in ("bf16", "mx9", "mxfp4_e2m1") for lanes in (1, 8)), ("bf16", 2),
          ("mxfp8_e4m3", 8), ("raw", 1), ("table32", 1), ("table32", 8), ("centroid16", 2), ("centroid64", 8)]
 
@@ -25,7 +26,7 @@ def test_lanes(kind):
 
 @pytest.mark.parametrize(("name", "lanes"), CASES)
 def test_words_and_elements(name, lanes):
-    """Words and elements match the model packet by packet, with stalls."""
+    """Words and elements match the golden model packet by packet, even with stalls."""
     encode(name, lanes, "geometric", "geometric", seed=3)
     decode(name, lanes, "geometric", "geometric", seed=4)
 
@@ -40,7 +41,7 @@ def test_stalls(name, sink):
 
 @pytest.mark.parametrize("name", ["mx9", "mxfp8_e4m3", "bf16"])
 def test_a_word_per_cycle(name):
-    """With whole segments back to back, one word per cycle leaves the encoder and enters the decoder."""
+    """With whole segments in succession, one word per cycle leaves the encoder and enters the decoder."""
     vectors = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
     decoder, codec = ready(WordDecoder, name, 4)
     total = 4 * codec.max_words(256)

@@ -27,7 +27,8 @@ from tests.hdl.compression.packets import taken as taken_packets
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
-#: Encoder and decoder, which accept ``lanes``, and adder, for each codec with ``sums_coded``.
+#: Units of each codec with ``sums_coded``: encoder, decoder and adder, of which the first two have a parameter
+#: ``lanes``.
 CODED_SUMS = {"zero_value": (Encoder, Decoder, Adder)}
 
 _CYCLES = 20_000
@@ -36,7 +37,7 @@ _SPECIAL = np.array([0, 0x8000_0000, 0x7F80_0000, 0xFFC0_0001, 1, 0x7F7F_FFFF, 0
 
 @functools.cache
 def unit(kind, name, lanes):
-    """A codec's :class:`WordEncoder` or :class:`WordDecoder`, or its own unit."""
+    """The :class:`WordEncoder` or :class:`WordDecoder` of a codec, or the codec's own unit."""
     if name in CODED_SUMS:
         own = CODED_SUMS[name][0 if kind is WordEncoder else 1]
         return Unit(own(lanes=lanes))
@@ -49,7 +50,7 @@ def _adder(name, lanes):
 
 
 def elements(generator, count):
-    """Random weights with few special numbers, since a single infinity or NaN makes a whole block NaN."""
+    """Draw random weights with few special numbers, since a single infinity or NaN makes a whole block NaN."""
     values = (0.1 * generator.standard_normal(count)).astype(np.float32).view(np.uint32)
     return np.where(generator.random(count) < 0.01, generator.choice(_SPECIAL, count), values).astype(np.uint32)
 
@@ -102,7 +103,7 @@ def decode(name, lanes, source, sink, *, seed):
 
 
 def add(name, lanes, source, sink, *, seed):
-    """Check that received words plus own gradients give the model's sums, in whole blocks or coded."""
+    """Check that received words plus a node's own gradients give the model's sums, in whole blocks or coded."""
     generator = np.random.default_rng(seed)
     own = packets(generator)
     arriving = [model.CODECS[name].encode(elements(generator, len(packet))) for packet in own]

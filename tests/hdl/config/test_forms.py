@@ -22,7 +22,7 @@ from hdl.features.throttles.feature import Throttles
 from hdl.registry import section, section_names
 from tests.refusals import refuses
 
-#: Comma-separated names of all section types that ``features`` may contain.
+#: Comma-separated names of all types of sections that ``features`` may contain.
 KINDS = ", ".join(name_of(section(name)) for name in section_names("features"))
 
 NODES = [

@@ -1,4 +1,4 @@
-"""Configurations of nodes: hdl/config/node.py."""
+"""Tests of node configurations: hdl/config/node.py."""
 
 
 import pytest
@@ -24,7 +24,7 @@ def test_segments_of_a_block():
 
 
 def test_spaces():
-    """Master weights follow state planes, codebooks follow master weights, and residuals are last."""
+    """Memory spaces are in the order state planes, master weights, codebooks, residuals."""
     def words(memories=None, **options):
         return NodeConfig(memories=Memories(gradient=96, weight=64, state=32, **memories or {}),
                           **options).memory_map.words
@@ -110,4 +110,4 @@ def test_hash():
     """The hash covers the text of all sections, regardless of argument order."""
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(lanes=4, role=Peer(), programs=None).hash
     assert 0 <= NodeConfig().hash < 1 << 32
-    assert NodeConfig().hash == 2386177031  # must never change: hosts recognise nodes by it
+    assert NodeConfig().hash == 2386177031  # must never change, since hosts recognise nodes by this hash

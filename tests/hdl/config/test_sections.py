@@ -1,4 +1,4 @@
-"""Test sections: hdl/section.py, hdl/config/sections.py, hdl/config/ring.py, hdl/features."""
+"""Tests of configuration sections: hdl/section.py, hdl/config/sections.py, hdl/config/ring.py, hdl/features."""
 
 import dataclasses
 import pickle
@@ -32,7 +32,7 @@ SECTIONS = [value for value in (*vars(config).values(), *(
 _WORDS = "a multiple of 32 between 32 and 16777216"
 _FEATURES = f"a tuple of some of {', '.join(f'{name}()' for name in section_names('features'))}"
 _WEIGHTS, _GRADIENTS = ", ".join(registry.WEIGHT_CODECS), ", ".join(registry.GRADIENT_CODECS)
-#: Invalid values of every field in every section, and the requirement that the error message states.
+#: Invalid values for every field of every section, with the requirement that the error message states.
 WRONG = [
     (NodeConfig, "lanes", 3, "1, 2, 4 or 8"), (NodeConfig, "lanes", True, "1, 2, 4 or 8"),
     (NodeConfig, "segment", 96, "32, 64, 128, 256 or 512"), (NodeConfig, "segment", 1024, "32, 64, 128, 256 or 512"),
@@ -121,7 +121,7 @@ def test_codebooks_are_not_for_gradients():
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_sections_are_values(kind):
-    """Sections are frozen, compare by their fields, even across processes, and eval(repr()) works."""
+    """Sections are immutable and compare by their fields, even across processes; eval(repr()) restores them."""
     made = kind()
     assert made == kind()
     assert hash(made) == hash(kind())
@@ -134,7 +134,7 @@ def test_sections_are_values(kind):
 
 
 def test_text():
-    """The repr contains every field, whatever its value, except the fields of absent sections."""
+    """The repr of a node contains every field, whatever its value, except the fields of absent sections."""
     assert repr(Memories()) == "Memories(gradient=16384, weight=16384, state=8192, planes=2)"
     assert repr(Int16Config()) == ("Int16Config(memories=Int16Memories(gradient=16384, weight=16384), masking=True, "
                                    "sparsify=True)")
@@ -164,7 +164,7 @@ def test_a_later_field_changes_nothing_while_it_is_off():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extended(Configuration):
-    """An int16 node that has one field more."""
+    """An int16 node configuration with one more field."""
 
     memories: Int16Memories = option(Int16Memories(), Int16Config.__dataclass_fields__["memories"].metadata["domain"])
     masking: bool = option(True, Flag())

@@ -15,7 +15,7 @@ _COUNT = (1 << 32) - 1
 
 
 class _Place(enum.Enum):
-    """State of the head."""
+    """State of the head, which is the queue's next command."""
 
     EMPTY = enum.auto()
     LOADING = enum.auto()
@@ -37,7 +37,7 @@ class _Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a cycle, keyed by port; ``head`` has ``wait``, ``signal`` and ``tag`` of the head."""
+    """Inputs of a cycle, named like the ports; ``head`` has the head's ``wait``, ``signal`` and ``tag``."""
 
     available: bool
     of_program: bool
@@ -63,7 +63,7 @@ class Inputs:
 
 @dataclasses.dataclass
 class _Running:
-    """The command that was started last."""
+    """The command that was started most recently."""
 
     tag: int = 0
     signal: int = 0
@@ -78,10 +78,10 @@ class CommandControl:
         self._place, self._phase = _Place.EMPTY, _Phase.ALONE
         self._of_program = False
         self._waited = 0
-        self._expired = False  # in the previous cycle, the first command had waited until the time-out
+        self._expired = False  # whether the head had waited until the time-out in the previous cycle
         self._running = _Running()
         self._reason = Rejection.VERDICT
-        self._missing = 0  # flags that were missing in the last cycle that did not end in a rejection
+        self._missing = 0  # flags missing in the last cycle without a rejection
 
     @property
     def deliver(self) -> bool:
@@ -95,7 +95,7 @@ class CommandControl:
         return free and available and not stop
 
     def outputs(self, inputs: Inputs) -> dict[str, int]:
-        """Outputs of this cycle, keyed by port, except ``missing`` if the command is not rejected."""
+        """Outputs in this cycle, keyed by port; ``missing`` is left out if no command is rejected."""
         phase, slot, running = self._phase, self._place, self._running
         action = self._action(inputs)
         loading, loaded = slot in (_Place.LOADING, _Place.UNWANTED), slot is _Place.LOADED
@@ -136,7 +136,7 @@ class CommandControl:
         }
 
     def _action(self, inputs: Inputs) -> Rejection | str:
-        """What happens to the head: a rejection, "start", "wait", "patience", "drop", "again" or nothing."""
+        """Action for the head: a rejection, "start", "wait", "patience", "drop", "again" or none."""
         drop = inputs.stop and self._of_program
         missing = inputs.head["wait"] & ~inputs.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
@@ -165,7 +165,7 @@ class CommandControl:
         return "wait"
 
     def step(self, inputs: Inputs) -> None:
-        """Advance by one cycle."""
+        """Advance the model by one cycle."""
         drop = inputs.stop and self._of_program
         action, phase = self._action(inputs), self._phase
         outputs = self.outputs(inputs)
@@ -177,7 +177,7 @@ class CommandControl:
         if drop and phase is not _Phase.REJECT:
             self._waited = 0
         self._waited = 0 if action == "patience" else self._waited + waits
-        # The time-out comparison is one cycle late, and a command expires only if it is still waiting in that cycle.
+        # The time-out is compared one cycle late, and a command expires only if it is still waiting in that cycle.
         self._expired = inputs.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= inputs.timeout)
         if isinstance(action, Rejection):
             self._phase, self._reason = _Phase.REJECT, action

@@ -52,7 +52,7 @@ def verdict(command, config, rule, packed, position=None):
     outside = (command["port"] >= config.topology.ports or not 1 <= size <= CONFIG.topology.max_nodes
                or command["rank"] >= size)
     outside |= operation in (Operation.BROADCAST, Operation.PUSH) and command["root"] >= size
-    # All groups belong to the root.
+    # All groups belong to the root of the ring.
     owned = config.role.root_reduce and command["root_reduce"] and operation in (
         Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
     outside |= bool(owned) and command["root"] >= size
@@ -87,7 +87,7 @@ def verdict(command, config, rule, packed, position=None):
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
-        if on_ring and not of_state:  # gradients and weights: a stride may separate their groups
+        if on_ring and not of_state:  # the groups of gradients and weights may be separated by a stride
             needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
         else:
             needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares

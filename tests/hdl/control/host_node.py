@@ -1,4 +1,4 @@
-"""Test bench with a node around the host port, and a model of the port's wire protocol."""
+"""Test bench with a host port and a model of the node around it, and a model of the wire protocol."""
 
 import random
 
@@ -28,13 +28,13 @@ from sim.streams import Monitor, Sink, Source, stalls
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
-TRACE = 4  # address space of the trace in nodes with programs
+TRACE = 4  # number of the trace's address space, in nodes with programs
 QUEUE_ROOM = 5
 EVENTS = 6
 
 
 def pattern(seed):
-    """Initial value of a register or memory word."""
+    """Initial value of a register or a memory word, derived from its address."""
     return seed * 0x9E3779B1 % (1 << 32)
 
 
@@ -45,7 +45,7 @@ class State:
         self.registers = {entry.address: pattern(entry.address) for entry in REGISTERS}
         self.memory = {space: [pattern(space << 16 | n) for n in range(size)] for space, size in CAPACITIES.items()}
         self.commands = []
-        self.loaded = []  # words of loaded programs
+        self.loaded = []  # words of the programs that have been loaded
         self.runs = []
         self.lengths, self.model, self.running = [0, 0], 0, False
         self.events = [generator.getrandbits(128) for _ in range(EVENTS)]
@@ -62,7 +62,7 @@ class State:
             self.lengths[self.queue] += self.words % DESCRIPTOR_WORDS == 0
 
     def run(self, bits):
-        """Record the start of a run, which lasts until the next command is pushed."""
+        """Record the start of a run; the run lasts until the next command is pushed."""
         self.runs.append(bits)
         self.running = bits & 0xFFFF != 0
 
@@ -175,7 +175,7 @@ class Node(State):
         self.dut = dut
         if programs:
             self.memory[TRACE] = [pattern(TRACE << 16 | n) for n in range(TRACE_WORDS)]
-        # Some buses stay unused for a long time, so a hang is only detected by the limit on waiting for a response.
+        # Some buses are unused for a long time, so a hang shows only as a response that exceeds the time limit.
         streams.PATIENCE = 10_000_000
 
         def some(n):
@@ -186,7 +186,7 @@ class Node(State):
         self.write_data = Sink(dut, "memory_write__data", word_layout(), stalls=some(4))
         self.command_sink = Sink(dut, "commands", descriptor_layout(), stalls=some(5))
         self.bus_stalls = some(6)
-        self.registers_read = []  # addresses of the registers read, in order
+        self.registers_read = []  # addresses of the registers that were read, in order
         self.noise = random.Random(seed)
         self.event_source = Source(dut, "events", 32)
         self.monitors = {

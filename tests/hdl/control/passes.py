@@ -1,8 +1,8 @@
-"""Pass counters of a node's queues, used by models of units that compare them."""
+"""Counters of the passes of a node's queues, for models of units that compare pass numbers."""
 
 
 class Passes:
-    """Current pass number of each queue; never wraps around.
+    """Current pass number of each queue; these numbers never wrap around.
 
     Members
     -------

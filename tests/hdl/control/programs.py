@@ -16,14 +16,14 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """Started command, and the number of second-queue commands that must complete before it."""
+    """A command that has started, with the number of second-queue commands that must complete before it."""
 
     command: dict
     needs: int
 
 
 def load_words(queue, commands, *, slot=0, model=0):
-    """Words to write to the ``program`` stream to load commands into a queue."""
+    """Words to write to the stream ``program`` to load commands into a queue."""
     words = [{"data": slot | queue << 16 | model << 24, "first": 1}]
     for command in commands:
         bits = to_int(command_layout(), command)
@@ -32,7 +32,7 @@ def load_words(queue, commands, *, slot=0, model=0):
 
 
 def random_program(generator, queue, length, *, tag=0):
-    """Random valid commands for one queue, without waits, with consecutive tags starting at ``tag``."""
+    """Draw valid commands for one queue, without waits, with consecutive tags starting at ``tag``."""
     result = []
     for index in range(length):
         operation = generator.choice([Operation.QUIESCE, LOCAL[index % 2] if queue == 0 else Operation.ALL_GATHER])
@@ -62,7 +62,7 @@ def issued(programs, run, stride):
         for number in range(run["passes"]):
             for command in program:
                 odd = command["alternate"] & (number ^ run["parity"]) & 1
-                # Only the last queue has collectives.
+                # Only the last queue executes collectives.
                 ahead = run["collective"] + number * run["collectives"] if queue == len(programs) - 1 else 0
                 changed = {
                     "collective": (command["collective"] + ahead) & 0xFFFF,

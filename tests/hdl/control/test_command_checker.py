@@ -25,12 +25,12 @@ from sim.streams import Monitor, Sink, Source, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
-#: Number that fits register OPTIMIZER but is not a rule.
+#: Number that fits into the register OPTIMIZER but is not an optimizer rule.
 NO_RULE = 9
 
 
 def config_of(parameters):
-    """Node with all local operations (RootReduce if weights are raw), or a peer or worker without them."""
+    """A node with all local operations (RootReduce if weights are raw), or a peer or worker without them."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -120,5 +120,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """The latency bound holds by induction after any commands if verdicts are accepted immediately."""
+    """By induction, the latency bound holds after any commands if verdicts are accepted immediately."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)

@@ -52,14 +52,14 @@ class Control(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = CommandControl()
-        loading = Signal()  # a granted command has not been accepted, rejected or deferred yet
-        there = Signal()  # the head has passed its check, but has not left yet
-        run = Signal()  # a command is running: its event has not been accepted
-        of_program = Signal()  # the running command belongs to the program
-        counted = Signal()  # whether its end has been counted
+        loading = Signal()  # whether a granted command has not been accepted, rejected or deferred yet
+        there = Signal()  # whether the head has passed its check, but has not left yet
+        run = Signal()  # whether a command is running, with its event not accepted yet
+        of_program = Signal()  # whether the running command belongs to the program
+        counted = Signal()  # whether the end of this command has been counted
         offered = Signal()  # whether the engine offers its event
         was_good = Signal()
-        waits = Signal()  # the dependency held in the previous cycle
+        waits = Signal()  # whether the dependency held in the previous cycle
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
@@ -100,20 +100,20 @@ class Control(wiring.Component):
             Assume(~self.queued | offered | unit.rejected),
             Assume(~waits | self.holds),
             Assume(~(offered & counted) | (self.good == was_good)),
-            # No command starts before its dependencies hold, while another one is running, or unchecked.
+            # No command starts before its dependencies hold, while another command is running, or unchecked.
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),
             # No command starts if it would compute with the wrong weights.
             Assert(~unit.goes | self.right),
-            # No command is rejected while another one is running, so each event belongs to one command.
+            # No command is rejected while another command is running, so each event belongs to one command.
             Assert(~unit.rejected | ~run),
             Assert(~(unit.rejected & unit.start.valid)),
-            # The end of each started command is seen exactly once, no later than its event is accepted.
+            # The end of each started command is seen exactly once, and no later than the acceptance of its event.
             Assert(~unit.ended | (run & offered & ~counted)),
             Assert(~(run & offered & self.queued) | unit.ended | counted),
             Assert(unit.done == (unit.ended & of_program & self.good)),
-            # Invariants that the induction needs.
+            # Invariants needed for the induction.
             Assert(unit.running == run),
             Assert(~offered | run),
             Assert(~run | (counted == unit.known)),
@@ -133,24 +133,24 @@ def test_control_of_a_queue():
 
 
 class Surroundings:
-    """Loader, engine, event queue and settings that act at random times."""
+    """The units around the control: loader, engine, event queue and settings, which act at random times."""
 
-    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # possible sets of flags
+    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # sets of flags to choose from
 
     def __init__(self, seed, busy):
         self._random = random.Random(seed)
-        self._busy = busy  # probability of each step of the surroundings
+        self._busy = busy  # probability of each action per cycle
         self.model = golden.CommandControl()
         self.seen = collections.Counter()
         self._fields = {"wait": 0, "signal": 0, "tag": 0}
         self._head = 0
-        self._bad = None  # verdict on the command being loaded
+        self._bad = None  # verdict of the check on the command being loaded
         self._refused = self._holds = self._offered = self._good = self._rejecting = False
         self._flags, self._timeout, self._reset = 0, 5, False
         self._inputs = None
 
     def drive(self):
-        """Inputs of the next cycle, by port."""
+        """Draw the inputs of the next cycle, keyed by port."""
         choose, model = self._random, self.model
 
         def often(share=1.0):
@@ -185,7 +185,7 @@ class Surroundings:
         return {**inputs, "head": self._head, "start__ready": self._inputs.ready}
 
     def outputs(self, inputs):
-        """Outputs of the model."""
+        """Outputs of the model in this cycle."""
         expected = self.model.outputs(self._inputs)
         return {**expected, "start__payload": self._head}
 

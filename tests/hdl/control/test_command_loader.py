@@ -29,7 +29,7 @@ STRIDE = 0x1234_5678
 
 
 def refusal(command, queue, position, config):
-    """Golden verdict on a command in a queue; ``position`` is only given for a program command."""
+    """Golden verdict on a command in a queue; ``position`` is given only for commands of a program."""
     foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
     if foreign and command["operation"] in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, command["operation"]
@@ -50,7 +50,7 @@ async def loads_in_turn(dut):
     memory = {"pushed": [None] * QUEUES, "program": [None] * QUEUES}
 
     async def read():
-        """Drive the words of both memories at the address of the previous cycle."""
+        """Output the words of both memories at the address of the previous cycle."""
         while True:
             await FallingEdge(dut.clk)
             queue, word = int(dut.serving.value), int(dut.word.value)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Compare the command queue with models: order, flags in every cycle, no lost commands or events."""
+"""Compare the command queue with models: order, flags in every cycle, and no lost commands or events."""
 
 import random
 
@@ -27,13 +27,13 @@ from tests.refusals import refused_values
 
 
 def descriptors(commands):
-    """Words of the given commands."""
+    """Stream words of the given commands."""
     return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0,
              "last": n == DESCRIPTOR_WORDS - 1} for command in commands for n in range(DESCRIPTOR_WORDS)]
 
 
 def update(*, wait):
-    """An update of 128 elements with state that does not fit into 96 words."""
+    """An update of 128 elements whose state does not fit into 96 words."""
     return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
                           block_offset=0,
                           stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
@@ -138,14 +138,14 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Number of cycles for a command to consume the flags while they are being set.
+                # The flags are being set for 60 cycles, enough for a command to consume them in the meantime.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
 
     words = []
     for command in commands:
-        if generator.random() < 0.2:  # sends an incomplete command
+        if generator.random() < 0.2:  # send an incomplete command before the next one
             words += descriptors([random_command(generator, 999)])[:generator.randrange(1, DESCRIPTOR_WORDS)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
@@ -177,7 +177,7 @@ async def runs_what_may_run(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def holds_what_there_is_no_room_for(dut):
-    """If no event is popped, the queues fill up, and the engine waits with its event."""
+    """If no event is popped, the queues fill up, and the engine waits to deliver its event."""
     depth = regression.parameters()["depth"]
     await begin(dut)
     Engine(dut, random.Random(1), "none")
@@ -224,7 +224,7 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again. The new rule needs state, which does not fit."""
+    """A command that has waited is checked again; here, the new rule needs state, which does not fit."""
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())

@@ -19,7 +19,7 @@ DEPTH = 3
 
 
 async def watch(dut, sources):
-    """Check which source is served in each cycle, given the offered and stored words."""
+    """Check which source is served in each cycle, given the offered words and the stored words."""
     chosen, index, stored, popped = None, 0, 0, 0
     while True:
         await FallingEdge(dut.clk)

@@ -18,7 +18,7 @@ from tests.hdl.ring.packets import framed
 
 
 def random_packet(generator, programs):
-    """Random request, malformed half of the time."""
+    """Draw a request, which is malformed half of the time."""
     opcode = generator.choice(list(Opcode))
     space = generator.randrange(4)
     count = 1
@@ -98,7 +98,7 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]), config)
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    # A count that is invalid for the operation, followed by that number of words.
+    # A count that is invalid for the opcode, followed by this number of words.
     packets = [[opcode << 24 | count, *words(generator, count)]
                for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 15, 17)]
     packets += [random_packet(generator, p["programs"]) for _ in range(p["packets"])]

@@ -24,11 +24,11 @@ CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(depth=4, banks=2),
     features=(Tenants(),))
 
-#: States after the last request to the node, excluding states that send the answer's payload.
+#: States that follow the last request to the node, except states that send the payload of the answer.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States that access memory after the address check, with the host request that each one serves.
+#: States that access memory after the address check, each with the host request that it serves.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
-#: Requests with an address.
+#: Requests that have an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
 #: Other states that serve a request, with the opcodes allowed in each.
@@ -78,7 +78,7 @@ class Order(wiring.Component):
             port.banks.verdict.eq(self.verdict), port.banks.loaded.eq(self.loaded),
         ]
 
-        # The packet, as its words are accepted.
+        # Words of the packet, stored as they are accepted.
         take = word.valid & word.ready
         index = Signal(3)  # index of the next word in the packet, saturating at 4
         who, head, base = Signal(2, init=MAX_TENANTS), Signal(32), Signal(32)
@@ -93,12 +93,12 @@ class Order(wiring.Component):
                 with m.Case(2):
                     m.d.sync += base.eq(word.payload.data)
         opcode, count = head[24:], head[:16]
-        stands, asked = Signal(), Signal()  # whether a request is being served; whether it accesses a register
+        stands, asked = Signal(), Signal()  # a request is being served; a register access is pending
         now = Cat(self.running, self.found.as_value())
         before = Signal.like(now)
         m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
         m.d.sync += [asked.eq(port.bus.request), before.eq(now)]
-        was_busy, place_before = Signal(), Signal.like(port.bus.address)  # state at the first request cycle
+        was_busy, place_before = Signal(), Signal.like(port.bus.address)  # state in the first request cycle
         with m.If(~asked):
             m.d.sync += [was_busy.eq(self.busy), place_before.eq(port.bus.address)]
         m.d.comb += [
@@ -106,7 +106,7 @@ class Order(wiring.Component):
             Assume(self.found.base + self.found.size <= 1 << 19), Assume(~self.done | asked),
         ]
 
-        # The memory range of the request.
+        # Memory range of the request.
         is_tenant = who != 0
         memory = (opcode == Opcode.READ_MEMORY) | (opcode == Opcode.WRITE_MEMORY)
         may = ~is_tenant | (who == self.running)
@@ -121,7 +121,7 @@ class Order(wiring.Component):
         access = port.memory_read.request.payload
         is_right = memory & inside & (access.address == moved) & (access.space == space) & (access.count == count)
 
-        # Requests that the port makes.
+        # Requests that the port makes to the node.
         asks_memory = port.memory_read.request.valid | port.memory_write.request.valid | port.memory_write.data.valid
         asks_node = Cat(port.commands.valid, port.program.valid, port.run.valid, port.banks.ask, port.banks.turn,
                         port.events.ready, port.bus.request).any()
@@ -138,7 +138,7 @@ class Order(wiring.Component):
             Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
-        # Relations between packet and state that the induction needs.
+        # Relations between packet and state that are needed for the induction.
         known = (requester.opcode == opcode) & (access.count == count)
         written = Cat(opcode == allowed for allowed in (
             Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()
@@ -179,7 +179,7 @@ class Order(wiring.Component):
 
 @pytest.fixture
 def small_echo(monkeypatch):
-    """Shrink the PING buffer, because solvers treat memories as registers."""
+    """Shrink the PING buffer, since solvers treat memories as registers."""
     monkeypatch.setattr(host_port, "PING_WORDS", 2)
 
 

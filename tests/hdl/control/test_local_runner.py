@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Runner of local commands, compared with a model in every cycle; the test acts as the datapath."""
+"""Runner of local commands, compared with a model in every cycle; the test takes the place of the datapath."""
 
 import random
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memory of pushed commands against a model: queue and words of each command, remaining room."""
+"""Compare the memory of pushed commands with a model: queue and words of each command, and remaining room."""
 
 import collections
 import dataclasses
@@ -30,7 +30,7 @@ async def queues_by_operation(dut):
     port["removed"].value = 0
     source = Source(dut, f"{prefix}__commands", descriptor_layout(), stalls=stalls("geometric", seed=3, rate=0.8))
     queues = [[] for _ in range(count)]
-    # An operation that names no queue, or a queue the node lacks, goes to the last queue.
+    # An operation that belongs to no queue, or to a queue that the node lacks, goes to the last queue.
     place_of = collections.defaultdict(lambda: count - 1, {
         operation.code: operation.queue for operation in OPERATIONS if operation.queue is not None})
     bits = PUSHED_DEPTH.bit_length()
@@ -38,7 +38,7 @@ async def queues_by_operation(dut):
     for tag in range(150):
         command = random_command(generator, tag, operation=generator.choice([*Operation, 99, 128 | Operation.MASK]))
         words = [to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
-        # Words of an incomplete command are dropped.
+        # The words of an incomplete command are dropped.
         parts = [words[:generator.randrange(1, DESCRIPTOR_WORDS)]] if generator.random() < 0.2 else []
         for part in [*parts, words]:
             await source.send([{"data": word, "first": n == 0, "last": n == DESCRIPTOR_WORDS - 1}
@@ -84,7 +84,7 @@ def test_pushed_commands(queues):
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
 def test_queues_of_operations(queues, expected):
-    """A command goes to its operation's queue, or to the last one if there is none or the node lacks it."""
+    """A command goes to its operation's queue, or to the last queue if there is none or the node lacks it."""
     described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 

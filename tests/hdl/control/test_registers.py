@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Register table, and the register file compared with a model."""
+"""Tests of the register table, and a comparison of the register file with a model."""
 
 import random
 import re
@@ -53,8 +53,8 @@ def test_addresses_are_consecutive_and_names_unique():
     assert len({entry.name for entry in REGISTERS}) == len(REGISTERS)
     assert REGISTERS[0].name == "ID"
     assert REGISTERS[1].name == "CONFIGURATION_HASH"
-    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # visited in sequence
-    assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # never visited
+    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # visited one after another
+    assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # not visited
 
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=lambda entry: entry.name)
@@ -74,7 +74,7 @@ def test_unknown_name():
 
 
 class Model:
-    """Register file model: :meth:`step` takes the inputs of a cycle and computes the next state."""
+    """Model of the register file: :meth:`step` takes the inputs of a cycle and computes the next state."""
 
     def __init__(self, queues):
         self.lacking = LACKING if queues == 1 else ()
@@ -87,7 +87,7 @@ class Model:
         self.set_flags = 0
         self.restorable = CONFIGS[queues].has("settable_version")
         self.set_version = {"valid": 0, "value": 0}
-        self.history = []  # values the host would read, cycle by cycle
+        self.history = []  # values that the host would read in each cycle
 
     def step(self, inputs, increments):
         self.history.append({entry.address: self._value(entry, inputs) for entry in REGISTERS})
@@ -136,7 +136,7 @@ async def behaves_as_the_table_says(dut):
     control, learning_rate = register("CONTROL").address, register("LEARNING_RATE").address
     edge = RisingEdge(dut.clk)
     for number in range(2):
-        # In the second run, a reset restores the initial values.
+        # In the second run, a reset has restored the initial values.
         await start(dut) if number == 0 else await reset(dut)
         dut.bus__request.value = 0
         dut.count.value = 0
@@ -146,12 +146,12 @@ async def behaves_as_the_table_says(dut):
                 **dict.fromkeys(STATUSES, 0)}
         for port in ["queue_status", *statuses]:
             getattr(dut, port).value = 0
-        # At the first edge after reset, all inputs are zero, also in the model.
+        # At the first edge after reset, all inputs are zero, and so are the inputs of the model.
         await edge
         model.step(zero, {entry.name: 0 for entry in COUNTERS})
         request = None
         asked = 0
-        ready = p["initialisation"]  # first cycle when the host is served
+        ready = p["initialisation"]  # first cycle in which the host is served
         density = 0.5
         for cycle in range(1, 5_000):
             if cycle % 500 == 0:
@@ -189,13 +189,13 @@ async def behaves_as_the_table_says(dut):
                 assert request is not None, where
                 assert cycle - asked <= RegisterFile.latency, where
                 if asked == p["initialisation"]:
-                    # Once every counter has been visited, a waiting request does not wait for another visit.
+                    # Once all counters have been visited, a waiting request is not delayed by a further visit.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
                 assert int(dut.bus__writable.value) == int(entry is not None and (
                     entry.access.writable or (model.restorable and entry.access is Access.RESTORED))), where
                 if write:
-                    # The port and ``done`` change in the same cycle.
+                    # The register's port and ``done`` change in the same cycle.
                     model.write(address, write_data)
                     if model.clear:
                         ready = cycle + p["clearing"]
@@ -232,7 +232,7 @@ def test_register_file(rate, seed, queues):
 
 
 def test_registers_of_tenants():
-    """Tenant registers keep all their bits, on their ports and for the host, until a reset."""
+    """Tenant registers keep all of their bits until a reset, both on their ports and for the host."""
     registers = RegisterFile(config=CONFIG.replace(features=(*CONFIG.features, Tenants())))
     unit, turn = Unit(registers), 2 * registers.latency
     names = [entry.name for entry in TENANT_REGISTERS]

@@ -18,7 +18,7 @@ from tests.refusals import refused_values
 
 
 def event_of(inputs):
-    """Event for the first queue that has a rejection, or None."""
+    """Event for the first queue with a rejection, or None if there is no rejection."""
     for queue, rejection in enumerate(inputs["given"]):
         if rejection["rejected"]:
             status, detail = {
@@ -34,7 +34,7 @@ def event_of(inputs):
 
 
 class Model:
-    """Model of the events that the unit offers."""
+    """Model of the events that the rejection unit offers."""
 
     def __init__(self):
         self.held, self.offered = {}, None
@@ -60,7 +60,7 @@ async def reports_all(dut):
     model, seen = Model(), set()
 
     def drive():
-        # An offer holds until it is accepted.
+        # An offered event stays until it is accepted.
         held = model.held
         if model.offered is None:
             heads = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),

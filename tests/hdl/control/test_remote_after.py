@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Waits for other nodes, compared with a model with unbounded counts: hdl/control/remote_after.py."""
+"""Commands that wait for other nodes, compared with a model with unbounded counts: hdl/control/remote_after.py."""
 
 import random
 
@@ -20,12 +20,12 @@ NODES = 16
 
 
 class Model(Passes):
-    """Unbounded counts of this node's queue passes and of the commands completed in other nodes' queues."""
+    """Unbounded counts of the passes of this node's queues, and of commands completed in other nodes' queues."""
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None until the node's run begins
-        self.held = [0] * queues  # cycles since a head's dependencies were last met or last became unmet
+        self.told = [[None] * queues for _ in range(NODES)]  # counts from SIGNALs; None until the node's run begins
+        self.held = [0] * queues  # cycles since a head's dependencies last became met or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def missing(self, queue):
@@ -38,7 +38,7 @@ class Model(Passes):
                 or told < number * self.sizes[pair["queue"]] + pair["after"])
 
     def outputs(self, inputs):
-        """A change appears within the specified latency and never before it happens."""
+        """Outputs in this cycle, compared only once all changes have had time to take effect."""
         settling, latency = self.queues + 2, self.queues + 1
         if self.stable < settling + 1 or min(self.held) <= latency:
             return {}
@@ -54,7 +54,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def compares(dut):
-    """Each queue's head command waits for a random node while the nodes' counts increase."""
+    """The head command of each queue waits for a random node while the counts of all nodes increase."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"
@@ -70,7 +70,7 @@ async def compares(dut):
         return max(passes - pair["lag"], 0) * model.sizes[pair["queue"]] + min(pair["after"], AFTER_MAX)
 
     def drive():
-        # The count requested in the previous cycle.
+        # Answer with the count that was requested in the previous cycle.
         node, queue = (int(getattr(dut, f"{prefix}__of_{name}").value) for name in ("node", "queue"))
         told = model.told[node][queue] if queue < queues else 0
         clear, begins = model.pairs is None or generator.random() < .001, 0

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rights of tenants at the host port, compared with a model and proven to stay in the window."""
+"""Rights of tenants at the host port, compared with a model and proven to be limited to their windows."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def test_capacities():
 
 
 def test_rights():
-    """Every opcode from every tenant is permitted or denied correctly, whichever tenant is running."""
+    """Requests with every opcode from every tenant are permitted or denied correctly, whichever tenant is running."""
     unit = Unit(Requester(config=CONFIG))
     generator = np.random.default_rng(1)
     for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
@@ -46,7 +46,7 @@ def test_rights():
         offset = generator.integers(0, 1 << 32, count)
         address = generator.integers(0, len(REGISTERS) + len(TENANT_REGISTERS), count)
         address[::7] = register("CONTROL").address
-        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # remaining cycles when a tenant's longest wait has one cycle left
+        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # cycles left when a tenant has waited almost too long
         left = end + generator.integers(-1, 2, count)
         base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
         trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
@@ -61,7 +61,7 @@ def test_rights():
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
-        if not is_tenant:  # the tenant reads the trace, which is not in any window
+        if not is_tenant:  # the tenant reads the trace, which is outside all windows
             room[offset >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
@@ -71,14 +71,14 @@ def test_rights():
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         may = np.logical_not(late | named if is_tenant else late & (busy == 1))
-        # Every third row starts a two-cycle request; the result of its first cycle holds for both cycles.
+        # Every third row starts a request of two cycles; the verdict of its first cycle holds for both cycles.
         assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
         assert (trace["over"] == (is_tenant & (np.append(0, left[:-1]) == end))).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
 
 
 def test_a_server_is_the_model_owners():
-    """On a server, any tenant, even the running one, may only send PING."""
+    """On a server, all tenants, even the one that is running, may only send PING."""
     dut, foreign = Requester(config=SERVER), {}
 
     async def ask(ctx):
@@ -118,7 +118,7 @@ class Bounded(wiring.Component):
         m.d.comb += [getattr(unit, name).eq(getattr(self, name))
                      for name in self.signature.members if name != "count"]
         first, asked = self.place[:28], Signal(32)
-        stands, window = Signal(), Signal.like(self.found)  # valid address, and its window
+        stands, window = Signal(), Signal.like(self.found)  # whether the address is valid, and its window
         m.d.sync += stands.eq(self.asks | (stands & (self.place == asked)))
         with m.If(self.asks):
             m.d.sync += [asked.eq(self.place), window.eq(self.found)]
@@ -131,7 +131,7 @@ class Bounded(wiring.Component):
             Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
                    | (self.opcode == Opcode.PING)),
         ]
-        # The base is added in the request cycle, when the address is compared too.
+        # The base is added in the same cycle in which the address is compared.
         trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memory_map["trace"].number)
         with m.If(self.asks & memory & ~trace):
             m.d.comb += Assert(unit.room == self.found.size * GROUP)

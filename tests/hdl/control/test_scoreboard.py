@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Scoreboard: a comparison with a model with unbounded counts, and a proof of its own comparison."""
+"""Scoreboard of dependencies: comparison with a model that has unbounded counts, and a proof of its comparison."""
 
 import random
 
@@ -20,7 +20,7 @@ from tests.refusals import refused_values
 
 
 class Model(Passes):
-    """Scoreboard model with pass and command counts that never wrap around."""
+    """Model of the scoreboard, with pass and command counts that never wrap around."""
 
     def __init__(self, queues):
         super().__init__(queues)
@@ -36,7 +36,7 @@ class Model(Passes):
         return number * self.sizes[other] + pair["after"] if pair["after"] <= AFTER_MAX else None
 
     def missing(self):
-        """Flags of unmet dependencies, for each queue."""
+        """For each queue, the flags of its unmet dependencies."""
         result = []
         for queue in range(self.queues):
             bits = 0
@@ -63,7 +63,7 @@ class Model(Passes):
         }
 
     def step(self, inputs):
-        # Outputs of the next cycle reflect the state of this cycle.
+        # The outputs of the next cycle reflect the state in this cycle.
         self.before = self.missing()
         self.done = [0 if inputs["clear"] else done + (inputs["done"] >> queue & 1)
                      for queue, done in enumerate(self.done)]
@@ -72,7 +72,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_and_compares(dut):
-    """Queues run programs continuously, in random orders that are allowed by the scoreboard."""
+    """Queues run programs continuously, in random orders that the scoreboard allows."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
@@ -129,7 +129,7 @@ class Comparison(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Scoreboard(queues=2)
-        pair, length = Signal(after_layout()), Signal(16)  # dependency of the head, and length, both constant
+        pair, length = Signal(after_layout()), Signal(16)  # dependency and program length, constant
         base, early = Signal(16), Signal(2)
         counts = Signal(16), Signal(16)
         stable = Signal(range(Scoreboard.settling + 1))
@@ -162,7 +162,7 @@ class Comparison(wiring.Component):
             Assume((length == self.length) | self.clear),
             Assert(unit.bases[0][0] == base),
             Assert(unit.early[0] == early),
-            # No count is lost or added.
+            # Each ended command is counted exactly once.
             Assert(unit.counts[0] == counts[0]),
             Assert(unit.counts[1] == counts[1]),
             Assert((stable != Scoreboard.settling) | (unit.holds[0] == holds)),
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """Proof by induction: counts include all ended commands, and these counts are compared."""
+    """Proof by induction: counts include all commands that have ended, and dependencies are compared with them."""
     formal.prove(Comparison(), depth=5)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sequencer, compared with a model in every cycle."""
+"""Sequencer of program commands, compared with a model in every cycle."""
 
 import random
 
@@ -18,7 +18,7 @@ class Model:
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
-        self.fields = {}  # fields of the run that is starting
+        self.fields = {}  # fields of the run that is about to start
 
     @property
     def place(self):
@@ -65,7 +65,7 @@ async def goes_through_programs(dut):
                           reserved_0=0, rank=0, size=0, first=generator.choice([0, 0xFFFE, 7]), reserved_2=0,
                           collective=generator.getrandbits(16), collectives=generator.getrandbits(16))
             state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), model.fields))
-        # A command takes at least two cycles to arrive.
+        # A command arrives after at least two cycles.
         advance = not begin and state["since"] > 1 and generator.random() < 0.6
         state["since"] = 0 if begin or advance else state["since"] + 1
         return {"start": begin, "advance": advance, "stop": not begin and generator.random() < 0.01,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The trace, compared with a list of all starts and ends: all records, their times and their addresses."""
+"""Trace of commands, compared with a list of all starts and ends: records, times and addresses."""
 
 import random
 
@@ -18,13 +18,13 @@ RECORDS = TRACE_WORDS // 2
 
 
 def version_of(tag):
-    """Weight version of a command."""
+    """Weight version in the record of a command."""
     return 5 * tag % (1 << 13)
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
-    """Commands of one or more cycles are recorded, even back to back and with all queues starting together."""
+    """Commands of one or more cycles are recorded, even in succession and if all queues start together."""
     p = regression.parameters()
     generator, lanes, queues = random.Random(p["seed"]), p["lanes"], p["queues"]
     apart = 2 * queues - 1
@@ -34,7 +34,7 @@ async def records_all(dut):
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
     tags, new = [0] * queues, [0] * queues
-    follows = [("started", 1)] * queues  # next event of each queue, and the number of cycles before it
+    follows = [("started", 1)] * queues  # next event of each queue, and cycles until then
     expected = []
     for cycle in range(2500):
         pulses = {"started": 0, "ended": 0}
@@ -91,7 +91,7 @@ def test_trace(lanes, queues, seed):
 
 @pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
 def test_late_times(begin):
-    """A record contains all 32 bits of the time, even when it wraps around."""
+    """A record contains all 32 bits of the time, even if the time wraps around."""
     trace = Trace(queues=1, lanes=2)
     times = []
 

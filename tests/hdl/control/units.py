@@ -1,4 +1,4 @@
-"""Units of the command queue combined into one design and simulator, and checked against models."""
+"""Units of the command queue, built as one design for one simulator, and compared with models."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -24,7 +24,7 @@ PUSHED_DEPTH = 3
 
 
 class Units(wiring.Component):
-    """Independent units in one design, with ports prefixed by the unit's name."""
+    """Independent units in one design; port names are prefixed with the unit's name."""
 
     def __init__(self):
         self._units = {
@@ -53,7 +53,7 @@ class Units(wiring.Component):
 
 
 def simulate(module, *tests, **parameters):
-    """Run cocotb tests from a module on the units."""
+    """Run the cocotb tests of a module on the units."""
     regression.run(Units(), module=module, testcase=list(tests), parameters=parameters)
 
 

@@ -1,16 +1,16 @@
-"""Operands that are hard cases for floating-point units."""
+"""Operands that are difficult cases for floating-point units."""
 
 import numpy as np
 
 from hdl.floating.format import FP32
 from sim.golden import conversion
 
-#: Number of operands per run; a few runs test millions.
+#: Number of operands per run; a few runs use millions of operands.
 COUNT = 1 << 20
 
 
 def corners(format):
-    """Zeros, subnormals, extreme normals, ones, infinities, NaNs, powers of two and their neighbours."""
+    """Corner cases: zeros, subnormals, extreme normals, ones, infinities, NaNs, powers of two, and neighbours."""
     fraction_bits, ones = format.fraction_bits, format.exponent_ones
     normal, unity = 1 << fraction_bits, format.bias << fraction_bits
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
@@ -22,24 +22,24 @@ def corners(format):
     for center in (1, ones // 4, format.bias, 3 * ones // 4, ones - 1):
         powers |= {field << fraction_bits for field in range(max(center + near[0], 1), min(center + near[-1], ones))}
     magnitudes |= {power + step for power in powers for step in (-1, 0, 1)}
-    # Fractions with products or sums close to a rounding boundary.
+    # Fractions whose products or sums are close to a rounding threshold.
     magnitudes |= {unity | fraction for fraction in (normal // 2 - 1, normal // 2, normal // 2 + 1, normal - 2)}
     values = np.array(sorted(value for value in magnitudes if 0 <= value < normal << format.exponent_bits), np.uint32)
     return np.concatenate([values, values | np.uint32(1 << (format.width - 1))])
 
 
 def pairs(values):
-    """All pairs of the given values."""
+    """All pairs of values from an array."""
     return tuple(grid.ravel() for grid in np.meshgrid(values, values))
 
 
 def corner_pairs(format):
-    """All pairs of a corner case with every seventh corner case."""
+    """All pairs of corner cases with every seventh corner case."""
     return tuple(grid.ravel() for grid in np.meshgrid(corners(format), corners(format)[::7]))
 
 
 def uniform(format, generator, count=COUNT):
-    """Draw pairs uniformly over bit patterns."""
+    """Draw pairs of numbers whose bit patterns are uniformly distributed."""
     return tuple(generator.integers(0, 1 << format.width, (2, count), dtype=np.uint32))
 
 
@@ -80,12 +80,12 @@ def near_borders(format, generator, count=COUNT):
 
 
 def borders(widen):
-    """All numbers of a narrower format as binary32, with midpoints, and the neighbours of both."""
+    """All numbers of a narrower format in binary32, all midpoints between them, and the neighbours of both."""
     exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
     exact = exact[exact <= FP32.infinity]
     with np.errstate(over="ignore"):
         values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
-    # The midpoint above the largest number is as far from it as the midpoint below.
+    # The midpoint above the largest number is at the same distance from it as the midpoint below.
     values[-1] = 2 * values[-2] - values[-3]
     ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
     near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
@@ -94,7 +94,7 @@ def borders(widen):
 
 
 def integer_cases(width, generator, count):
-    """Powers of two and their neighbours, the limits of the range, and random integers of any length."""
+    """Integers: powers of two and their neighbours, the limits of the range, and random integers of any length."""
     powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
     special = [value for power in powers for value in (power, -power) if low <= value <= high]
@@ -109,7 +109,7 @@ def numbers(generator, count):
     """
     fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
     fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # position of the bit with weight one half
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # position of the bit that stands for one half
     fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
     sign = generator.integers(0, 2, count)
     some = sign << 31 | fields << 23 | fraction

@@ -48,7 +48,7 @@ def check(component, inputs, outputs):
 
 
 def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
-    """Results of a Verilated unit that takes operands every ``interval`` cycles; other inputs are random."""
+    """Results of a Verilated unit that accepts operands every ``interval`` cycles; other inputs are random."""
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
     cycles = count * interval + -(-latency // interval) * interval
@@ -77,15 +77,15 @@ class Operation:
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays, which are concatenated for a unit with a single operand."""
+        """Operands from a pair of arrays; for a unit with a single operand, the arrays are concatenated."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
-        """All combinations of these values as operands."""
+        """All combinations of the given values as operands."""
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
-        """Check the unit's results, one per cycle."""
+        """Compare the unit's results, one per cycle, with the expected results."""
         unit = self._make(**options)
         got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
         assert operands.differences(inputs[0], inputs[-1], got, want) == []
@@ -95,14 +95,14 @@ class Operation:
         self.check(inputs, want, format=FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1]), **options)
 
     def _of_type(self, inputs, dtype, format):
-        """Results computed with numpy's own types."""
+        """Results computed with a numpy type, as bit patterns."""
         unsigned = f"uint{format.width}"
         with np.errstate(all="ignore"):
             result = self._function(*(bits.astype(unsigned).view(dtype) for bits in inputs))
             return np.where(np.isnan(result), format.canonical_nan, result.view(unsigned))
 
     def formats(self):
-        """Test that anything other than a format is rejected."""
+        """Create a test that the unit rejects anything other than a format."""
         @pytest.mark.parametrize("format", [None, 32, (8, 23)])
         def test(format):
             with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
@@ -111,7 +111,7 @@ class Operation:
         return test
 
     def latencies(self, cases):
-        """Test the latency of each format."""
+        """Create a test of the latency for each format."""
         @pytest.mark.parametrize(("format", "latency"), cases)
         def test(format, latency):
             unit = self._make(format=format)
@@ -130,13 +130,13 @@ class Operation:
         return test
 
     def random(self, *draws, options=({},), seeds=(1,)):
-        """Test random binary32 operands and corner cases."""
+        """Create a test with random binary32 operands and corner cases."""
         return self.sets(lambda: self.every(operands.corners(FP32)), *(
             functools.partial(lambda draw, seed: self.drawn(draw(FP32, np.random.default_rng(seed))), draw, seed)
             for draw in draws for seed in seeds), options=options)
 
     def exhaustive(self, formats):
-        """Test all operands of narrow formats."""
+        """Create a test with all possible operands of narrow formats."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             self._of_format(self.every(np.arange(2 << sum(bits), dtype=np.uint32)), bits)
@@ -144,7 +144,7 @@ class Operation:
         return test
 
     def halves(self, *draws):
-        """Compare 16-bit formats with numpy, with random operands or all possible ones."""
+        """Create a test that compares 16-bit formats with numpy, with random operands or with all possible ones."""
         @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
         @pytest.mark.parametrize("draw", draws or [None])
         def test(format, dtype, draw):
@@ -155,7 +155,7 @@ class Operation:
         return test
 
     def others(self, formats, *draws):
-        """Test further formats with random operands."""
+        """Create a test of further formats with random operands."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
@@ -165,7 +165,7 @@ class Operation:
         return test
 
     def by_hand(self, cases):
-        """Test the golden functions and the unit on these operands with known results."""
+        """Create a test of the golden functions and the unit on operands with known results."""
         def test():
             *inputs, want = np.array(cases, np.uint32).T
             self.check(inputs, want)
@@ -175,7 +175,7 @@ class Operation:
         return test
 
     def golden(self, *draws):
-        """Compare the two golden functions with each other, and the exact one with numpy."""
+        """Create a test that compares the two golden functions with each other, and the exact one with numpy."""
         def test():
             for draw in draws:
                 inputs = draw()
@@ -191,7 +191,7 @@ class Operation:
         return test
 
     def in_turns(self, latencies, draw):
-        """For each interval, a folded unit gives bit-identical results at the stated latency."""
+        """Create a test that, for each interval, a folded unit gives bit-identical results at the stated latency."""
         @pytest.mark.parametrize(("interval", "latency"), latencies.items())
         def test(interval, latency):
             unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))
@@ -202,7 +202,7 @@ class Operation:
         return test
 
     def exhaustive_in_turns(self, intervals, formats):
-        """Test all operands of narrow formats in a folded unit."""
+        """Create a test of a folded unit with all possible operands of narrow formats."""
         @pytest.mark.parametrize("interval", intervals)
         @pytest.mark.parametrize("bits", formats)
         def test(interval, bits):
@@ -216,7 +216,7 @@ class Operation:
         return test
 
     def timing(self, options=({},)):
-        """Test latency and resets under cocotb."""
+        """Create a test of latency and resets under cocotb."""
         @pytest.mark.parametrize("chosen", options)
         def test(chosen):
             inputs = operands.uniform(FP32, np.random.default_rng(1), 200)[:len(self._ports)]

@@ -13,7 +13,7 @@ DTYPES = [(FP32, np.float32), (FP16, np.float16), (BF16, ml_dtypes.bfloat16)]
 
 
 def numbers(format, bits):
-    """Exact values of encodings."""
+    """Exact values of numbers that are encoded in a format."""
     fraction = (bits & ((1 << format.fraction_bits) - 1)).astype(np.float64)
     field = (bits >> format.fraction_bits & format.exponent_ones).astype(np.int64)
     significand = np.where(field == 0, fraction, fraction + (1 << format.fraction_bits))
@@ -23,7 +23,7 @@ def numbers(format, bits):
 
 
 def limit(format, i, limits, of=numbers):
-    """Golden result, computed from the values."""
+    """Golden result of limiting numbers, computed from their exact values."""
     value, bound = np.abs(of(format, i)), np.abs(of(format, limits))
     sign = np.uint32(1 << (format.width - 1))
     with np.errstate(invalid="ignore"):
@@ -32,7 +32,7 @@ def limit(format, i, limits, of=numbers):
 
 
 def compare(format, a, b, of=numbers):
-    """Golden flags, computed from the values."""
+    """Golden flags of a comparison, computed from the exact values."""
     x, y = of(format, a), of(format, b)
     with np.errstate(invalid="ignore"):
         return {"less": x < y, "equal": x == y, "unordered": np.isnan(x) | np.isnan(y)}
@@ -45,7 +45,7 @@ def check_limiter(format, i, limits, want):
 
 
 def check(format, a, b, of=numbers):
-    """Compare both units with the values."""
+    """Compare both units with results computed from exact values."""
     comparator = FloatComparator(format=format)
     got = Unit(comparator).run({"a": a, "b": b}, drain=comparator.latency)
     for name, values in compare(format, a, b, of).items():
@@ -87,7 +87,7 @@ def test_exhaustive(exponent_bits, fraction_bits):
     (0x3FC00000, 0x3F800000, 0x3F800000),  # 1.5 is limited to 1.0
     (0xBFC00000, 0x3F800000, 0xBF800000),
     (0x3F800000, 0x3F800000, 0x3F800000),
-    (0x80000000, 0x00000000, 0x80000000),  # -0.0 passes
+    (0x80000000, 0x00000000, 0x80000000),  # -0.0 passes unchanged
     (0x80000001, 0x00000000, 0x80000000),
     (0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF),
     (0xFF800000, 0x7F800000, 0xFF800000),  # infinity is within a limit of infinity

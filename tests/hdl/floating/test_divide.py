@@ -74,13 +74,13 @@ def halves(generator, count=operands.COUNT):
 
 
 def itself():
-    """Pairs of equal or neighbouring numbers, with quotients of 1 and next to 1."""
+    """Pairs of equal or neighbouring numbers, whose quotients are 1 or next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 
 
 def every_kind(generator):
-    """Operands of all kinds."""
+    """Draw pairs of operands of all kinds."""
     count = 1 << 17
     drawn = [np.array(BY_HAND, np.uint32).T[:2], operands.pairs(operands.corners(FP32)[::3]),
              *(draw(FP32, generator, count)

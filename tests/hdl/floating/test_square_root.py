@@ -37,7 +37,7 @@ def near_halves(generator, count=operands.COUNT):
     square = half * half
     odd = square >> 49
     significand = (square >> (25 + odd)) + generator.integers(0, 2, count)
-    # The exponent field minus one, since the hidden bit adds one.
+    # The exponent field is written minus one, since the hidden bit of the significand adds one.
     field = 2 * generator.integers(0, 127, count) + odd
     return ((field << 23) + significand).astype(np.uint32)
 
@@ -50,7 +50,7 @@ def golden_cases():
 
 
 def every_kind(generator):
-    """Numbers of all kinds."""
+    """Draw numbers of all kinds."""
     drawn = [np.array(BY_HAND, np.uint32).T[0], operands.corners(FP32), squares()[::7], near_halves(generator)[::7],
              *(draw(FP32, generator, 1 << 17)[0]
                for draw in (operands.uniform, operands.near_exponents, operands.near_borders)),
@@ -76,7 +76,7 @@ test_timing = BENCH.timing()
 
 @pytest.mark.parametrize("first", [0, ONE, TWO], ids=["subnormal", "odd", "even"])
 def test_every_significand(first):
-    """Roots are correct for all subnormal numbers and for every significand with odd and even exponent."""
+    """Square roots are correct for all subnormals, and for every significand with an odd and an even exponent."""
     for begin in range(first, first + (1 << 23), operands.COUNT):
         a = np.arange(begin, begin + operands.COUNT, dtype=np.uint32)
         BENCH.check((a,), floating.square_root(a))

@@ -29,18 +29,18 @@ from hdl.floating.stages import (
 from sim.verilated.vectors import Unit
 from tests.refusals import refuses
 
-#: Widths that are tested with every number.
+#: Widths for which every number is tested.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
 #: Widths of the shift amount, for maximum shifts above and below the width of the number.
 AMOUNTS = (4, 2)
 WIDTH = 7
-#: Number of low bits of a right shift's result to compare.
+#: Number of low bits of a right shift's result that are compared.
 WINDOW = 4
 FORMAT = FloatFormat(exponent_bits=3, fraction_bits=2)
 
 
 class _Parts(wiring.Component):
-    """Parts without registers, side by side."""
+    """Test unit: independent parts that have no registers."""
 
     def __init__(self):
         super().__init__({
@@ -76,7 +76,7 @@ class _Parts(wiring.Component):
 
 
 class _Stages(wiring.Component):
-    """Parts with registers, side by side."""
+    """Test unit: independent parts that have registers."""
 
     def __init__(self):
         super().__init__({
@@ -103,7 +103,7 @@ def _unit(kind):
     return Unit(kind(), name=f"Floating{kind.__name__.strip('_')}")
 
 
-# --- without registers
+# --- parts without registers
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -149,11 +149,11 @@ def test_mark():
     assert got.tolist() == [1 << 18 - number if number < 19 else 0 for number in numbers.tolist()]
 
 
-# --- with registers
+# --- parts with registers
 
 
 def test_register_and_wait():
-    """Stages accept a number every cycle and output it one or more cycles later, even across a reset."""
+    """Each stage accepts a number in every cycle and outputs it one or more cycles later, even across a reset."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -168,7 +168,7 @@ def test_register_and_wait():
 
 
 def _rounded(sign, exponent, significand, sticky):
-    """Encode a number by searching for the nearest number of the format."""
+    """Encode a number by searching for the nearest number of the format, with ties to even."""
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
@@ -211,7 +211,9 @@ def test_check_interval():
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 def test_fold(interval):
-    """All trials fit into `interval` passes through the ring, and the ring length is coprime to `interval`."""
+    """All trials of a recurrence fit into `interval` passes through the stages; stage count and `interval` are
+    coprime.
+    """
     assert [fold(26, n) for n in (1, 2, 4, 8)] == [[*[1] * 24, 2], [1] * 13, [1] * 7, [1, 1, 2]]
     for trials in range(16, 60):
         rows = fold(trials, interval)
@@ -223,7 +225,7 @@ def test_fold(interval):
 
 
 def test_substitute():
-    """A unit is replaced if the platform provides a replacement; otherwise the unit itself is used."""
+    """A unit is replaced if the platform provides a replacement for it; otherwise it is used as it is."""
     class Platform:
         def get_floating_unit(self, unit):
             return replacements.get(unit)

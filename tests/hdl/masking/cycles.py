@@ -12,7 +12,7 @@ from sim.golden.masking import Beats, Flags, Indices, Job
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of the generator, cycle by cycle."""
+    """Handshakes of the mask generator in each cycle."""
 
     jobs_valid: Flags
     jobs_ready: Flags
@@ -34,7 +34,7 @@ class SourceTrace:
 
 @dataclasses.dataclass(frozen=True)
 class CircuitTrace:
-    """Handshakes and pulses of the circuit in each cycle."""
+    """Handshakes and pulses of the mask circuit in each cycle."""
 
     jobs_valid: Flags
     jobs_ready: Flags
@@ -66,18 +66,18 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Model of the generator's registers; a beat's offer cycle follows from the previous departure."""
+    """Model of the mask generator's registers; the cycle of a beat's offer follows from the previous departure."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle when the position register accepts the next job
-        self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, departure
+        self._free = 0  # cycle in which the position register accepts the next job
+        self._loads = [0, 0, 0, 0]  # cycles in which the previous beat entered each register and left the last one
 
     def offer(self) -> int:
-        """First cycle when the next beat is offered."""
+        """First cycle in which the next beat is offered."""
         position = self._free
         while not self._left:
             position = self.jobs.accept(self._free)
@@ -93,11 +93,11 @@ class _Walk:
         return load + 1
 
     def depart(self, cycle: int) -> None:
-        """Accept the beat in a cycle."""
+        """Let the offered beat be accepted in the given cycle."""
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """Accept the remaining jobs, which have no beats, after the last beat."""
+        """Accept the remaining jobs after the last beat; these jobs have no beats."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -136,11 +136,11 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     masked = np.zeros(end + 2, np.int64)
     replaced = (masks.keep & ~masks.mask).sum(axis=1)
     pairs: list[tuple[int, int]] = []
-    taken = 0  # number of beats of data
-    sourced = [-1, -1]  # cycles when the last two beats moved from the first skid buffer to the source
-    queued = 0  # cycle when the last beat moved from the source to the second buffer
-    left = [-1, -1]  # cycles when the last two beats left the second buffer
-    before = -1  # cycles when the last mask beat and the last data beat were accepted or discarded
+    taken = 0  # number of beats in the data stream
+    sourced = [-1, -1]  # cycles in which the last two beats moved from the first skid buffer to the source
+    queued = 0  # cycle in which the last beat moved from the source to the second buffer
+    left = [-1, -1]  # cycles in which the last two beats left the second buffer
+    before = -1  # cycles in which the last mask beat and the last data beat were accepted or discarded
     dropping = False
     for index in range(len(masks)):
         entered = max(walk.offer(), sourced[-2] + 1)
@@ -192,7 +192,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     count = min(gradients, errors)
     taken: list[int] = []
     departed: list[tuple[int, int]] = []
-    blocked = np.zeros(end, np.bool_)  # cycles when a queue is full
+    blocked = np.zeros(end, np.bool_)  # cycles in which a queue is full
     for pair in range(count + 1):
         room = 0
         if pair >= depth:

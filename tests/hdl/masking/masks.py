@@ -13,17 +13,18 @@ from sim.payload import pack, to_int
 
 INDEX_BITS = 8
 LANES = (1, 2, 4, 8, 16)
-#: All sets of mask kinds, starting with the empty set.
+#: All sets of kinds of masks, starting with the empty set.
 COMBINATIONS = tuple(dict(zip(KINDS, enables, strict=True)) for enables in
                      itertools.product((False, True), repeat=len(KINDS)))
-#: Rows and columns, from one element to more than four beats of 16, with and without a partial last beat.
+#: Numbers of rows and columns, from one element to more than four beats of 16, with and without a partial last
+#: beat.
 SIZES = ((1, 1), (1, 16), (2, 7), (5, 33), (16, 16), (17, 3), (70, 70))
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """Random mask of the given kinds, with bounds inside the matrix or slightly outside it."""
+    """Draw a mask of the given kinds, with bounds inside the matrix or slightly outside it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -34,7 +35,7 @@ def mask(generator, enables, rows, columns):
 
 
 def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
-    """Small random jobs with all shapes and masks; some are empty."""
+    """Draw small jobs with all shapes and masks; some jobs are empty."""
     result = []
     for _ in range(count):
         rows, columns = (int(value) for value in generator.integers(1, limit, 2))
@@ -56,21 +57,21 @@ def external(generator, job, density=0.5):
 
 
 def external_all(generator, jobs):
-    """External words of all jobs, and the elements kept by each job's mask."""
+    """Words of the external masks of all jobs, and the elements that each job's mask keeps."""
     words_of_jobs = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
     return np.concatenate([np.zeros(0, np.uint32), *words_of_jobs]), [
         model.kept(job, words) for job, words in zip(jobs, words_of_jobs, strict=True)]
 
 
 def job_fields(job, index_bits=INDEX_BITS):
-    """Payload fields of a job."""
+    """Values of the payload fields of a job."""
     fields = {name: int(getattr(job.mask, name)) for name in _FIELDS}
     fields["diagonal"] &= (2 << index_bits) - 1
     return {"rows": job.rows, "columns": job.columns, "count": job.count, "mask": fields}
 
 
 def job_rows(jobs, index_bits=INDEX_BITS):
-    """Pack jobs into rows of a port."""
+    """Pack jobs into the payloads of a port."""
     fields = [job_fields(job, index_bits) for job in jobs]
     return pack(job_layout(index_bits), {
         **{name: [field[name] for field in fields] for name in ("rows", "columns", "count")},
@@ -79,29 +80,29 @@ def job_rows(jobs, index_bits=INDEX_BITS):
 
 
 def number(flags):
-    """Convert the flags of all lanes to one number per beat."""
+    """Convert the flags of all lanes to a number, for each beat."""
     return flags @ (1 << np.arange(flags.shape[1]))
 
 
 def mask_rows(beats, *, external=True):
-    """Pack mask beats into port rows; after the source, no beat is external."""
+    """Pack mask beats into the payloads of a port; after the source, no beat is marked as external."""
     return pack(mask_beat_layout(beats.keep.shape[1]), {
         "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
         "external": beats.external & external, "last": beats.last})
 
 
 def elements(generator, count, lanes, width):
-    """Random bits for beats of data."""
+    """Draw random bits for the elements of data beats."""
     return generator.integers(0, 1 << width, (count, lanes), dtype=np.uint64)
 
 
 def data_rows(elements, keep, last, width):
-    """Pack beats (elements, keep bits and ``last``) into port rows."""
+    """Pack beats (elements, keep bits and ``last``) into the payloads of a port."""
     return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})
 
 
 def memory_elements(job, lanes):
-    """Memory elements of a job."""
+    """Number of elements that a job occupies in memory, including padding."""
     return job.beats(lanes) * lanes
 
 
@@ -120,7 +121,7 @@ def job_words(job, lanes, **wrong):
 
 
 def padded(values, job, lanes):
-    """Mask of matrices in memory, with rows padded to memory rows; flags of elements that are not padding."""
+    """Lay out the matrices of a job as in memory, with padded rows; also return flags of the real elements."""
     columns = -(-job.columns // lanes) * lanes
     shape = job.count, job.rows, columns
     result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)

@@ -15,7 +15,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 from tests.traces import moved
 
-#: Element width, keyed by the number of lanes.
+#: Width of elements in bits, keyed by the number of lanes.
 WIDTHS = {1: 32, 2: 16, 4: 32, 8: 16, 16: 8}
 ALTERNATIVES = {32: model.alternative(model.Element.FP32), 16: model.alternative(model.Element.FP16),
                 8: model.alternative(model.Element.INT8)}
@@ -23,7 +23,7 @@ ALTERNATIVES = {32: model.alternative(model.Element.FP32), 16: model.alternative
 
 @dataclasses.dataclass
 class _Case:
-    """Jobs with all their inputs.
+    """Mask jobs with all their inputs.
 
     Members
     -------
@@ -49,7 +49,7 @@ class _Case:
         return ALTERNATIVES[WIDTHS[self.lanes]]
 
     def data(self):
-        """Beats of data with random keep bits."""
+        """Data beats with random keep bits."""
         keep = np.random.default_rng(7).random(self.elements.shape) < 0.5
         return masks.data_rows(self.elements, keep, self.last, WIDTHS[self.lanes])
 
@@ -74,7 +74,7 @@ class _Case:
 
 
 def _case(generator, jobs, lanes):
-    """Valid data for jobs."""
+    """Draw the external words and the data of jobs, with packets of the right length."""
     words, kept = masks.external_all(generator, jobs)
     counts = [job.beats(lanes) for job in jobs]
     last = np.zeros(sum(counts), bool)

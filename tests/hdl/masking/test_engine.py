@@ -43,7 +43,7 @@ def run(bench, *commands, threshold=THRESHOLD, **options):
 
 @dataclasses.dataclass
 class Case:
-    """Initial memories, a MASK command, and the expected results."""
+    """Initial memories, a MASK command, and the command's expected results."""
 
     lanes: int
     jobs: list
@@ -72,7 +72,7 @@ class Case:
         } | options)
 
     def expected(self, jobs=None):
-        """Gradient memory after the first ``jobs`` jobs (by default all), and the number of masked elements."""
+        """Gradient memory after the first ``jobs`` jobs (all by default), and the number of masked elements."""
         result, start, masked = self.gradients.copy(), self.gradient_base, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
             keep, real = masks.padded(kept, job, self.lanes)
@@ -83,7 +83,7 @@ class Case:
         return result, masked
 
     def cycles(self):
-        """Number of cycles of the command, according to the formula in MaskEngine."""
+        """Number of cycles of the MASK command, according to the formula in MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):
@@ -92,13 +92,13 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, jobs=None):
-        """Check that only elements of the jobs have changed."""
+        """Check that a command has changed only elements of its jobs."""
         np.testing.assert_array_equal(content(bench, 0, len(self.gradients)), self.expected(jobs)[0])
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
 
 
 def some_jobs(seed, lanes, *, count=6, kinds=0.3):
-    """Random jobs that fit into the memories."""
+    """Draw mask jobs that fit into the memories."""
     generator = np.random.default_rng(seed)
     while True:
         jobs = masks.jobs(generator, count, kinds=kinds)
@@ -133,7 +133,7 @@ def test_mask(lanes, seed):
     case.check(bench)
     masked = case.expected()[1]
     assert result == event(EventStatus.OK, masked, case.cycles())
-    # The readers of jobs and of words may compete for their memory.
+    # The job reader and the word reader may compete for the same memory.
     assert counts.pop("stall_memory") == 0 or case.fetched
     assert counts == {"mask_words_fetched": case.fetched, "elements_masked": masked, "command_cycles": case.cycles()}
 
@@ -144,13 +144,13 @@ def test_mask(lanes, seed):
     (2, ((8, 8, 3), (5, 17, 1)), 4 + 4 + 4 + 2 + 3 * 32 + 45),
     (4, ((8, 8, 3), (5, 17, 1)), 2 + 4 + 4 + 2 + 3 * 16 + 25),
     (8, ((8, 8, 3), (5, 17, 1)), 1 + 4 + 4 + 2 + 3 * 8 + 15),
-    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # 10 memory rows per job, but 12 cycles to read a job
-    (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # 12 memory rows per job leave no gap
+    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # 10 memory rows per job, but reading a job takes 12 cycles
+    (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # with 12 memory rows per job, there is no gap
     (4, ((1, 1, 1),) * 5, 2 + 1 + 1 + 2 + 4 * 7 + 1),
     (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
 ])
 def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
-    """One beat passes per cycle after the first job has been read, with fetched and generated masks."""
+    """One beat passes per cycle once the first job has been read, both with fetched and with generated masks."""
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(triangle=True, external=external))
             for rows, columns, count in shapes]
     case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
@@ -191,7 +191,7 @@ def refused(case, number, bench=None, **options):
     results, counts = run(bench, case.command(**options), following, cycles=6_000)
     case.check(bench, number)
     assert (results[0]["status"], results[0]["detail"]) == (EventStatus.BAD_MASK, number)
-    # Elements that were already masked are masked again.
+    # The second command masks the same elements again.
     masked = case.expected(number)[1]
     assert (results[1]["status"], results[1]["detail"], results[1]["tag"]) == (EventStatus.OK, masked, 1)
     assert counts["elements_masked"] == 2 * masked
@@ -252,7 +252,7 @@ def test_jobs_beyond_the_length(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_the_list_runs_beyond_the_memory(lanes):
-    """A list is invalid if one of its jobs, the fifth or even the first, is past the end of the memory."""
+    """A list is invalid if one of its jobs, the fifth or even the first, lies past the end of the memory."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
     case = Case(lanes, jobs, 6, jobs_base=MEMORIES.weight - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
@@ -262,7 +262,7 @@ def test_the_list_runs_beyond_the_memory(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("room", [0, 32])
 def test_words_run_beyond_the_memory(lanes, room):
-    """External words may extend to the end of the memory, but not past it; generated masks need no words."""
+    """External words may reach the end of the memory, but not extend past it; generated masks need no words."""
     shape = {"rows": 32, "columns": 8}
     made = model.Job(**shape, mask=model.Mask(triangle=True))
     fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
@@ -361,7 +361,7 @@ def test_one_after_the_other():
     case.check(bench)
 
 
-# --- a node with only one operation
+# --- nodes with only one of the operations
 
 
 def test_mask_alone():

@@ -101,5 +101,5 @@ def test_largest_matrix(lanes):
 
 
 def test_golden_fields():
-    """The model's mask has the same fields as the layout, in the same order."""
+    """The golden model's mask has the same fields as the layout, in the same order."""
     assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

@@ -19,14 +19,14 @@ from tests.refusals import refused_values
 from tests.traces import moved
 
 INFINITY = 0x7F80_0000
-#: Thresholds from zero to the largest NaN. The sign does not matter.
+#: Thresholds from zero to the largest NaN; the sign bit of a threshold has no effect.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
               INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
 
 
 @dataclasses.dataclass
 class _Beats:
-    """Payloads of one stream."""
+    """Payloads of one input stream, as arrays."""
 
     elements: np.ndarray
     keep: np.ndarray
@@ -59,7 +59,7 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Sent and deferred elements of all pairs, and the deferred count per pair. Thresholds may differ."""
+    """Sent and deferred elements of all pairs, and deferred counts; each pair may have its own threshold."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -109,12 +109,12 @@ def test_corners(lanes, threshold):
 # --- every cycle
 
 
-#: Cycles of a run.
+#: Number of cycles of a run.
 COUNT = 1_200
 
 
 def _drive(generator, lanes, count=COUNT, more=0, held=False):
-    """Beats, and a threshold that either is constant or changes in every cycle."""
+    """Draw beats, and a threshold that either is constant or changes in every cycle."""
     gradients, errors = _beats(generator, count, lanes, more=more)
     thresholds = 0x3F80_0000 if held else generator.choice(np.array(THRESHOLDS, np.uint32), COUNT)
     return Drive({"gradients": gradients.rows, "errors": errors.rows}, (gradients, errors, thresholds),
@@ -122,7 +122,7 @@ def _drive(generator, lanes, count=COUNT, more=0, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Model: a pair is compared with the threshold valid shortly after the pair is accepted."""
+    """Expected outputs: a pair is compared with the threshold that is valid shortly after the pair is accepted."""
     gradients, errors, thresholds = drawn
     trace = masking_cycles.trace_magnitude(
         len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],

@@ -15,7 +15,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 
 WIDTHS = (8, 16, 32)
-#: Number of cycles in a run, and number of beats.
+#: Number of cycles in a run, and number of beats to send.
 COUNT = 2_000
 
 
@@ -58,7 +58,7 @@ test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0,
 
 
 class _Passes(wiring.Component):
-    """Specification: an offer is the last accepted beat, masked, and is held until it is accepted."""
+    """Specification: the offered beat is the last accepted beat, masked, and is held until it is accepted."""
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)

@@ -14,7 +14,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
 from tests.traces import moved
 
-# Words of an extra job, which must not be accepted.
+# Words of an additional job, which must not be accepted.
 _SPARE = np.arange(1, 9, dtype=np.uint32)
 
 

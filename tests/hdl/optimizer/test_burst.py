@@ -147,9 +147,9 @@ def test_isolated_burst(index, rule):
         pair(index).unit.reset()
         trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800)
         beats = -(-count // model.update_lanes)
-        filled = -(-count // model.lanes)  # first cycle after the fills, which begin in cycle 0
+        filled = -(-count // model.lanes)  # first cycle after the fills, which start in cycle 0
         interval = model.interval
-        decided = filled + (interval > 1)  # decided one cycle ahead if the interval is longer than one cycle
+        decided = filled + (interval > 1)  # decided one cycle early if the interval is longer than one cycle
         assert trace.begins == [-(-decided // interval) * interval]
         assert trace.ends[0] - trace.begins[0] + 1 == (
             interval * (beats - 1) + 1 + model.reducer_latency + model.update_latency)
@@ -210,7 +210,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """If a port never accepts a row, every other port sends just the rows that fill that port's queue."""
+    """If a port never accepts a row, every other port sends just the rows that fill the stalled port's queue."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -246,7 +246,7 @@ def test_settings_change_while_idle():
 
 
 def test_fills_of_other_lengths():
-    """Elements beyond the end of a burst or bank in a fill are ignored; missing elements read as +0.0."""
+    """Elements of a fill beyond the end of a burst or bank are ignored; missing elements read as +0.0."""
     model = pair(1).model
     bursts = [Burst(5, 0b11), Burst(64, 0b11), Burst(64, 0b11), Burst(33, 0b11)]
     fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
@@ -256,7 +256,8 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # In the third burst, the first worker sent one element: all later state depends only on the second worker.
+    # In the third burst, the first worker sent only one element, so all later state depends on the second worker
+    # alone.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -281,7 +282,7 @@ def test_not_finite():
             assert np.argmax(trace.signals["nonfinite"]) < np.argmax(trace.signals["bursts"])
 
 
-# A small unit, because neither its size nor Adam's arithmetic matters here.
+# A small unit is used, because neither its size nor Adam's arithmetic matters here.
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 
 

@@ -99,7 +99,7 @@ def test_sums(width, workers):
     generator = np.random.default_rng([width, workers])
     elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
     ends = [1 << width - 1, (1 << width - 1) - 1]
-    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers send the same end of the range
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers send the same end of the number range
     format = FixedFormat(width=width)
     reducer = FixedReducer(workers=workers, format=format)
     outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)

@@ -24,7 +24,7 @@ test_parameters = refused(GradientBuffer, {"lanes": 4, "depth": 8}, [
 
 
 def test_fill_and_drain():
-    """Fills of 5 and 4 elements are drained at two elements per cycle, in four slices each."""
+    """Fills of 5 and 4 elements are drained at two elements per cycle, as four slices each."""
     buffer = GradientBuffer(lanes=4, read_lanes=2, depth=8)
     unit = Unit(buffer)
     numbers = np.arange(1, 12, dtype=np.uint32)
@@ -141,5 +141,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """No input sequence of 12 cycles, which can fill a bank twice, brings back a discarded element."""
+    """Within 12 cycles, in which a bank can be filled twice, no inputs bring back a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

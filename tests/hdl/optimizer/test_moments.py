@@ -67,12 +67,12 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Beats that contain the vectors, with random values for elements that are not kept."""
+    """Beats that hold the vectors, with random values for elements that are not kept."""
     return model.Beats(*packets.as_rows(vectors, lanes, generator))
 
 
 def _stream(seed, lanes, count):
-    """Beats of vectors of varying lengths."""
+    """Draw beats of vectors of varying lengths."""
     generator = np.random.default_rng(seed)
     vectors = []
     while sum(-(-len(vector) // lanes) for vector in vectors) < count:
@@ -141,7 +141,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_packer_full_rate_at_half_rate_sink(lanes):
-    """A sink that accepts a row every second cycle does not stall the source."""
+    """An output that accepts a row every second cycle does not stall the input."""
     generator = np.random.default_rng(1)
     beats = _payload(_beats([_elements(generator, 500 * lanes)], lanes, generator))
     unit = BENCH.unit(MomentPacker, lanes, 1)

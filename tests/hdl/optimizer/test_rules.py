@@ -51,7 +51,7 @@ def check(name, settings, generator, kind):
     component, unit = lane(name)
     total, weight = (draw(generator, kind, COUNT) for _ in range(2))
     state = state_of(generator, kind, COUNT, component.planes)
-    lead = 2  # settings precede the operands by two cycles
+    lead = 2  # settings arrive two cycles before the operands
     settle = component.latency + lead
 
     def at(values, cycle):

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 COUNT = 6_000
 
-#: Interval, workers, DSP blocks and rules of each tested lane, and its number of units per kind.
+#: Interval, workers, DSP blocks and rules of each tested lane, and its number of units of each kind.
 LANES = {
     "sgd": (4, 1, 4, "sgd", {"multiply": 1, "limit": 1, "add": 1}),
     "momentum": (2, 3, 1, "momentum", {"multiply": 3, "limit": 1, "add": 3}),
@@ -58,7 +58,7 @@ def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
     weight, state = draw(generator, kind, COUNT), state_of(generator, kind, COUNT, component.planes)
-    lead = interval  # settings precede the operands by an interval
+    lead = interval  # settings arrive one interval before the operands
     cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
 
     def at(values, cycle):
@@ -89,7 +89,7 @@ test_values = values(check, CASES, COUNT)
 
 @pytest.mark.parametrize("rule", SETS["all"])
 def test_native_units(rule):
-    """A folded divider and square root are loaded and read in their own slots."""
+    """A folded divider and a folded square root are loaded and read in their own time slots."""
     generator = np.random.default_rng(int(rule))
     for settings in settings_of(rule, [draw(generator, "bits", COUNT)[0] for _ in SCALARS]):
         check("all_4", settings, generator, "ordinary", Arithmetic.NATIVE)

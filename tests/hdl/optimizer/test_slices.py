@@ -26,13 +26,13 @@ def test_parameters(unit, parameters, message):
 
 
 def runs(seed):
-    """Random runs of elements, of different lengths."""
+    """Draw vectors of elements with different lengths."""
     generator = np.random.default_rng(seed)
     return [generator.integers(1, 1 << 32, count, dtype=np.uint32) for count in generator.integers(1, 20, 40)]
 
 
 def taken(unit, beats_in, lanes_out, give, take, seed):
-    """Run a unit; return the cycles when beats leave, their fields, and the trace."""
+    """Run a unit; return the cycles in which beats leave, the fields of these beats, and the trace."""
     cycles = 12 * 8 * len(beats_in) + 400
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(beats_in, willing=stall_array(give, cycles, seed=seed + 99))},
@@ -76,7 +76,7 @@ def test_joiner(lanes, slice_lanes):
         shape = -1, lanes
         assert (got["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
-            # A row takes one cycle per slice, plus one more.
+            # A row takes one cycle per slice, plus one cycle.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
             assert moved(trace, "i")[0][slices[0] - 1] + RowJoiner.latency == done[0]

@@ -1,4 +1,4 @@
-"""Operands and scalars for testing both kinds of update lane."""
+"""Operands and scalars for tests of both kinds of update lanes."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def state_of(generator, kind, count, planes):
 
 
 def compare(outputs, expected, lead, count, interval=1):
-    """Compare outputs with the expected values and cycles, counted from the operands."""
+    """Compare outputs with the expected values, in the expected cycles after the operands."""
     for output, (cycle, want) in expected.items():
         got = outputs[output][lead + cycle:][:count * interval:interval]
         wrong = np.flatnonzero(got != want)

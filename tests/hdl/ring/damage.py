@@ -1,4 +1,4 @@
-"""Damage packet streams at one position; return the model's verdicts on them."""
+"""Damage packet streams at one position, and return the model's verdicts on the packets."""
 
 from sim.golden.packet import ABORT, Header, checksum, verdict
 from tests.hdl.ring.packets import (
@@ -30,7 +30,7 @@ def damage(generator, beats):
             beat["data"] = generator.getrandbits(32)
     packets, rest = split(beats)
     if kind == "trailer" and packets:
-        # A changed packet with a valid CRC, or a stomped packet.
+        # Change words of a packet and correct its CRC, or stomp the packet.
         index = generator.randrange(len(packets))
         words = packets[index][:-1]
         for _ in range(generator.randrange(1, 3)):
@@ -51,7 +51,7 @@ def judge(packets, rest, headers):
         needless = (header.epoch - EPOCH) % 256 >= 128 or (header.type == ABORT and header.epoch == EPOCH)
         whole = words is not rest
         if not records and not needless and not (whole and len(words) == 1):
-            break  # the packet waits for a record
+            break  # the packet waits for a record to compare it with
         taken += len(words)
         if whole:
             due = records[0] if records else None

@@ -8,7 +8,7 @@ PACKET_WORDS = 13
 
 
 def random_packets(generator, count, *, longest=PACKET_WORDS):
-    """Random packets of at least two words, since the shortest stomped packet has a header and a trailer."""
+    """Draw packets of at least two words, since the shortest stomped packet has a header and a trailer."""
     return [
         [generator.getrandbits(32) for _ in range(generator.choice([2, 4, longest, generator.randint(2, longest)]))]
         for _ in range(count)
@@ -20,7 +20,7 @@ def framed(packets):
 
 
 async def starting(dut, packets, *, pattern):
-    """Offer packets as the transmitter requires: a first word only while ``may_start`` is high."""
+    """Offer packets as the transmitter requires: the first word of a packet only while ``may_start`` is high."""
     edge = RisingEdge(dut.clk)
     valid, ready, payload = dut.i__valid, dut.i__ready, dut.i__payload
     for words in packets:

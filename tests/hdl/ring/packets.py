@@ -1,4 +1,4 @@
-"""Packets for testing packetizer and depacketizer, with conversion to and from stream words."""
+"""Packets for tests of the packetizer and depacketizer, with conversion to and from stream words."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from sim.payload import to_int
 PATIENCE = 20_000
 EPOCH = 5
 RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
-#: Code of the format with a table, or None without its feature.
+#: Code of a format with a table, or None if the feature of this format is missing.
 TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
@@ -82,7 +82,7 @@ def split(beats):
 
 
 def record(header, *, extended=False):
-    """Return the record of the expected packet that matches a header."""
+    """Return the record that a depacketizer expects for a packet with this header."""
     fields = {name: getattr(header, name) for name, _ in expected_layout()}
     return {**fields, "extra": extra_of(header)} if extended else fields
 
@@ -101,7 +101,7 @@ async def wait_for(dut, condition, what):
 
 
 class Trace:
-    """Samples some ports in every cycle, after they have settled."""
+    """Samples some ports in every cycle, once their values have settled."""
 
     def __init__(self, dut, *names):
         self.rows = []
@@ -115,7 +115,7 @@ class Trace:
             self.rows.append({name: int(port.value) for name, port in self._ports.items()})
 
     def cycles(self, name):
-        """Return the cycles when a port is nonzero."""
+        """Return the cycles in which a port is nonzero."""
         return [cycle for cycle, row in enumerate(self.rows) if row[name]]
 
 

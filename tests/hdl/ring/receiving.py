@@ -1,4 +1,4 @@
-"""A test bench around a depacketizer."""
+"""A test bench for a depacketizer."""
 
 import cocotb
 from cocotb.triggers import FallingEdge
@@ -88,7 +88,7 @@ class Receiving:
                        f"{count} of {kinds}, only {self.log[-5:]}")
 
     def forget(self):
-        """Clear the log."""
+        """Clear the log of outputs."""
         self.log.clear()
         self.taken = 0
 

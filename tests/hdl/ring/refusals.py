@@ -22,7 +22,7 @@ from tests.present import needs
 
 needs("mx", "table")
 
-#: name: (words, expected, code, detail)
+#: For each fault, as name: (words, expected header, code, detail).
 REFUSED = {
     **{
         f"wrong_{name}": (packet(dataclasses.replace(HEADER, **{name: got}), PAYLOAD), HEADER, code, detail)
@@ -77,7 +77,7 @@ REFUSED = {
     "only_header_of_one": (resealed(GOOD[:2]), HEADER, Refusal.WRONG_LENGTH, 0xFFFFFFFF),
 }
 
-CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # 13.5 words, in three blocks
+CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # payload: 13.5 words, three blocks
 CODED_PAYLOAD = tuple(range(100, 114))
 CODED_REFUSED = {
     "other_codec": (packet(dataclasses.replace(CODED_HEADER, codec=CODECS["mx6"].code), CODED_PAYLOAD), CODED_HEADER,
@@ -94,10 +94,10 @@ CODED_REFUSED = {
 }
 
 
-# Three exponents in one word, and two groups of 8-bit codes.
+# A payload with a table of three exponents in one word, and two groups of 8-bit codes.
 TABLE_HEADER = dataclasses.replace(HEADER, codec=TABLE, length=40)
 TABLE_PAYLOAD = (0x60_60_50_40, *range(100, 116))
-# Seven exponents; the second word repeats the last exponent to mark the end.
+# A table of seven exponents; its second word repeats the last exponent to mark the end.
 LONG_TABLE = (0x43_42_41_40, 0x60_60_51_50)
 TABLE_REFUSED = {
     "short": (packet(TABLE_HEADER, TABLE_PAYLOAD[:-1]), TABLE_HEADER, Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),
@@ -115,7 +115,7 @@ TABLE_REFUSED = {
                Refusal.WRONG_LENGTH, 32 << 16 | 40),
 }
 
-# Three elements and two extra words, and a packet without elements that has extra words.
+# A packet of three elements and two extra words, and a packet with extra words but no elements.
 EXTENDED_HEADER = Extended(**dataclasses.asdict(RAW_HEADER), extra=2)
 EXTENDED_PAYLOAD = (1, 2, 3, 4, 5)
 EXTENDED = packet(EXTENDED_HEADER, EXTENDED_PAYLOAD)
@@ -140,7 +140,7 @@ EXTENDED_REFUSED = {
     "stomped_early": (packet(ONLY_EXTRA, range(2), stomp=True), ONLY_EXTRA, Refusal.PEER_ABORT, 4 << 16),
 }
 
-#: Table of faults, and header and payload of an accepted packet, for each codec.
+#: For each codec: table of faults, and the header and payload of an accepted packet.
 REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
             "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD),
             "extended": (EXTENDED_REFUSED, EXTENDED_HEADER, EXTENDED_PAYLOAD)}

@@ -85,7 +85,7 @@ class TestRefusal:
         assert EventStatus.OK not in actual
         if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
                       EventStatus.UNKNOWN_OPERATION):
-            # This node never takes part, so its neighbours wait until they time out.
+            # This node never takes part in the collective, so its neighbours wait until they time out.
             assert actual[1] == status
             assert {actual[0], actual[2]} <= {
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
@@ -96,7 +96,7 @@ class TestRefusal:
                                    EventStatus.EGRESS_TIMEOUT}
             ring.recover()
         else:
-            # Either node 1 rejects node 0's packet or node 2 rejects node 1's, whichever happens first.
+            # Either node 1 rejects node 0's packet or node 2 rejects node 1's packet, whichever happens first.
             assert status in actual
             assert set(actual) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
         check_usable(ring, epoch=4, collective=9)
@@ -190,7 +190,7 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
-            # Sums are not weights, but any result in the weight memory is a new weight version.
+            # Sums are not weights, but any result in the weight memory counts as a new weight version.
             version = event.weight_version
             for number, (operation, new) in enumerate((
                     (Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
@@ -204,7 +204,7 @@ class TestAlone:
 
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
-        """Commands may reach the nodes at very different times; early packets wait at the link."""
+        """Nodes may receive a command at very different times; early packets wait at the link."""
         ring, simulation = opened
         generator = np.random.default_rng(4)
         gradients = generator.standard_normal((3, 1000)).astype(np.float32)
@@ -255,7 +255,7 @@ class TestTime:
 
 
 class TestCycles:
-    """Measured cycles, compared with the link-cycle bound (docs/ring/collective/figures.md)."""
+    """The measured cycles are within the stated ratios of the link-cycle bound (docs/ring/collective/figures.md)."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_long_vectors(self, nodes):

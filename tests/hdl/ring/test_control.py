@@ -21,10 +21,10 @@ from tests.hdl import pysim
 
 EXPECTED = 20
 _TIMEOUT = 5
-#: Flags of a command, with the probability of each.
+#: Flags of a command, each with its probability.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
-#: One-bit inputs of the unit, with the probability of being high in a cycle.
+#: One-bit inputs of the unit, each with its probability of being high in a cycle.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
           "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
           "abort_received": 0.1}
@@ -124,7 +124,7 @@ async def follows_the_model(dut):
         if offered is None and generator.random() < p["given"]:
             offered = {"tag": generator.getrandbits(16)}
         inputs = {name: int(generator.random() < chance) for name, chance in INPUTS.items()} | {"timeout": timeout}
-        # Nothing moves for some time.
+        # With a short time-out, nothing moves most of the time.
         if timeout < 20 and model.state == "run":
             inputs |= {"moved": int(generator.random() < 0.03), "finished": 0}
         fault = {"found": int(generator.random() < 0.01), "status": generator.getrandbits(8),
@@ -135,7 +135,7 @@ async def follows_the_model(dut):
         dut.kind.value = to_int(kind_layout(), kind)
         dut.fault.value = to_int(fault_layout(), fault)
         dut.rst.value = reset
-        # The host sets the version between commands.
+        # The host sets the weight version between commands.
         is_set = p["restorable"] and model.state in ("idle", "report") and generator.random() < 0.1
         version = generator.choice([0, (1 << 32) - 1, generator.getrandbits(32)])
         if p["restorable"]:
@@ -242,12 +242,12 @@ class PlansAfterReset(wiring.Component):
 
 
 def test_ends_by_reset():
-    """Prove by induction from every state, whether reachable or not."""
+    """Prove by induction, starting from every state, whether reachable or not."""
     formal.prove(EndsByReset(), depth=_TIMEOUT + 3)
 
 
 def test_plans_after_reset():
-    """Prove by induction; the engine holds its planner in reset whenever it is not planning."""
+    """Proof by induction that plans finish in time; the engine resets its planner whenever it is not planning."""
     formal.prove(PlansAfterReset(), depth=25)
 
 
@@ -255,7 +255,7 @@ def test_plans_after_reset():
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
 @pytest.mark.parametrize("settable", [False, True])
 def test_cut(settable, timeout, cut, cycles):
-    """A truncated command waits at most ``CUT_TIMEOUT`` cycles each for a word and for an ABORT."""
+    """A truncated command waits at most ``CUT_TIMEOUT`` cycles for a word, and as long for an ABORT."""
     dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):

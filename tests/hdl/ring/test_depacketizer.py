@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Unpacking of packets: hdl/ring/depacketizer.py."""
+"""Depacketizer, which checks and unpacks packets: hdl/ring/depacketizer.py."""
 
 import dataclasses
 import itertools
@@ -55,7 +55,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """Payload leaves after the latency without bubbles; only the last word waits for the verdict."""
+    """Payload words leave after the latency without bubbles; only the last word waits for the verdict."""
     p = regression.parameters()
     await start(dut)
     extended = p.get("extended", False)
@@ -83,7 +83,7 @@ async def takes_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
-    """Each fault in a table is reported; the last payload word is withheld; the next packet passes."""
+    """Each fault of a table is reported and the last payload word withheld; the next packet passes."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], extended=p.get("extended", False))
@@ -103,7 +103,7 @@ async def refuses(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
-    """Old packets are dropped when a command is active; the packet after them waits for its record."""
+    """Old packets are dropped when a command becomes active; the packet that follows them waits for its record."""
     await start(dut)
     bench = Receiving(dut)
     old = [
@@ -114,7 +114,7 @@ async def drops_old_packets_and_waits(dut):
     dut.active.value = 0
     bench.offer([*old, GOOD])
     await cycles(dut, 20)
-    assert bench.taken == 1  # the packet waits inside the unit
+    assert bench.taken == 1  # the packet waits inside the depacketizer
     dut.active.value = 1
     await bench.swallowed(total + 1)
     await cycles(dut, 20)
@@ -125,7 +125,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """The previous 128 epochs are old, the next 127 not yet due; ABORT in the current one is rejected."""
+    """Packets of the previous 128 epochs are old, those of the next 127 wait; an ABORT of this epoch is rejected."""
     await start(dut)
     bench = Receiving(dut)
     for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
@@ -165,7 +165,7 @@ async def tells_old_epochs_from_new_ones(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
-    """Each bit after the last element is rejected, for every length modulo 32."""
+    """A mask bit beyond the last element is rejected, for every length modulo 32."""
     await start(dut)
     bench = Receiving(dut)
     for length in range(1, 33):
@@ -189,7 +189,7 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """When a command becomes active, a waiting packet is old if its epoch is earlier, and due if later."""
+    """When a command becomes active, a waiting packet is dropped if its epoch is earlier, or accepted if equal."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
@@ -223,7 +223,7 @@ async def drains(dut):
         assert all(entry in (("abort",), ("accepted",)) for entry in bench.log[before + 1:]), bench.log
         assert bench.taken - taken == 2 * len(GOOD) + 7 + len(aborting)
         bench.withdraw()
-        # Released in the middle of a packet.
+        # Draining ends in the middle of a packet.
         bench.offer([GOOD, GOOD], [HEADER])
         await cycles(dut, 3)
         dut.drain.value = 0
@@ -268,7 +268,7 @@ async def survives_damage(dut):
         seen.add(refusal and refusal.code)
         bench.forget()
         bench.offer_beats(beats, headers)
-        taken = min(taken + 1, len(beats))  # the next word waits inside the unit
+        taken = min(taken + 1, len(beats))  # the depacketizer holds one more word
         await bench.swallowed(taken)
         # The last accepted word may still be waiting for room.
         await bench.said("done", "error", "abort",
@@ -286,7 +286,7 @@ async def survives_damage(dut):
         await cycles(dut, 2)
         dut.clear.value = 0
 
-        # Valid payloads are complete; the start of a damaged payload may have been passed on, but not its end.
+        # Valid payloads are complete; the beginning of a damaged payload may have been passed on, but not its end.
         words = bench.words()
         complete = [(beat["data"], beat["last"]) for each in due if each.complete for beat in framed(each.offered)]
         assert words[: len(complete)] == complete, message
@@ -333,7 +333,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec works together with the weight codec and as the only codec."""
+    """A second codec works both together with the weight codec and as the only codec."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]
@@ -344,7 +344,7 @@ def test_depacketizer_of_gradients(name):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_depacketizer_of_extra_words(kind):
-    """Packets of any length with extra words, and packets with too few or too many words or wrong CRCs."""
+    """Packets with extra words are handled correctly, even with too few or too many words or with wrong CRCs."""
     names = ("raw", "mx9")
     unit = Depacketizer(codecs=[CODECS[name] for name in names], extended=True)
     cases = ["takes_a_word_per_cycle"] if kind == "none" else ["refuses", "survives_damage"]
@@ -364,7 +364,7 @@ def test_refusals_agree_with_model(table):
 @pytest.mark.parametrize(("names", "extended", "longest"), [
     (("raw",), False, 1023), (("raw",), True, 1016), (("raw", "zero_value"), False, 992), (("mx9",), True, 1023)])
 def test_limit(names, extended, longest):
-    """A segment is refused if the words of a payload, including added ones, could exceed their counter."""
+    """A segment is rejected if the words of a payload, including extra words, could exceed their counter."""
     codecs = [CODECS[name] for name in names]
     Depacketizer(codecs=codecs, segment=longest, extended=extended)
     with pytest.raises(ValueError, match=r"^Segment must have at most 1,023 elements and payload words, not "
@@ -373,6 +373,6 @@ def test_limit(names, extended, longest):
 
 
 def test_configured_segments():
-    """The longest segment of a node satisfies the limit in every format, with added words."""
+    """The longest possible segment of a node is within the limit in every format, even with extra words."""
     for codec in CODECS.values():
         Depacketizer(codecs=[codec], segment=max(SEGMENTS), extended=True)

@@ -1,4 +1,4 @@
-"""Prove that hdl/ring/packetizer.py and hdl/ring/depacketizer.py always follow the handshake rule."""
+"""Prove that hdl/ring/packetizer.py and hdl/ring/depacketizer.py always follow the handshake rules of streams."""
 
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -13,7 +13,7 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """Offered words stay, whatever ``give_up`` and ``may_start`` do; sources hold words until ``give_up``."""
+    """Specification: offered words stay, whatever ``give_up`` and ``may_start`` do; inputs stay until ``give_up``."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))
@@ -39,7 +39,7 @@ class PacketizerHolds(wiring.Component):
 
 
 class DepacketizerHolds(wiring.Component):
-    """Offered words stay unless drained, and ``done`` and ``error`` are mutually exclusive."""
+    """Specification: offered words stay unless drained, and ``done`` and ``error`` are mutually exclusive."""
 
     i: In(stream.Signature(word_layout()))
     expected: In(stream.Signature(expected_layout()))

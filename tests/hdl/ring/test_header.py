@@ -1,4 +1,4 @@
-"""Header words: hdl/ring/header.py."""
+"""Header words of a packet: hdl/ring/header.py."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ def test_header_words():
 
 
 def test_no_field_is_in_two_words():
-    """Fields fill exactly three words, none straddles two, and expected fields have equal widths."""
+    """Fields fill exactly three words, no field straddles two words, and expected fields have equal widths."""
     fields = {name: (field.offset, field.width) for name, field in header_layout()}
     assert sum(width for _, width in fields.values()) == header_layout().size == 96
     assert all(offset // 32 == (offset + width - 1) // 32 for offset, width in fields.values())

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link with wires between them, and a whole hop between neighbouring datapaths."""
+"""Tests of both ends of a link with wires between them, and of a whole hop between neighbouring datapaths."""
 
 import dataclasses
 import random
@@ -22,11 +22,11 @@ from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting
 from tests.hdl.ring.packets import wait_for
 
-# ---- Both ends, with a long wire between them
+# ---- Both ends of a link, with a long wire between them
 
 
 class Link(wiring.Component):
-    """Transmitter and receiver, ``distance`` cycles apart in both directions."""
+    """A transmitter and a receiver that are ``distance`` cycles apart in both directions."""
 
     def __init__(self, *, segments, packet_words, distance):
         self._segments, self._packet_words, self._distance = segments, packet_words, distance
@@ -56,7 +56,7 @@ class Link(wiring.Component):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
-    """All words arrive in order, at the full rate if the remaining credits cover the round trip."""
+    """All words arrive in order, and at the full rate if the remaining credits cover the round trip."""
     p = regression.parameters()
     dut.i__valid.value = 0
     await start(dut)
@@ -93,7 +93,7 @@ def test_link_rate(distance, hidden):
 
 
 class Hop(wiring.Component):
-    """Units between the datapaths of two neighbouring nodes, connected by the shortest wires."""
+    """All units between the datapaths of two neighbouring nodes, connected by wires of minimum length."""
 
     def __init__(self):
         word = stream.Signature(word_layout())
@@ -126,7 +126,7 @@ HOP_LATENCY = Packetizer.latency + LinkTransmitter.latency + LinkReceiver.latenc
 
 
 class Ends:
-    """Sources and the sink of a hop."""
+    """Drivers for the inputs of a hop and for its output."""
 
     @classmethod
     async def begin(cls, dut):
@@ -139,7 +139,7 @@ class Ends:
         return ends
 
     def send(self, payloads):
-        """Offer packets with their headers and records."""
+        """Offer packets, together with their headers and the records that the receiver expects."""
         headers = [Header(source=1, destination=2, sequence=n, length=len(words)) for n, words in enumerate(payloads)]
         records = [{name: getattr(header, name) for name, _ in expected_layout()} for header in headers]
         return [cocotb.start_soon(source.send(beats)) for source, beats in zip(
@@ -148,15 +148,15 @@ class Ends:
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_payloads(dut):
-    """Two credits of 70 words hide the distance, so only header and CRC add cycles."""
+    """Two credits for packets of 70 words hide the distance, so only header and CRC add cycles."""
     ends = await Ends.begin(dut)
     entry, output = Monitor(dut, "payload", word_layout()), Monitor(dut, "o", word_layout())
     payloads = [[n * 64 + k for k in range(64)] for n in range(12)]
     beats = framed(payloads)
     ends.send(payloads)
     assert await ends.sink.receive(len(beats)) == beats
-    # A payload word is offered to the packetizer after the three header words have left, and the last word of each
-    # packet waits for the CRC.
+    # Payload words enter the packetizer after the three header words have left, and each packet's last word waits for
+    # the CRC.
     delays = [out - into for into, out in zip(entry.cycles, output.cycles, strict=True)]
     assert delays == ([HOP_LATENCY + 1] * 63 + [HOP_LATENCY + 2]) * 12
     assert output.cycles[-1] - output.cycles[0] == 12 * 68 - OVERHEAD_WORDS
@@ -187,7 +187,7 @@ async def carries_surrender(dut):
         await cycles(dut, 2)
         dut.give_up.value = dut.drain.value = 0
         await cycles(dut, 2)
-        # Both credits have returned.
+        # The transmitter must have both credits back.
         sending = ends.send([[n] for n in range(2)])
         for _ in range(2):
             await wait_for(dut, lambda: dut.done.value, "done")

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Interleaved packet order of a collective: hdl/ring/interleaved.py."""
+"""Interleaved order of a collective's packets: hdl/ring/interleaved.py."""
 
 import random
 
@@ -34,7 +34,7 @@ class Bench(wiring.Component):
         super().__init__({
             "length": In(range(ELEMENTS + 1)), "size": In(sizes(SMALL_RING)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8), "both": In(1),
-            "scatter": In(sizes(SMALL_RING)), "gather": In(sizes(SMALL_RING)),  # numbers of steps in each phase
+            "scatter": In(sizes(SMALL_RING)), "gather": In(sizes(SMALL_RING)),  # number of steps in each phase
             "start": In(1), "done": Out(1), "busy": Out(1), "own": Out(first_layout(ELEMENTS, SMALL_RING)),
             "records": Out(stream.Signature(record_layout(ELEMENTS, SEGMENT, SMALL_RING))),
         })
@@ -56,7 +56,7 @@ class Bench(wiring.Component):
 
 
 def expected(length, size, rank, scatter, gather, both, *, block_offset, stride):
-    """Expected records, from the golden order."""
+    """Expected records, computed from the golden order."""
     blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // SEGMENT) for block in blocks)
     records = []

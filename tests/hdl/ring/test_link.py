@@ -22,7 +22,7 @@ SEGMENTS = 3
 
 
 class Words:
-    """Queue of words that offers each word at least ``latency`` cycles after accepting it."""
+    """Model of a queue that offers each word no earlier than ``latency`` cycles after accepting it."""
 
     def __init__(self, latency):
         self._latency, self._cycle, self._words = latency, 0, deque()
@@ -43,7 +43,7 @@ class Words:
 
 
 class Transmitter:
-    """Cycle-accurate transmitter model: call ``outputs`` in each cycle, then ``step``."""
+    """Cycle-accurate model of the transmitter: call ``outputs`` in each cycle, then ``step``."""
 
     def __init__(self):
         self.words, self.credits, self._first = Words(LinkTransmitter.latency), SEGMENTS, True
@@ -66,7 +66,7 @@ class Transmitter:
 
 
 class Receiver:
-    """Cycle-accurate receiver model: call ``outputs`` in each cycle, then ``step``."""
+    """Cycle-accurate model of the receiver: call ``outputs`` in each cycle, then ``step``."""
 
     def __init__(self):
         self.words, self.credit, self.overrun, self.packets = Words(LinkReceiver.latency), False, False, 0
@@ -100,7 +100,7 @@ class Receiver:
 
 @dataclasses.dataclass(frozen=True)
 class Temper:
-    """Probability in each cycle that the peer exceeds its credit, and that a link reset starts."""
+    """Probabilities per cycle that the peer exceeds its credit and that a link reset starts."""
 
     wrong: float = 0.0
     reset: float = 0.0
@@ -111,7 +111,7 @@ TEMPERS = {"obeys": Temper(), "wrong": Temper(wrong=0.1), "resets": Temper(reset
 
 
 def resets(generator, temper):
-    """Levels of the link reset, in pulses of one to six cycles."""
+    """Yield the level of the link reset in each cycle, with pulses of one to six cycles."""
     while True:
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
@@ -140,7 +140,7 @@ def test_transmitter(temper, source, lag, enabled):
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
-        # A first word may arrive in the cycle of may_start or in the next.
+        # The first word of a packet may arrive in the cycle of ``may_start`` or one cycle later.
         may_start = out["may_start"] or (before and generator.random() < 0.5)
         offers = offers or (next(willing) and (may_start or not first))
         credit = generator.random() < temper.wrong
@@ -165,7 +165,7 @@ def test_transmitter(temper, source, lag, enabled):
 
 
 def test_transmitter_rate():
-    """The transmitter sends one word per cycle."""
+    """The transmitter of a link sends one word per cycle."""
     beats = framed([[n] * PACKET_WORDS for n in range(SEGMENTS)])
     transmitter().reset()
     trace = transmitter().run({"i__valid": np.ones(len(beats)), "i__payload": np.array([
@@ -183,7 +183,7 @@ def receiver():
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_receiver(receiver, temper, source, sink):
-    """Packets without credit or with too many words are errors; resets may occur within packets."""
+    """Packets without credit or with too many words are errors; resets may occur in the middle of a packet."""
     generator, temper = random.Random(f"{temper}{source}{sink}"), TEMPERS[temper]
     model, reset = Receiver(), resets(generator, temper)
     willing, ready = stalls(source, seed=1), stalls(sink, seed=2)

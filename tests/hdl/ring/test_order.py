@@ -43,8 +43,8 @@ class Bench(wiring.Component):
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
-            "steps": In(2),  # whether there is a scatter, and whether there is a gather
-            "single": In(2),  # whether the scatter and the gather have a single step
+            "steps": In(2),  # whether there is a scatter phase, and whether there is a gather phase
+            "single": In(2),  # whether the scatter phase and the gather phase have a single step
             **dict.fromkeys(flags, In(1)),
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(self._generator.o.payload.shape())),
@@ -98,7 +98,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, b
 
 
 def meaning(records):
-    """Remove the unused addresses of empty segments from records."""
+    """Clear the addresses of empty segments in records, since they are unused."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -110,7 +110,7 @@ test_constructor_errors = refused(Planner, {"elements": 4096, "segment": 64}, [
 
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
-    """Run one command with random rank, block offset and stride; return the planner's cycles."""
+    """Run one command with a random rank, block offset and stride; return the planner's cycles."""
     rank, block_offset = generator.randrange(size), generator.randrange(size)
     stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
     steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
@@ -171,7 +171,7 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """In a chain, each segment is one step with marks at the chain's ends; a gather is marked as usual."""
+    """In a chain, each segment takes one step, marked at both ends of the chain; a gather is marked as usual."""
     unit = Unit(Bench(SEGMENT, chained=True, flags=("opens", "closes")), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
@@ -192,7 +192,7 @@ def test_chain():
 
 
 def test_late():
-    """With ``late``, the order is golden for a collective with one owner; otherwise gathers lag by one segment."""
+    """With ``late``, a collective with one owner follows the golden order; otherwise gathers lag by one segment."""
     assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True, flags=("opens", "closes", "late")), name="LateBench")
     generator = random.Random(7)
@@ -226,6 +226,6 @@ def test_late():
 
 
 def taken_records(trace, layout=LAYOUT, name="records"):
-    """Return the cycles when records were accepted, and the records."""
+    """Return the cycles in which records were accepted, and the records."""
     when, records = taken(trace, name, layout)
     return when, list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests that compare the packetizer with a cycle-accurate model: hdl/ring/packetizer.py."""
+"""Compare the packetizer with a cycle-accurate model: hdl/ring/packetizer.py."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a cycle: header words and payload beat on offer (None if not offered), and flags."""
+    """Inputs in a cycle: the offered header words and payload beat (None if not offered), and flags."""
 
     header: list | None
     extra: bool
@@ -42,7 +42,7 @@ class Inputs:
 
 
 class Model:
-    """Cycle-accurate model of the packetizer that keeps the words of sent packets."""
+    """Cycle-accurate model of the packetizer; it keeps the words of all packets sent."""
 
     def __init__(self):
         self.sent, self.aborting, self.aborted, self.ends = [], False, False, False
@@ -115,13 +115,13 @@ def test_packetizer(kind, cleared, given_up):
 @pytest.mark.parametrize(("cleared", "given_up"), [(0, 0), (0.002, 0.005)])
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_packetizer_of_extra_words(kind, cleared, given_up):
-    """Packets also have words in addition to their elements, of which there may be none."""
+    """Packets are correct with words in addition to their elements, even if there are no elements."""
     check(kind, cleared, given_up, count=4_000, draw=lambda generator: random_packets(
         generator, 6, codecs=[RAW], extended=True, length=generator.choice([0, 0, 1, 5])))
 
 
 def check(kind, cleared, given_up, *, draw, count=12_000):
-    """Compare the unit with the model while it sends the packets that ``draw`` returns again and again."""
+    """Compare the unit with the model while it repeatedly sends packets that ``draw`` returns."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
@@ -136,7 +136,7 @@ def check(kind, cleared, given_up, *, draw, count=12_000):
             left = -1  # give_up stays high until a few cycles after the ABORT packet
         offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
-        # Without a header on offer, it makes no difference whether there are extra words.
+        # While no header is offered, the input for extra words has no effect.
         header, extra = headers[0] if offers[0] else (None, len(expected) % 3 == 0)
         current = Inputs(header=header, extra=extra, payload=beats[0] if offers[1] else None,
                          ready=next(ready), may_start=next(may_start), give_up=left != 0,
@@ -165,5 +165,5 @@ def check(kind, cleared, given_up, *, draw, count=12_000):
             left, headers, beats = 0, [], []
     trace = compare(unit(), inputs, expected)
     assert min(seen[name] for name in ("whole", *(("ABORT", "stomped") if given_up else ()))) > 5, seen
-    if kind == "none" and not given_up and not cleared:  # sends one word per cycle
+    if kind == "none" and not given_up and not cleared:  # one word per cycle
         assert trace["o__valid"][Packetizer.latency:].all()

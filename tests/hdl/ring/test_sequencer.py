@@ -71,7 +71,7 @@ class IdleAfterReset(wiring.Component):
 
 @pytest.mark.parametrize("role", [Peer(), RootReduce(), Peer(interleaved=True)], ids=str)
 def test_idle_after_reset(role):
-    """Proof by induction from every state; the engine resets its sequencer while no command runs."""
+    """Proof by induction from every state; the engine resets its sequencer whenever no command runs."""
     formal.prove(IdleAfterReset(CONFIG.replace(role=role)), depth=2)
 
 
@@ -101,7 +101,7 @@ OBSERVER = PartDescription(
 
 
 class Observed(wiring.Component):
-    """A planner and the sequencer that it starts, where only the observer part's sequence has a path."""
+    """A planner with the sequencer that it starts; only the sequence of the observer part has a path."""
 
     def __init__(self):
         super().__init__({
@@ -128,7 +128,7 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions get the records they request, in order; a command ends with its awaited instructions."""
+    """Instructions receive the records they request, in order; a command ends with the instructions it awaits."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +149,7 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: On the largest ring some blocks need nine segments, so all have nine: more packets than sequence numbers.
+#: On the largest ring, some blocks need nine segments, so all blocks have nine: more packets than sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -157,7 +157,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A planner and the sequencer that it starts, with egress paths only, as in an all-reduce."""
+    """A planner with the sequencer that it starts, which has only egress paths, as in an all-reduce."""
 
     def __init__(self):
         super().__init__({
@@ -185,7 +185,7 @@ class Headed(wiring.Component):
 
 
 def test_numbers_start_again():
-    """Headers on the largest ring have all their fields, and sequence numbers wrap to 0."""
+    """Headers on the largest ring have the expected values in all fields, and sequence numbers wrap to 0."""
     unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MAX_NODES
     for seed in range(3):
         length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Link ends with throttles, connected to a ring of two nodes: hdl/ring/link_ends.py."""
+"""Link ends with throttles, which connect two nodes in a ring: hdl/ring/link_ends.py."""
 
 import pytest
 from amaranth.hdl import Module
@@ -35,7 +35,7 @@ def test_packets(replay, rate, delay):
         for end in ends:
             ctx.set(end.throttle, rate)
             ctx.set(end.wire_delay, delay)
-        await ctx.tick().repeat(300)  # after this pause the delay applies
+        await ctx.tick().repeat(300)  # the new delay applies after this pause
         for packet in range(packets):
             await ctx.tick().until(source.may_start)
             for word in range(WORDS):

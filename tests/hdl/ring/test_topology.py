@@ -1,4 +1,4 @@
-"""Neighbours in a ring, computed with Python integers and in gateware: hdl/ring/topology.py."""
+"""Neighbours of a node in a ring, computed with Python integers and in gateware: hdl/ring/topology.py."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def test_impossible_ring(nodes):
 
 
 def test_widths():
-    """The width of ranks and node counts is fixed for small rings, and minimal for larger ones."""
+    """The widths of ranks and node counts are fixed for small rings, and minimal for larger rings."""
     for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()

@@ -12,7 +12,7 @@ NAMES = {LinkSignature: ("data", "last"), ReplayLinkSignature: ("data", "last", 
 
 @pytest.mark.parametrize("signature", NAMES)
 def test_delays(signature):
-    """Words arrive in order, one per cycle, each after its delay; changing the delay loses no word."""
+    """Words arrive in order, one per cycle, each after its delay; no word is lost if the delay changes."""
     dut = WireDelay(signature=signature())
     generator = np.random.default_rng(1)
     delays = (0, 1, 2, 255, 3, 48, 0, 17)
@@ -37,14 +37,14 @@ def test_delays(signature):
 
     pysim.simulate(dut, bench)
     assert [word for _, word in came] == [word for _, word in sent]
-    # A new delay applies after 256 idle cycles, so the words of the first cycles still have the previous one.
+    # A new delay applies after 256 idle cycles, so the first words after a change still have the previous delay.
     for (begun, _), (arrived, _) in zip(sent, came, strict=True):
         number = begun // cycles
         assert arrived - begun == (delays[number - 1] if number else 0)
 
 
 def test_back():
-    """Return wires have no delay."""
+    """Return wires are not delayed."""
     dut = WireDelay(signature=LinkSignature())
 
     async def bench(ctx):

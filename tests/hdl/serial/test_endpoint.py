@@ -20,7 +20,7 @@ NUMBER, NODES = 1, 3
 
 
 class Wire:
-    """Frame units of an endpoint, which send and accept one frame at a time."""
+    """Host side of an endpoint test: frame units that send and accept one frame at a time."""
 
     def __init__(self, dut):
         self.dut = dut
@@ -39,7 +39,7 @@ class Wire:
                 self.events[name] += int(getattr(self.dut, name).value)
 
     async def send(self, words=(), *, node=NUMBER, good=True, **fields):
-        """Send a frame from the host."""
+        """Send a frame from the host to the node."""
         dut = self.dut
         values = {"kind": FrameKind.DATA.value, "last": 0, "again": 0, "reply": 0, "sequence": 0, "acknowledged": 0,
                   "limit": 0, **fields, "node": node, "length": len(words)}
@@ -59,7 +59,7 @@ class Wire:
         await cycles(dut, 3)
 
     async def take(self, *, patience=300):
-        """Accept the next frame for the host; return its header and words, or None if none arrives."""
+        """Wait for the next frame to the host; return its header and words, or None if no frame arrives."""
         dut = self.dut
         for _ in range(patience):
             await self.edge
@@ -100,19 +100,19 @@ async def takes_each_frame_once(dut):
     await wire.send([1, 2, 3, 4], sequence=0)
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"], header["length"]) == (4, 0, 0)
-    await wire.send([1, 2, 3, 4], sequence=0)  # repeats a frame: the acknowledgement was lost
+    await wire.send([1, 2, 3, 4], sequence=0)  # repeat a frame, as if its acknowledgement was lost
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 0}
-    await wire.send([9, 9], sequence=6, last=True)  # the previous frame is missing, which is reported only once
+    await wire.send([9, 9], sequence=6, last=True)  # a frame before this one is missing, which is reported once
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 1)
     await wire.send([9], sequence=8)
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 2}
-    await wire.send([7, 7], sequence=4, good=False)  # sends a damaged frame
-    await wire.send([8, 8], sequence=4, node=0)  # sends a frame for another node
+    await wire.send([7, 7], sequence=4, good=False)  # send a damaged frame
+    await wire.send([8, 8], sequence=4, node=0)  # send a frame for another node
     await wire.send([8, 8], sequence=4, node=2)
     assert await wire.take() is None
     await wire.send([5, 6], sequence=4, last=True)
@@ -128,11 +128,11 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # there is no free space, and none is freed while the frame arrives
+    await wire.send([99], sequence=BUFFER)  # the buffer is full, and stays full while this arrives
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
-    header, _ = await wire.take()  # half of the space is free again, as the header reports
+    header, _ = await wire.take()  # half of the buffer is free again, as the header reports
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
@@ -161,10 +161,10 @@ async def sends_again_what_is_not_acknowledged(dut):
     assert await frames(2) == expected[1:]
     await wire.send(acknowledged=6)
     assert await wire.take() is None
-    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host requests a reply
+    await wire.send(again=True, acknowledged=6)  # there is nothing to send, but the host requests a reply
     header, _ = await wire.take()
     assert (header["length"], header["sequence"]) == (0, 6)
-    await wire.send(again=True, acknowledged=9)  # acknowledges words that were never sent
+    await wire.send(again=True, acknowledged=9)  # acknowledge words that were never sent
     header, _ = await wire.take()
     assert header["sequence"] == 6
     # The node waits when its buffer of unacknowledged words is full.
@@ -185,10 +185,10 @@ async def begins_anew(dut):
     fields = ("kind", "sequence", "acknowledged", "limit", "length", "reply")
     opened = (FrameKind.OPEN, 0xABCD, NODES | VERSION << 8, BUFFER, 0, 1)
     assert tuple(header[name] for name in fields) == tuple(map(int, (opened[0].value, *opened[1:])))
-    await wire.send(kind=FrameKind.OPEN.value, again=True)  # only requests an answer
+    await wire.send(kind=FrameKind.OPEN.value, again=True)  # an OPEN that only requests an answer
     header, _ = await wire.take()
     assert header["sequence"] == 0xABCD
-    # The node has one request and part of another. The rest is in the buffer and never reaches the node.
+    # The node receives one request and part of another; the rest stays in the buffer and never reaches the node.
     await wire.send([1, 2], sequence=0, last=True)
     await wire.send([3, 4, 5], sequence=2)
     assert await node.receive(3) == [*framed([[1, 2]]), {"data": 3, "last": 0}]
@@ -198,9 +198,9 @@ async def begins_anew(dut):
         ends += await node.receive(1)
     assert len(ends) <= 2
     while (taken := await wire.take(patience=50)) is not None:
-        assert taken[0]["kind"] == FrameKind.DATA.value  # the frame was sent before the OPEN
+        assert taken[0]["kind"] == FrameKind.DATA.value  # this frame was sent before the OPEN
     assert int(dut.busy.value)
-    # Two responses are still outstanding and are discarded.
+    # Two responses are still outstanding; the endpoint discards them.
     await answers.send(framed([[50, 51, 52], list(range(40))]))
     header, _ = await wire.take()
     assert (header["kind"], header["sequence"]) == (FrameKind.OPEN.value, 0x1234)
@@ -208,7 +208,7 @@ async def begins_anew(dut):
     assert await node.receive(1) == framed([[6]])
     await answers.send(framed([[60]]))
     header, words = await wire.take()
-    if not words:  # the acknowledgement came first
+    if not words:  # the first frame only acknowledges the request
         header, words = await wire.take()
     assert (header["sequence"], header["acknowledged"], words) == (0, 1, [60])
     await wire.send(acknowledged=1)
@@ -218,7 +218,7 @@ async def begins_anew(dut):
 
 @cocotb.test(timeout_time=30, timeout_unit="ms")
 async def loses_nothing(dut):
-    """Each word arrives once and in order if the host follows the protocol and wires lose frames."""
+    """If the host follows the protocol, each word arrives once and in order although the wires lose frames."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     wire, node, answers = await start_endpoint(dut, sink=p["sink"], source=p["source"], seed=p["seed"])

@@ -36,7 +36,7 @@ def words(frame):
 
 
 def damaged(generator, data, rate):
-    """Flip and drop random bytes."""
+    """Flip random bits and drop random bytes."""
     result = bytearray()
     for byte in data:
         what = generator.random()
@@ -47,7 +47,7 @@ def damaged(generator, data, rate):
     return bytes(result)
 
 
-# The host's codec on its own.
+# Tests of the host's codec without gateware.
 
 
 def test_codec():
@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """The decoder returns only frames that were sent, whatever the damage to the bytes."""
+    """The decoder returns only frames that were sent, however the bytes are damaged."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
@@ -75,12 +75,12 @@ def test_codec_with_damage(rate):
     decoded = decoder.feed(b"".join(data))
     whole = [frame for frame, chunk in zip(frames, data, strict=True) if chunk == frame.encode()]
     assert all(frame in frames for frame in decoded)
-    # A lost flag costs only its own frame, because each frame's length is known.
+    # If a flag is lost, only its own frame is lost, because each frame's length is known.
     assert len(decoded) >= len(whole) - 2
     assert decoder.crc_errors + decoder.resyncs > 0
 
 
-# Tests of the gateware.
+# Tests of the frame gateware.
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
@@ -154,7 +154,7 @@ async def takes_frames_apart(dut):
     assert received == expected, p["seed"]
     assert (counts["bad_crc"], counts["resync"]) == (model.crc_errors, model.resyncs), p["seed"]
     assert bool(model.crc_errors + model.resyncs) == bool(p["rate"])
-    # A byte with a framing error ends a frame, or is ignored between frames.
+    # A byte with a framing error ends the current frame; between frames, such a byte is ignored.
     frame = Frame(payload=bytes(8))
     for byte in [*frame.encode()[:9], None, *frame.encode()[9:], None, *frame.encode()]:
         dut.value.value = byte or 0

@@ -11,7 +11,7 @@ test_cycles = refused_values(DelayLine, {"shape": 8}, "cycles", [-1, 1.0, None],
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
 def test_delay(cycles):
-    """Delay lines of flip-flops and of memory work, including lengths around the switch to memory."""
+    """Delay lines have the right length, both with flip-flops and with memory, around the limit between them."""
     line = DelayLine(shape=12, cycles=cycles)
     assert line.latency == cycles
     values = np.random.default_rng(cycles).integers(1 << 12, size=1000)
@@ -28,12 +28,12 @@ def test_no_delay():
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
 def test_paced(cycles):
-    """The delay counts only the cycles with a high random `step`."""
+    """The delay counts only cycles in which the random signal `step` is high."""
     generator = np.random.default_rng(cycles)
     values = generator.integers(1 << 12, size=1000)
     step = generator.integers(2, size=1000)
     got = Unit(DelayLine(shape=12, cycles=cycles, paced=True)).run({"i": values, "step": step})["o"]
-    steps = np.cumsum(step) - step  # number of steps before each cycle
+    steps = np.cumsum(step) - step  # number of steps that precede each cycle
     late = steps >= cycles
     assert late.sum() > 300
     assert (got[late] == values[step == 1][steps[late] - cycles]).all()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Conversion between words and beats: hdl/streams/rows.py."""
+"""Units that convert between words and beats: hdl/streams/rows.py."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def _make(kind, lanes, size=None):
 
 
 def _drive(generator, kind, lanes, size=None):
-    """Random packets: short, row-sized and long."""
+    """Draw packets of random lengths, up to a few rows."""
     vectors = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
                for count in generator.integers(1, 4 * lanes + 2, 40)]
     rows = packets.words(vectors) if kind is RowAssembler else packets.beats(vectors, lanes)
@@ -50,7 +50,7 @@ test_beats = refused_values(BlockBuffer, {"lanes": 4}, "beats", [0, 33, None],
 
 @pytest.mark.parametrize("case", CASES)
 def test_rate(case):
-    """Beats and words follow each other without gaps."""
+    """Beats and words are transferred without gaps."""
     kind, lanes = case
     run = BENCH.check(case)
     vectors, done = run.drive.drawn[-1], run.moves()
@@ -70,7 +70,7 @@ def _buffered(case):
 
 def test_segment_buffer_gives_whole_segments_only():
     for free, last, arrived, done, _, seed in _buffered((SegmentBuffer, 2, 16)):
-        # No beat is offered until the last beat of its segment has arrived.
+        # A segment's first beat is offered only once its last beat has arrived.
         segment = np.concatenate([[0], np.cumsum(last)[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(last)]
         assert (done > completed[segment]).all(), f"seed {seed}"
@@ -93,7 +93,7 @@ def test_segment_buffer_drops_a_part_on_reset():
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_block_buffer_gives_whole_blocks_only(size):
-    """The block buffer offers only whole blocks without gaps, even if their beats arrive late."""
+    """The block buffer offers only whole blocks, without gaps, even if beats of a block arrive late."""
     for free, lasts, arrived, done, offered, seed in _buffered((BlockBuffer, 2, size)):
         count, ends = 0, []
         for last in lasts:

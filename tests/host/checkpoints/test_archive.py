@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands for two queues, in the checkpoint of a single-queue node, which receives all of them.
+#: Commands for two queues in the checkpoint of a single-queue node, in which one queue must receive all of them.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -47,7 +47,7 @@ SMALL = pack(FIELDS, REGIONS, KEY)
 
 
 def outcome(data):
-    """Reason why a checkpoint is rejected, or None if it is accepted."""
+    """Return the reason for which a checkpoint is rejected, or None if it is accepted."""
     try:
         examine(data, key=KEY).check_regions()
     except RejectionError as error:
@@ -86,7 +86,7 @@ def test_every_length():
 
 
 class Watched(io.BytesIO):
-    """File that records how far it was read, and the largest read size requested."""
+    """File that records how far it was read, and the largest number of bytes requested at once."""
 
     end = largest = 0
 
@@ -151,7 +151,7 @@ def test_admitted():
 
 
 def test_mutated_manifests():
-    """All of 20,000 manifests, signed or not, are either rejected or admitted; no read exceeds the limit."""
+    """Each of 20,000 manifests, signed or not, is either rejected or admitted; no read exceeds the limit."""
     seed, names = 7, sorted(REGIONS)
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     manifest = open_archive(SMALL).manifest
@@ -190,7 +190,7 @@ def test_mutated_manifests():
 
 
 def test_large_sizes_are_not_read():
-    """A header with an excessive size is rejected without reading any further."""
+    """A header that declares an excessive size is rejected without reading any further."""
     info = tarfile.TarInfo("manifest.json")
     info.size = LARGEST_MANIFEST + 1
     file = Watched(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict") + bytes(1 << 20))

@@ -1,4 +1,4 @@
-"""Checkpoints include the far memories of nodes that compute."""
+"""Checkpoints of nodes that compute include the far memories of these nodes."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows. In far memory, one is shorter than a group, and one is longer than two activation memory sections.
+#: Memory windows of nodes. In far memory, one is shorter than a group, and one is longer than two activation memory
+#: sections.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 
@@ -37,7 +38,7 @@ def filled(opened, seed):
 
 
 def test_there_and_back(rings):
-    """Windows are restored to far memories with a different speed; all other words are unchanged."""
+    """Windows are restored to far memories with another speed; all words outside the windows are unchanged."""
     (source, simulation), (target, other) = rings
     written, before = filled(rings[0], 1), filled(rings[1], 2)
     near = [device.read_memory(device.config.memory_map["activations"].number, 0, 2048) for device in target.devices]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Node programs in checkpoints: both banks, pending edits, and comparison during a restore."""
+"""Programs of nodes in checkpoints: both banks, pending edits, and comparison during a restore."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ LIVE = {"weights": [(0, LENGTH)], "gradients": [(0, LENGTH)]}
 
 
 def program(tag, root):
-    """A BROADCAST in one queue and idle commands in the other two."""
+    """Program with a BROADCAST in one queue and idle commands in the other two queues."""
     return [[[Command(operation=Operation.QUIESCE, tag=tag)],
              [Command(operation=Operation.BROADCAST, tag=tag + 1, rank=rank, size=2, root=root, length=LENGTH)],
              [Command(operation=Operation.QUIESCE, tag=tag + 2)]] for rank in range(2)]
@@ -40,7 +40,7 @@ def target():
 
 @pytest.fixture
 def source(ring):
-    """Nodes with different weights and a program in each bank; the second runs from set 5 on."""
+    """Nodes with different weights and a program in each bank; the second program runs from set 5 on."""
     generator = np.random.default_rng(3)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
@@ -61,7 +61,7 @@ def weights(ring):
 
 
 def restore(frame, ring):
-    """Load and verify the frame without first backing up all memories."""
+    """Load and verify a checkpoint frame, without first backing up all memories."""
     load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
     verify(ring, frame)
 
@@ -75,7 +75,7 @@ def finish(ring, sets):
 
 
 def test_an_edit_that_waits(source, target):
-    """The first set after a restore uses the program of the pending edit, as it would on the source."""
+    """The first set after a restore uses the program of the pending edit, as it would on the source nodes."""
     before = weights(source)
     frame = read(source, LIVE)
     assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
@@ -86,7 +86,7 @@ def test_an_edit_that_waits(source, target):
     assert target.programs.loaded == source.programs.loaded
     assert target.programs.staged == source.programs.staged
     expected = finish(source, (5, 6))
-    assert expected[0] == [before[1]] * 2  # the old program would broadcast node 0's weights instead
+    assert expected[0] == [before[1]] * 2  # the previous program would broadcast node 0's weights
     assert finish(target, (5, 6)) == expected
     assert [device.read_fields("PROGRAM_BANK")["bank"] for device in target.devices] == [
         1 - bank["bank"] for bank in banks]
@@ -95,12 +95,12 @@ def test_an_edit_that_waits(source, target):
 
 
 def test_a_set_that_is_run_again(source, target):
-    """If an edit's set is skipped, the previous program keeps running until that set is run."""
+    """If the set of a pending edit is skipped, the previous program keeps running until that set is run."""
     source.programs.run(collectives=1, first=8, traced=False)
     frame = read(source, LIVE)
     assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
     restore(frame, target)
-    for ring in (source, target):  # new weights on each node
+    for ring in (source, target):  # write different weights to each node
         for rank, device in enumerate(ring.devices):
             device.write_memory(1, 0, np.full(LENGTH, rank + 1, np.float32))
     assert finish(target, (9, 5)) == finish(source, (9, 5))
@@ -124,7 +124,7 @@ def test_staged_without_an_edit(source, target):
 
 
 def test_a_first_program_by_an_edit(source, target):
-    """Nodes that have never run a program can have a pending edit that activates their first program."""
+    """Nodes that have never run a program can have a pending edit that activates their first one."""
     for ring in (source, target):
         forget_programs(ring)
     for _ in source.programs.stage(program(40, 0)):
@@ -168,7 +168,7 @@ def test_other_words(source, target, monkeypatch, bank, edited):
 
 
 def test_number(source, target):
-    """The restore compares program numbers and whether the nodes have a program at all."""
+    """A restore compares program numbers, and whether the nodes have a program at all."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

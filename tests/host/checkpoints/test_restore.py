@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Restoring checkpoints on simulated nodes; invalid ones are rejected before anything changes."""
+"""Checkpoints are restored on simulated nodes; invalid ones are rejected before anything changes."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ def ring():
 
 @pytest.fixture(scope="module")
 def frame(ring):
-    """Checkpoint frame of nodes with data in memory and non-default settings and flags."""
+    """Checkpoint frame of nodes that have data in memory and non-default settings and flags."""
     generator = np.random.default_rng(5)
     scrub(ring)
     for rank, device in enumerate(ring.devices):
@@ -62,7 +62,7 @@ def checkpoint(frame, **options):
 
 
 def test_there_and_back(target, frame):
-    """A frame is restored completely on used nodes, and all other contents stay unchanged."""
+    """A frame is restored completely on nodes that were used before, and all other contents stay unchanged."""
     before = digest(target)
     state, restored = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
     assert state["a"].tolist() == [0, 1, 2]
@@ -208,7 +208,7 @@ def test_rejected(ring, frame, clean, name):
 
 @pytest.fixture(scope="module")
 def clean(ring, frame):
-    """Digest of the target, checked to be unchanged by rejected checkpoints."""
+    """Digest of the target before any restore, to check that rejected checkpoints change nothing."""
     scrub(ring)
     return digest(ring)
 

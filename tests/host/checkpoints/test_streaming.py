@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of layer streaming: runs resumed on other workers and servers have the same bits."""
+"""Checkpoints of layer streaming: runs resumed on other workers and servers give the same bits."""
 
 import dataclasses
 import functools
@@ -74,7 +74,7 @@ def resumed(data, ring, **options):
 
 
 def advance(run):
-    """Run the next set; after the fifth set, also propose an edit."""
+    """Run the next set of a training run; after the fifth set, also propose an edit."""
     do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
@@ -93,7 +93,7 @@ def versions(ring):
 
 @pytest.fixture(scope="module")
 def whole():
-    """Uninterrupted run: final results, a checkpoint after each set, and the final weight versions."""
+    """Run without interruption: final results, a checkpoint after each set, and the final weight versions."""
     with open_streaming() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=2)
         run, checkpoints = run_of(ring), []
@@ -158,7 +158,7 @@ def test_edits_of_all_kinds(whole):
         assert table[:, 2 * way:2 * way + 2].tolist() == [[item.zeros, item.saturations] for item in counts.values()]
 
 
-# Rejected checkpoints.
+# Tests of rejected checkpoints.
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
@@ -230,7 +230,7 @@ REJECTED = {
 
 @pytest.fixture(scope="module")
 def waiting(whole):
-    """A checkpoint after the third set, with a pending edit."""
+    """A checkpoint that was made after the third set and includes a pending edit."""
     return whole[1][2]
 
 
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """The error names the node that would compute different bits or lacks a table of counts."""
+    """The error message names the node that would compute different bits or lacks a table of counts."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])

@@ -21,7 +21,7 @@ from tests.host.rings import CONFIGS, TIMEOUT, Reference, open_nodes, random
 CONFIG = CONFIGS["engines"]
 KEY = b"k" * 32
 LENGTH, STEPS, MOVED = 300, 6, 3
-#: Window bases of tenant 1 on the source and of tenant 2 on the target; the window sizes are the same.
+#: Base addresses of the windows of tenant 1 on the source and tenant 2 on the target; their sizes are equal.
 HERE = {"gradients": 64, "weights": 1024, "state_0": 0, "activations": 0}
 THERE = {"gradients": 1504, "weights": 32, "state_0": 320, "activations": 480}
 SIZES = {"gradients": 512, "weights": 512, "state_0": 192, "activations": 32}
@@ -33,7 +33,7 @@ def windows(bases, **sizes):
 
 
 def job_of(host, tenant):
-    """Ring for the job of the tenant that the nodes currently serve."""
+    """Driver of the job of the tenant that the nodes currently serve."""
     ring = Ring(host.devices(tenant), timeout=TIMEOUT)
     ring.connect()
     return ring
@@ -65,7 +65,7 @@ def opened():
 
 
 def others(ring, outside):
-    """Contents of all memories outside the given windows."""
+    """Contents of all memories of the nodes, except the given windows."""
     words = []
     for device in ring.devices:
         for space in CONFIG.memory_map:
@@ -77,8 +77,8 @@ def others(ring, outside):
 
 
 def test_same_bits(opened):
-    """Momentum steps before and after the move match the golden model. Commands, lists, the program and everything
-    outside the window stay unchanged."""
+    """Momentum steps before and after a tenant's job moves match the golden model. Commands, lists, the program and
+    everything outside the window stay unchanged."""
     source, target = opened
     generator = np.random.default_rng(8)
     weights = random(generator, LENGTH)
@@ -124,7 +124,7 @@ def test_same_bits(opened):
 
 
 def test_refused(opened):
-    """A window that is too small is rejected for lack of memory; the target and the window stay unchanged."""
+    """A move to a window that is too small is rejected for lack of memory, and changes nothing on the target."""
     source, target = opened
     here, there = TenantHost(source.devices), TenantHost(target.devices)
     here.grant(1, windows(HERE))

@@ -14,7 +14,7 @@ needs("int16")
 
 
 def counted(counts, *, config=None):
-    """Nodes with the given update counts."""
+    """Nodes that start with the given update counts."""
     devices = []
     for count in counts:
         device = Device(None, config or NodeConfig())
@@ -36,8 +36,8 @@ def test_missing(versions, counts, expected):
     ((7, 9), (4, 5), 1, None), ((7, 7), (8, 8), 0, None), ((65_537, 65_537), (0, 0), 0, None),
     ((2, 2), (1, 1), 0, BOARDS["icebreaker"].node)])
 def test_too_small(versions, counts, rank, config):
-    """Nodes are rejected if their counts lag by different amounts, are too high, or are far too low. Integer nodes
-    are rejected too, since they have no broadcast."""
+    """Nodes are rejected if their update counts lag by different amounts, are too high, or are far too low. Nodes
+    that sum integers are rejected too, since they have no broadcast."""
     nodes = [{"rank": number, "version": version} for number, version in enumerate(versions)]
     with pytest.raises(TooSmallError, match=rf"^TOO_SMALL: node {rank} must have a WEIGHT_VERSION that can be "):
         missing(counted(counts, config=config), nodes)

@@ -22,10 +22,10 @@ from tests.present import needs
 
 needs("bf16", "int16", "mx", "reproducible", "table")
 
-#: Names of the codecs of gradients that are predicted, in a message.
+#: Names of the gradient codecs for which the model predicts cycles, as listed in an error message.
 INCLUDED = ", ".join(name for name, codec in GRADIENT_CODECS.items() if not codec.agreed)
 
-#: Reason in the message about a codec that sums integers.
+#: Reason that an error message gives for not predicting a codec that sums integers.
 REASON = r"\(packets also contain the exponents of other segments\): choose another one, such as raw$"
 
 POINTS = points.load()
@@ -77,7 +77,8 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """In short blocks, element counts are binomial and equal at all hops; a single block has the median count."""
+    """The number of nonzero elements in short blocks has a binomial distribution, equal at all hops; a single block
+    has the median number."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05
@@ -133,7 +134,8 @@ def test_errors_on_large_rings(counted):
 
 
 def test_errors_where_zeros_are_expected():
-    """Errors are small except at length 32, where the vector may be all zero or twice as dense as expected."""
+    """The model's errors are small, except at length 32, where a vector may be all zero or twice as dense as planned.
+    """
     compared = points.compare(POINTS["chosen"])
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
     assert max(abs(comparison.error) for comparison in compared) <= 0.1

@@ -1,4 +1,4 @@
-"""Compare the estimated cycles of collectives with Verilated nodes."""
+"""The estimated cycles of collectives agree with cycles counted on Verilated nodes."""
 
 import dataclasses
 

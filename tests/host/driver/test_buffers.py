@@ -61,7 +61,7 @@ class TestBuffer:
 
 class TestAllocator:
     def test_room(self):
-        """The smallest memory that a region uses, such as state or master memory, limits its room."""
+        """The room of a region is limited by the smallest memory that it uses, such as the state or master memory."""
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
@@ -118,7 +118,8 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Master weights take a word per block element, packed state half; a failed request reserves nothing."""
+        """Master weights take one word per owned element, packed state half a word; a failed request reserves
+        nothing."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
@@ -135,7 +136,7 @@ class TestAllocator:
 
 
 def test_two_vectors_train_in_one_memory():
-    """Two models in one memory, trained alternately, get the same results as separately; sums may be queued."""
+    """Two models trained alternately in one memory get the same results as separately. Sums may be queued."""
     config = rings.CONFIGS["default"]
     generator = np.random.default_rng(11)
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
@@ -178,7 +179,7 @@ def test_two_vectors_train_in_one_memory():
                 expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
             assert (ring.memory.read_gradients(vector).view(np.uint32) == expected).all()
 
-        # Sparsify with separate errors; the start of the memories must not change.
+        # Sparsify the second vector with its own errors; the start of the memories must not change.
         bound = np.float32(0.5)
         ring.memory.clear_errors(vectors[1])
         ring.memory.write_gradients(list(gradients[1]), vectors[1])
@@ -189,7 +190,8 @@ def test_two_vectors_train_in_one_memory():
         assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
-        # Mask a buffer, with lists after all weights. The weights and gradients before the buffer must not change.
+        # Mask a buffer, using lists stored after all weights. The weights and gradients before the buffer must not
+        # change.
         data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
         masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,

@@ -23,7 +23,7 @@ def spaces(config):
 
 
 def trip(device):
-    """Round trip to the node in cycles, without a requested wait; below 100 without a serial line."""
+    """Cycles of a round trip to the node when no wait is requested: fewer than 100 except over a serial line."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 
@@ -34,7 +34,7 @@ def exchange(device, *packet):
     return device.transport.receive(PATIENCE).tolist()
 
 
-# Ping and register access.
+# Tests of ping and register access.
 
 
 def test_ping_echoes(device):
@@ -69,10 +69,10 @@ def test_another_configuration_is_refused(device):
     device.connect()
 
 
-#: Settings of nodes with quorum updates.
+#: Registers that exist only on nodes with quorum updates.
 ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "STALE_WEIGHTS_0", "STALE_WEIGHTS_1", "STALE_WEIGHTS_2",
           "RESUMED_SET")
-#: Settings of nodes with throttles.
+#: Registers that exist only on nodes with throttles.
 THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
 
 
@@ -99,7 +99,7 @@ def test_settings(device):
 
 
 def test_bits(device):
-    """Consecutive registers are read and written as bits in a single request."""
+    """Several consecutive registers are read or written in one request, as raw bit patterns."""
     values = [0x3F80_0000, 7]
     device.submit_write_bits("GRADIENT_SCALE", values[:1]).result()
     device.submit_write_bits("TIMEOUT", values[1:]).result()
@@ -140,7 +140,7 @@ def test_read_fields(device):
         device.read_fields("LANES")
 
 
-# Memory access.
+# Tests of memory access.
 
 
 def test_memories_keep_what_is_written(device):
@@ -208,7 +208,7 @@ def test_long_transfers_take_several_packets(device, monkeypatch):
     assert np.array_equal(device.read_memory(Space.GRADIENT, 1, 30), payload)
 
 
-# Split-phase calls.
+# Calls that are split into a request and a later result.
 
 
 def test_answers_can_be_asked_for_in_any_order(device):
@@ -240,7 +240,7 @@ def test_nodes_work_at_the_same_time(devices):
     assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
 
 
-# Commands and events.
+# Tests of commands and events.
 
 
 def quiesce(tag=0, **options):
@@ -338,7 +338,7 @@ def test_link_reset_empties_the_queue(device):
     assert device.pop_event(PATIENCE).check().tag == 3
 
 
-# Malformed packets. `header` is the first word of a request with tag 0x5A.
+# Tests of malformed packets. `header` is the first word of a request with tag 0x5A.
 
 
 def header(opcode, count):
@@ -349,7 +349,7 @@ def refused(opcode, status, *payload):
     return [(opcode | 0x80) << 24 | 0x5A << 16 | len(payload), status, *payload]
 
 
-#: Opcode, count and words of malformed requests, and the status and words of the responses.
+#: Malformed requests (opcode, count and words), and the expected responses (status and words).
 MALFORMED = [
     (0, 0, [], Status.UNKNOWN_OPCODE),
     (99, 3, [1, 2, 3], Status.UNKNOWN_OPCODE),
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """The write stops before WEIGHT_VERSION or, if that is settable, before the next one, LAST_ERROR."""
+    """The write stops at the next read-only register: WEIGHT_VERSION or, if that is settable, LAST_ERROR."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

@@ -21,7 +21,7 @@ def check_usable(ring):
 
 
 class TestSlowLinks:
-    """Words in flight do not count as lost, and the first node to time out is not taken for the slow one."""
+    """A diagnosis does not count words in flight as lost, or blame the first node that times out for a slow link."""
 
     def fail(self, ring, simulation, length):
         ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
@@ -45,7 +45,7 @@ class TestSlowLinks:
 
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_rate(self, nodes, link):
-        """All words arrive, but so slowly that the receiver times out between two of them."""
+        """A slow link delivers all words, but so slowly that the receiver times out between two of them."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             simulation.links[link].set_rate(1, 1500)
             assert self.fail(ring, simulation, LENGTH) == (
@@ -56,7 +56,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """A link that loses all words from some point on is named, even if the counters changed before that."""
+        """If a link loses all words from some point on, it is named, even if the counters changed before that."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]
@@ -76,7 +76,7 @@ class TestLostWords:
 
     @pytest.mark.parametrize("nodes", [2, 3, 5])
     def test_one_of_a_packet(self, nodes):
-        """The loss of one word of a packet is reported by the node at the end of the link."""
+        """If one word of a packet is lost, the node at the end of the link reports it."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
             state = simulation.save()

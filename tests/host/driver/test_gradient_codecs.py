@@ -1,4 +1,4 @@
-"""Gradients decoded, added and encoded at every hop: values, words, cycles and residuals."""
+"""Gradient codecs on simulated rings, where each hop decodes, adds and encodes: values, words, cycles, residuals."""
 
 import functools
 
@@ -59,7 +59,7 @@ class Reference(rings.Reference):
                          lanes=self.ring.formats.lanes)
 
     def check_update(self, message="", *, density=0.8):
-        """Run an update with new gradients on the ring and in the model. Return the result and the traffic."""
+        """Run an update with new gradients on the ring and in the model; return the result and its traffic."""
         gradients = self.gradients(density=density)
         outcome = self.ring.collectives.fused_update(len(self.master))
         traffic = self.update(gradients)
@@ -84,7 +84,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """Each operation adds the residuals of the previous one."""
+        """Each operation adds the residuals left by the previous one."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -165,7 +165,8 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Units count four segments per block: nodes send three, and the optimizer forms the last sum."""
+    """Counters of the units match: of a block's four segments, three nodes send sums and the optimizer forms the
+    last."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -195,7 +196,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words may arrive one by one, at any interval, even if a packet consists of a single block."""
+        """Words may arrive one at a time, at any interval, even if a packet holds only one block of elements."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -263,7 +264,8 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals written by the host are used in the next sum, except where only the optimizer reads it."""
+        """Residuals that the host writes are used in the next sum, except on the owner, where only the optimizer
+        reads them."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -286,7 +288,7 @@ class TestResiduals:
 class TestFailures:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_random_damage_never_hangs(self, config):
-        """After random damage, weights and residuals are old or new, and the next command works."""
+        """After random damage, all weights and residuals have their old or new values, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3, config=config) as (ring, simulation):
@@ -321,7 +323,9 @@ class TestFailures:
             check_usable(ring, "afterwards")
 
     def test_one_node_gathers(self):
-        """If one node gathers instead of updating, it sends weights, and the command fails on all nodes."""
+        """If one node runs an all-gather instead of the update, it sends weights, and the command fails on every
+        node.
+        """
         with open_nodes(3, config=WIDE) as (ring, _):
             reference = Reference(ring, 600)
             reference.gradients()
@@ -336,7 +340,7 @@ class TestFailures:
 
 
 def test_training():
-    """All nodes are bit-identical after every step, and in the end all residuals match the model."""
+    """In training, all nodes are bit-identical after every step, and the final residuals match the model."""
     with open_nodes(4, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig(epochs=2))
     assert training.bit_exact is True

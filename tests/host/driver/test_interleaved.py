@@ -20,7 +20,7 @@ def test_configuration():
 
 @pytest.mark.parametrize(("name", "nodes"), [("wide", 2), ("wide", 3), ("wide", 4), ("table", 2), ("table", 5)])
 def test_operations(name, nodes):
-    """Weights, sums and words match the golden model for any segments, rates and latencies."""
+    """Weights, sums and words match the golden model for any segment length, link rate and latency."""
     config, generator = CONFIGS[name], np.random.default_rng(nodes)
     segment, longest = config.segment, min(config.memories.weight, nodes * config.memories.state)
     codec, weight_codec = GRADIENT_CODECS[config.gradients], WEIGHT_CODECS[config.weights.codec]

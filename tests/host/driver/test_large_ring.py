@@ -1,4 +1,4 @@
-"""Test rings of more nodes than a 4-bit rank allows against the golden model."""
+"""Test rings of more nodes than a 4-bit rank can number, against the golden model."""
 
 import functools
 

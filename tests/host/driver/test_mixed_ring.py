@@ -1,4 +1,4 @@
-"""Rings of different nodes: bits, words, cycles, states, and parameters that must match."""
+"""Rings of nodes with different configurations: bits, words, cycles, states, and parameters that must match."""
 
 import functools
 import operator
@@ -69,7 +69,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(seed):
-    """Bits and words match the golden model; cycles and state are the same with one, two and three threads."""
+    """Bits and words match the golden model; cycles and state do not depend on the number of threads (1 to 3)."""
     generator = np.random.default_rng(seed)
     data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
     results = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
@@ -83,7 +83,7 @@ def test_host_port():
 
 
 def test_memories():
-    """Each node has its own configuration's memories and memory numbers."""
+    """Each node has the memories of its own configuration, with the numbers given there."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -92,7 +92,7 @@ def test_memories():
             for space in spaces[rank]:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
-                simulation.run(100)  # wait until the words are in far memory
+                simulation.run(100)  # until the words are in far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
         refuses("Memory space must be one of the 3 that the library knows, not 3", simulation.memory, 0, 3)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A saved ring can resume with a different number of threads, and a reset restores every node."""
+    """A ring saved during a command resumes with a different number of threads, and a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):

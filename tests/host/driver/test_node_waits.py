@@ -1,4 +1,4 @@
-"""Commands that wait for other nodes, and nodes that wait for a computing node, on simulated rings."""
+"""Commands that wait for commands on other nodes, and nodes that wait for a straggler, on simulated rings."""
 
 import dataclasses
 import re
@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """If a command waits for a command on another node, the latency between them matches the formula for the number
-    of hops, plus up to two cycles because queues take turns at both ends."""
+    """If a command waits for a command on another node, its delay matches the formula for the number of hops, to
+    within two cycles more, because queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -65,7 +65,7 @@ def test_cycles(wire):
 
 
 def test_passes():
-    """For 20 passes, nodes wait for each other in a cycle across passes, with different link latencies."""
+    """Over 20 passes, each node waits for another node, in a cycle across passes, for various link latencies."""
     program = Program(nodes=3)
     first = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
     second = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
@@ -87,7 +87,7 @@ def test_passes():
 
 
 def test_counts_of_earlier_runs():
-    """Commands of earlier runs are never counted: after a failed run, after loading other programs, and after
+    """A wait never counts commands of earlier runs: after a failed run, after loading other programs, and after
     recovery of the ring."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
@@ -119,7 +119,8 @@ def test_counts_of_earlier_runs():
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """Comparing random programs with a model that waits reveals nodes that ignore remote waits."""
+    """Random programs reveal nodes that ignore remote waits, because the model to compare with does wait.
+    """
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -159,7 +160,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # With run number 0 and no positions in the ring, no node sends signals.
+        # With run number 0 and no positions in the ring, nodes send no signals to each other.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -169,7 +170,7 @@ def test_statuses():
 
 
 def test_programs_that_nodes_cannot_run():
-    """Programs with waits that nodes do not support are rejected when loaded or sent."""
+    """Programs with waits that the nodes do not support are rejected when they are loaded or sent."""
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2) as (ring, _):
         refuses("Queues must have as many commands on each node where commands wait for other nodes, not (0, 1) and "
@@ -198,7 +199,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # Every node then waits for the end of the sum, which all nodes except the delayed one start early.
+    # Every node then waits for the end of the sum, which all nodes but the delayed one start early.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -206,8 +207,8 @@ def straggler(late, duration, nodes=NODES):
 
 @pytest.mark.parametrize("late", range(NODES))
 def test_a_straggler_is_not_a_broken_link(late):
-    """While one node computes for ten time-outs, all nodes wait for it, in the sum and in later commands, and the sum
-    is correct. A time-out must exceed the period of keep-alive words."""
+    """While one node computes for ten time-outs, all nodes wait for it, both in the sum and in later commands, and
+    the sum is correct. (A time-out must be longer than the period of the keep-alive words.)"""
     duration = 10 * TIMEOUT
     assert KeepAlive.period < TIMEOUT
     values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
@@ -257,7 +258,7 @@ def busy():
 @pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
                          ids=["nobody", "one", "all"])
 def test_a_cut_link_is_named(program):
-    """A cut link is named and ends the sum within a time-out, even if its sender or all nodes compute."""
+    """A cut link is named and ends the sum within one time-out, even while its sender or all nodes compute."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Collectives on parts of a vector, updates split into several commands, and collective numbers."""
+"""Collectives on parts of a vector, updates split into several commands, and the numbers of collectives."""
 
 import itertools
 
@@ -21,7 +21,7 @@ SCALARS = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
 
 
 def cut(generator, length, most=4):
-    """Random parts of a vector, split only between groups."""
+    """Cut a vector at random group boundaries into parts."""
     groups = -(-length // 32)
     inner = generator.choice(np.arange(1, groups), int(generator.integers(1, most)), replace=False)
     return list(itertools.pairwise([0, *(32 * np.sort(inner)).tolist(), length]))
@@ -54,7 +54,7 @@ def found(ring, where, *, packed_state):
 
 
 def held(state, *, packed_state):
-    """State as it reads back after being stored on the nodes, possibly in packed form."""
+    """Optimizer state as it is read back from the nodes, which may store it in packed form."""
     bits = golden.bits(state)
     return moments.unpack(moments.pack(bits), len(bits)) if packed_state else bits
 
@@ -63,7 +63,7 @@ def held(state, *, packed_state):
     ("default", 1), ("default", 2), ("default", 3), ("default", 4), ("mx9", 3), ("table", 3), ("centroid", 3),
     ("narrow", 3)])
 def test_updates_of_random_cuts(name, nodes):
-    """Updating the parts in any order is bit-identical to a single update, with buffers at any base."""
+    """Updating the parts of a vector in any order is bit-identical to a single update, for buffers at any base."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     length = 900 if name == "narrow" else 1300
@@ -123,7 +123,7 @@ def test_sums_of_random_cuts(nodes):
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
     """REDUCE_SCATTERs of parts, an update of owned blocks and one ALL_GATHER equal a fused update, including master
-    weights and residuals. Weights pass through their codec twice, but the second pass has no effect."""
+    weights and residuals. Weights pass through their codec twice, but the second pass changes nothing."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
@@ -169,7 +169,7 @@ def test_masters_beside_packed_state():
 
 
 class TestNumbers:
-    """Nodes distinguish collectives by number."""
+    """Nodes tell collectives apart by their numbers."""
 
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
@@ -194,7 +194,7 @@ class TestNumbers:
                                             weight_base=640 * which))
                 events = [[device.pop_event(20 * rings.TIMEOUT).status for _ in range(2)] for device in ring.devices]
                 first = {event for event, _ in events}
-                # Nodes compare the length before the number.
+                # Nodes compare the lengths of collectives before their numbers.
                 wrong = {EventStatus.WRONG_COLLECTIVE}
                 if lengths[0] != lengths[1]:
                     wrong.add(EventStatus.WRONG_LENGTH)
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """The driver's numbers wrap around, and every command of any kind gets a new number."""
+        """The driver's collective numbers wrap around, and every command of any kind gets a new number."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

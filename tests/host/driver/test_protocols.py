@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Contract that all kinds of rings must fulfil: rings of plain nodes, of a grid, and of tenants."""
+"""Contract that all kinds of rings must fulfil: flat rings, the rings of a grid, and the rings of tenants."""
 
 import contextlib
 import importlib
@@ -43,7 +43,7 @@ from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 100
-#: Settings for which an update turns zero weights into the mean gradient.
+#: Settings with which an update turns zero weights into the mean gradient.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
 #: The tenants' windows: each has half of every memory.
 WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
@@ -66,7 +66,7 @@ def open_shape(shape):
 
 @contextlib.contextmanager
 def open_tenant(*, own):
-    """Tenant's ring, opened by the tenant's own driver or on its behalf by the privileged host."""
+    """A tenant's ring, opened by the tenant's own driver or by the privileged host on the tenant's behalf."""
     with open_nodes(2, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)
         host.grant(1, WINDOWS)
@@ -77,7 +77,7 @@ def open_tenant(*, own):
         yield ring
 
 
-#: Golden node configuration. Nodes have a single port so that their cycles are modelled.
+#: Configuration of golden nodes, with a single port so that cycles of the nodes are modelled.
 GOLDEN = CONFIG.replace(topology=SingleRing(), features=())
 
 
@@ -99,7 +99,7 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Components that some kinds of rings lack, and how the error message for each one begins.
+#: Components that some kinds of rings lack, each with the beginning of the error message it raises.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
@@ -111,7 +111,7 @@ NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
 NO_MICROBATCHES = {"microbatches": "Nodes must have features=(Microbatches(),) to sum several gradients each"}
 NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
-#: Classes of parts that features add.
+#: Driver classes of components that are provided by features.
 CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingMicrobatches,
                                             RingPrograms)}
 
@@ -134,7 +134,7 @@ def members(kind):
 
 
 def parts():
-    """Name and class of each component of a ring's driver; components of flat rings only come last."""
+    """Map the name of each component of a ring's driver to its class; components of flat rings only are last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}

@@ -37,7 +37,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=3000)
 
 
 def vectors(generator, nodes, length, *, density=0.6, special=0.02):
-    """Gradients that include zeros, special numbers and numbers with uniformly random bits."""
+    """Random gradients: zeros, special numbers, and numbers with uniformly random bits."""
     values = generator.integers(0, 1 << 32, (nodes, length), dtype=np.uint32).view(np.float32)
     ordinary = generator.standard_normal((nodes, length)).astype(np.float32)
     kind = generator.random((nodes, length))
@@ -66,7 +66,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block of state is stored on its owner, from the start of the plane; planes are independent."""
+        """State is stored by the owner of each block, from the start of its plane, and planes are independent."""
         planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
@@ -108,7 +108,7 @@ class TestState:
 class TestSettings:
     @pytest.fixture
     def written(self, ring, monkeypatch):
-        """Registers of node 0 written so far."""
+        """Names of the registers of node 0 that have been written so far."""
         names = []
         submit = ring.devices[0].submit_write_register
         monkeypatch.setattr(ring.devices[0], "submit_write_register",
@@ -319,7 +319,7 @@ class TestFailures:
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):
-        """Recovery aborts a command that only one node has received, which would wait for the rest forever."""
+        """Recovery aborts a command that was sent to only one node and would wait forever for the other node."""
         with open_nodes(3) as (ring, _):
             ring.devices[1].push(Command(operation=Operation.ALL_REDUCE, rank=1, size=3, length=500))
             ring.recover()

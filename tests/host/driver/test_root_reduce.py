@@ -1,4 +1,4 @@
-"""Collectives with a single owner of all groups, on simulated rings: docs/ring/root_reduce.md."""
+"""Collectives in which one root owns all groups, on simulated rings: docs/ring/root_reduce.md."""
 
 import dataclasses
 
@@ -41,8 +41,8 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """With a single owner, weights, state, sums, words and bursts match the golden model for arbitrary lengths,
-    owners, rates and latencies."""
+    """With a single root, weights, state, sums, words and bursts match the golden model for arbitrary lengths, roots,
+    rates and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
         for length in (0, 1, 33, SEGMENT, 3 * SEGMENT - 1, 4 * SEGMENT, 4 * SEGMENT + 1, STATE):
@@ -132,13 +132,13 @@ def push(ring, operation, *, collective, each=None, **fields):
 
 
 def test_refused():
-    """An owner that does not exist or lacks memory for all state is rejected by host and nodes."""
+    """A root that does not exist, or lacks memory for the whole state, is rejected by both host and nodes."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits with blocks partitioned over three nodes; with stateless SGD, any length fits.
+        # The same length fits if blocks are partitioned over three nodes; with stateless SGD, any length fits.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -168,7 +168,7 @@ def test_refused():
 
 
 def test_buffers():
-    """An owner's buffers can hold all state, which can be moved to a different partitioning and back."""
+    """A root's buffers have room for all state, which can be moved to another partitioning and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
@@ -194,7 +194,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of a stateful optimizer give the same results as with any other partitioning."""
+    """Two steps of a stateful optimizer with a single root match the reference."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)
@@ -214,7 +214,7 @@ def test_training():
 
 
 class TestFaults:
-    """The ring keeps working after a fault on any link has ended a command early."""
+    """After a fault on any link has ended a command early, the ring still works."""
 
     @pytest.mark.parametrize("link", range(4))
     def test_damage(self, link):
@@ -257,7 +257,7 @@ class TestFaults:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), link
 
     def test_another_owner(self):
-        """If commands name different owners, nodes receive unexpected packets and compute no sum."""
+        """If the commands of a ring name different roots, nodes receive unexpected packets and compute no sum."""
         with open_nodes(3, config=CONFIG, host_port=False, timeout=3000) as (ring, _):
             statuses = push(ring, Operation.ALL_REDUCE, collective=5, length=600, root=0, each={1: {"root": 1}})
             assert EventStatus.OK not in statuses
@@ -266,7 +266,7 @@ class TestFaults:
 
 
 class TestPartitioning:
-    """Measuring the rates of links, and choosing an owner."""
+    """Measuring the rates of links, and choosing a root accordingly."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):
@@ -288,12 +288,12 @@ class TestPartitioning:
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
-            # A segment of 64 is short relative to the ring latency, so an owner pays off only with a slow link.
+            # A segment of 64 is short relative to the ring latency, so a single root pays off only with a slow link.
             partitioning = choose(ring, 2048, rates)
             assert partitioning.root == 2
             assert partitioning.gain > 0.05
             assert str(partitioning).startswith(
                 "slowest link: from rank 2, 0.50 words per cycle; groups of rank 2 alone")
-            assert choose(ring, 2048, rates, planes=1).root is None  # no room for all state
+            assert choose(ring, 2048, rates, planes=1).root is None  # root lacks memory for all state
             assert choose(ring, 2048, [1] * 4).root is None
             assert str(choose(ring, 2048, [1] * 4)).endswith("groups in turn")

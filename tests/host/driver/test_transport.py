@@ -25,7 +25,7 @@ PATIENCE = 10_000
 
 
 class Canned:
-    """A transport that answers requests with the given packets, one after another."""
+    """A transport that answers successive requests with a list of prepared packets."""
 
     def __init__(self, *responses):
         self.responses = list(responses)

@@ -1,4 +1,4 @@
-"""Test weights sent to all nodes through a codec: values, words, cycles and failures."""
+"""Weights that are sent to all nodes through a codec: values, words, cycles and failures."""
 
 import dataclasses
 import functools
@@ -49,7 +49,7 @@ def prepare(ring, length, *, seed=1):
 
 
 def check_update(ring, length, message=""):
-    """Update prepared nodes, compare them with their reference, and return the result."""
+    """Run an update on nodes set up by ``prepare``, compare them with their reference, and return the result."""
     reference, gradients = prepare(ring, length)
     outcome = ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
@@ -61,7 +61,7 @@ class TestFusedUpdate:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("length", [0, 1, 33, 500, 1300])
     def test_values_words_and_state(self, nodes, length):
-        """Two steps with each optimizer match the reference model."""
+        """Two steps of each optimizer match the reference model in values, words and state."""
         generator = np.random.default_rng(nodes * 10_000 + length)
         with open_nodes(nodes) as (ring, _):
             for name, (optimizer, packed_state) in OPTIMIZERS.items():
@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; master weights stay."""
+        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; master weights do not."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -86,7 +86,7 @@ class TestFusedUpdate:
             assert not np.isnan(decoded[:, 16:288]).any()
 
     def test_counts_of_units(self):
-        """Counters and packets are the same as with raw weights, but fewer words are sent."""
+        """Counters and packet counts are the same as with raw weights, but fewer words are sent."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             ring.collectives.distribute(np.ones(length, np.float32))
@@ -190,7 +190,8 @@ class TestOtherOperations:
 class TestMasters:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 500])
     def test_there_and_back(self, length):
-        """Each block is stored by its owner, at the start of the memory after the state planes."""
+        """The master weights of a block are stored on its owner, from the start of the memory after the state planes.
+        """
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
             ring.memory.write_master(master)
@@ -251,7 +252,7 @@ class TestMasters:
 
 class TestFailures:
     def test_random_damage_never_hangs(self):
-        """After random damage, each weight is old or new, and the next command works."""
+        """After random damage, each weight has its old or its new value, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3) as (ring, simulation):
@@ -271,7 +272,7 @@ class TestFailures:
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """Damage to the last segment, sent by the gather, is detected, and the segment is not written."""
+        """Damage to the last segment of the all-gather is detected, and that segment is not written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -288,7 +289,7 @@ class TestFailures:
             check_update(ring, 600, "afterwards")
 
     def test_one_node_sends_raw_weights(self):
-        """If one node sends raw weights, its successor rejects them; the node itself ends normally."""
+        """If one node sends raw weights, its successor rejects them, and the sender itself ends normally."""
         with open_nodes(3) as (ring, _):
             prepare(ring, 600)
             for rank, device in enumerate(ring.devices):
@@ -302,8 +303,8 @@ class TestFailures:
 
 
 def test_training_reaches_the_bar():
-    """Weights on all nodes and master weights match the model bit for bit after every step, and accuracy is within
-    half a point of the 97.22 % (of 360 images) reached with raw weights and gradients."""
+    """In training, all nodes' weights and the master weights match the model bit for bit after every step, and
+    accuracy is within half a point of the 97.22 % (of 360 images) reached with raw weights and gradients."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

@@ -1,4 +1,4 @@
-"""Test the arguments of library calls: types and ranges are checked, and numpy types are accepted."""
+"""Arguments of library calls: types and ranges are checked, and numpy types are accepted."""
 
 import contextlib
 import fractions
@@ -34,7 +34,7 @@ class Buffers:
 
 
 class AskedError(Exception):
-    """Raised when a stub is asked for an operation that only real nodes support."""
+    """Raised when a stub of nodes is asked to do what only real nodes can do."""
 
 
 class Nodes:
@@ -51,7 +51,7 @@ class Nodes:
 
 
 class Opening:
-    """Replacement for sessions that records when they are opened and closed."""
+    """Stand-in for ``open_session`` that records when sessions are opened and closed."""
 
     def __init__(self):
         self.events = []
@@ -79,7 +79,7 @@ def job(**options):
     return gradring.simulate(**{"nodes": 2, "length": 64, "optimizer": gradring.SGD(0.1), **options})
 
 
-#: Library functions, with the arguments of a valid call.
+#: Library functions, each with the arguments of a valid call.
 CALLS = {
     "simulate": lambda **options: job(**options),
     "node_for": lambda **options: gradring.node_for(**{"length": 64, "nodes": 2, **options}),
@@ -96,17 +96,17 @@ CALLS = {
     "AdamW": gradring.AdamW,
 }
 
-#: Job methods without arguments.
+#: Methods of a job that take no arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that at least some parameters reject; most are invalid for almost all parameters.
+#: Values that are wrong for some parameters, and most of them for nearly all parameters.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
     np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
     TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
 
-#: Parameters that accept any of the values above.
+#: Parameters that accept many of the values above.
 FREE = {"announce", "say"}
 
 
@@ -120,7 +120,7 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "parameter"), [*parameters()])
 def test_wrong_values(name, parameter, opening):
-    """Every parameter rejects invalid values with one line: its name, the expected kind, and the value."""
+    """Every parameter rejects wrong values with one line that has its name, the expected kind, and the value."""
     refused = 0
     for value in VALUES:
         opening.events.clear()
@@ -132,20 +132,20 @@ def test_wrong_values(name, parameter, opening):
             assert ", not " in text or re.search(r" with a node|: [a-z]", text), text
             refused += 1
         except AskedError:
-            pass  # the value is valid
+            pass  # value was valid
     assert refused >= (3 if parameter in FREE else 15)
-    # Objects of unknown type are never accepted.
+    # A plain object is never accepted.
     with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
         CALLS[name](**{parameter: object()})
 
 
 def test_all_walked():
-    """The tests cover every exported function and every method of a job."""
+    """The tests cover every function that the library exports, and every method of a job."""
     methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
     functions = {name for name in gradring.__all__ if inspect.isfunction(getattr(gradring, name))}
-    assert functions == {"node_for", "open_session", "simulate", "train"}  # each run checks its own arguments
+    assert functions == {"node_for", "open_session", "simulate", "train"}  # ``train`` checks its own
     assert functions - {"train"} | {"Job", "SGD", "Adam", "AdamW"} <= CALLS.keys()
 
 
@@ -183,7 +183,7 @@ def test_numpy(options, opening):
 
 
 def test_closing(opening, monkeypatch):
-    """A job is closed at the end of its block, by close(), or when unreferenced; closing it again has no effect."""
+    """A job is closed at the end of its block, by close(), or when unreferenced; closing it twice has no effect."""
     with job() as made:
         assert opening.events[1:] == ["open"]
     assert opening.events[1:] == ["open", "closed"]
@@ -199,13 +199,13 @@ def test_closing(opening, monkeypatch):
     assert job().nodes == 2
     gc.collect()
     assert opening.events[1:] == ["open", "closed"]
-    # A session opened by the caller stays open.
+    # A session that the caller has opened stays open.
     opening.events.clear()
     outer = job()
     inner = gradring.Job(outer.session, [64])
     inner.close()
     assert opening.events[1:] == ["open"]
-    # If creating a job fails, nothing is left open.
+    # Nothing stays open if the creation of a job fails.
     opening.events.clear()
     monkeypatch.delattr(Nodes, "allocate")
     with pytest.raises(AskedError):
@@ -213,7 +213,7 @@ def test_closing(opening, monkeypatch):
     assert opening.events[1:] == ["open", "closed"]
 
 
-#: A notebook that never closes its job, in a process that may fork a child with a copy of the job.
+#: A script that, like a notebook, never closes its job, and may fork a child process with a copy of the job.
 UNCLOSED = """
 import os, sys
 from tests.host.jobs.test_arguments import Opening, gradring, module
@@ -232,7 +232,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job that is still open when its process ends is closed exactly once, without output."""
+    """A job that is still open when its process ends is closed exactly once, and nothing is printed about it."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
@@ -241,16 +241,16 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning at the caller's line names the factor that keeps bfloat16 moments from decaying."""
+    """A warning at the caller's line names the factor with which bfloat16 moments never decay."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # In a launched script, jobs report the factor once instead of issuing a warning.
+    # In a launched script, jobs do not issue a warning, but report the factor once.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
         for optimizer in (gradring.Adam(), gradring.Adam(), gradring.SGD(0.1)):
-            with contextlib.suppress(AskedError):  # raised when the stub is asked for the elapsed time
+            with contextlib.suppress(AskedError):  # raised by the stub, which has no elapsed time
                 jobs.answer([Open(lengths=(64,), optimizers=(optimizer,))])
     assert said == [str(caught[0].message)]
     job(optimizer=gradring.Adam()).close()
@@ -274,7 +274,7 @@ def test_kinds():
 
 
 def test_checked_together():
-    """Arguments are checked together with defaults of omitted arguments; Python's own errors are unchanged."""
+    """Arguments are checked together with the defaults of omitted ones; errors from Python itself do not change."""
     seen = []
 
     @checked(lambda **options: seen.append(options), count=Integer(1))

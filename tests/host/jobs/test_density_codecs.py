@@ -1,4 +1,4 @@
-"""Density combined with each gradient codec; codecs that do not shorten runs of zeros are rejected."""
+"""Density with each gradient codec. A codec is rejected if zeros do not make its packets shorter."""
 
 import re
 
@@ -16,9 +16,9 @@ REFUSED = "Codec of gradients with a density must be zero_value, not {}: zeros d
 
 @pytest.mark.parametrize("name", GRADIENT_CODECS)
 def test_pairs(name, run, tmp_path, monkeypatch):
-    """The library and both commands reject a density without effect before anything is built."""
+    """The library and both commands reject a density that would have no effect, before anything is built."""
     values = np.random.default_rng(1).standard_normal(1024).astype(np.float32)
-    if CODECS[name].agreed:  # it encodes integers
+    if CODECS[name].agreed:  # this codec encodes integers
         values = np.rint(1000 * values).astype(np.int32)
     full, sparse = (len(CODECS[name].encode(part.view(np.uint32))) for part in (values, values * (values > 1)))
     assert GRADIENT_CODECS[name].drops_zeros == (sparse < full)
@@ -45,7 +45,7 @@ def test_pairs(name, run, tmp_path, monkeypatch):
 
 
 def test_default(run, tmp_path):
-    """Gradients are raw by default, or zero_value with a density; an explicitly named codec is kept."""
+    """By default, gradients are raw, or zero_value with a density; a codec that is named explicitly is kept."""
     assert node_for(100, nodes=4).gradients == RAW
     assert node_for(100, nodes=4, density=0.5).gradients == ZERO_VALUE
     for name in GRADIENT_CODECS:

@@ -1,4 +1,4 @@
-"""Jobs sum and update vectors of any length, in parts that share the nodes' memories one at a time."""
+"""Jobs sum and update vectors of any length; parts of a vector use the nodes' memories one after another."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from host.transports.session import TransportName
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
-#: Node configurations that are shared with other tests, to share libraries as well.
+#: Node configurations that other tests use too, so that they share libraries.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
 
 
@@ -32,7 +32,7 @@ def test_sums():
     values = gradients(1, 3, 1000)
     with simulate(nodes=3, length=1000, node=DEFAULT) as job:
         sums, figures = job.all_reduce(values)
-        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # order differs
+        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # other order
         assert (figures.elements, figures.commands) == (1000, 1)
         assert figures.bound <= figures.cycles < 2 * figures.bound
         assert 0.8 < figures.density < 1
@@ -45,8 +45,8 @@ def test_sums():
 
 
 def test_raw_gradients():
-    """If no codec is named, gradients are raw: sums and weights are the same as with zero_value, and the report
-    contains the number of words that zero_value would have sent."""
+    """If no codec is named, gradients are raw: sums and weights are the same as with zero_value, and the figures show
+    how many words zero_value would have sent."""
     values = gradients(5, 3, 1000)
     with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
             simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
@@ -58,7 +58,8 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """Summing in parts gives the sums of the whole vector, whoever splits it; the figures are added up."""
+    """Sums in parts equal the sums of the whole vector, whether the job or the caller splits it; figures are added
+    up."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000) as whole, simulate(nodes=3, length=1000, part=416) as job:
         expected, _ = whole.all_reduce(values)
@@ -73,7 +74,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize("optimizer", [None, Adam(0.01)])
 def test_sum_longer_than_the_job(optimizer):
-    """A vector that is longer than the job's, of any length, has the sums of a job of its own length."""
+    """A vector longer than a job's own vector, of any length, has the same sums as in a job of its length."""
     values = gradients(3, 3, 100)
     options = {"nodes": 3, "transport": TransportName.GOLDEN, "gradients": "raw"}
     with simulate(length=100, **options) as job:
@@ -87,7 +88,7 @@ def test_sum_longer_than_the_job(optimizer):
 
 @pytest.mark.parametrize(("nodes", "gradient_codec"), [(2, "zero_value"), (3, "mx9"), (5, "raw")])
 def test_any_cut(nodes, gradient_codec):
-    """Sums, weights, state and residuals are bit-identical for all part lengths."""
+    """Sums, weights, state and residuals do not depend on the length of parts, in any bit."""
     length, results = 1_700, []
     values = [gradients(60 + step, nodes, length) for step in range(2)]
     options = {"nodes": nodes, "length": length, "gradients": gradient_codec, "transport": TransportName.GOLDEN}
@@ -108,7 +109,7 @@ def test_any_cut(nodes, gradient_codec):
 
 @pytest.mark.parametrize("part", [None, 640, 256])
 def test_steps(part):
-    """Weights and state are bit-identical whether they stay on the nodes, are swapped, or are restored."""
+    """Weights and state have the same bits whether they stay on the nodes, are swapped, or are restored."""
     length, optimizer = 640, AdamW(0.01)
     first = gradients(3, 1, length)[0]
     shares = [gradients(4 + step, 2, length) for step in range(4)]
@@ -128,7 +129,7 @@ def test_steps(part):
 
 
 def adamw(optimizer, weights, means):
-    """AdamW in double precision, as in its paper."""
+    """AdamW in double precision, as defined in its paper."""
     weights, moment, square = weights.astype(np.float64), 0.0, 0.0
     first, second = optimizer.betas
     for number, mean in enumerate(means, start=1):
@@ -158,7 +159,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """Codec errors are added to the same elements of the next sum, even with other sums in between."""
+    """Errors of a lossy codec are added to the same elements of the next sum, even after sums of other elements."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:
@@ -168,7 +169,7 @@ def test_lossy_sums():
         job.all_reduce(values[:, :32])
         exact = values.sum(axis=0, dtype=np.float64)
         means = [first]
-        for _step in range(15):  # in random order, and in two pieces
+        for _step in range(15):  # elements in random order, in two pieces
             total = np.empty(700, np.float32)
             for piece in (order[:300], order[300:]):
                 total[piece], _ = job.all_reduce(values[:, piece], places=piece)
@@ -192,7 +193,7 @@ def test_lossy_steps():
 
 
 def test_density():
-    """In each sum, nodes send only a fraction of the elements; the rest is sent in later sums."""
+    """In each sum, nodes send only a fraction of the elements, and keep the rest for later sums."""
     length, density = 1000, 0.2
     with simulate(nodes=2, length=length, density=density, part=512) as job:
         sums, added = np.zeros(length), np.zeros(length)
@@ -204,14 +205,14 @@ def test_density():
         assert 0.5 * density < job.figures.density < 1.5 * density
         assert job.figures.sparsify_cycles > 0
         errors = job.state()["contents"]["errors"].sum(axis=0)
-        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values stay for later
+        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # errors hold unsent values
         _whole, figures = job.all_reduce(values)
         assert figures.density > 0.7
         assert figures.sparsify_cycles == 0
 
 
 def test_moments():
-    """State stored as bfloat16 is preserved exactly when parts are swapped out and in."""
+    """State in bfloat16 keeps its exact value when parts of a vector are swapped out and back in."""
     with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=192) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
@@ -240,7 +241,7 @@ def test_difference(monkeypatch):
 
 
 def test_without_check():
-    """Without the golden model, results are bit-identical; figures that require it are missing."""
+    """Results are bit-identical without the golden model; figures that need it are missing."""
     values = gradients(60, 2, 96)
     with simulate(node=DEFAULT, nodes=2, length=96, optimizer=SGD(0.1), check=False) as job:
         weights, figures = job.step(values)
@@ -281,7 +282,7 @@ def test_bad_input():
 
 
 def test_values_of_bits():
-    """NaN, infinities, subnormals and signed zeros are summed as specified by the nodes' formats."""
+    """NaN, infinities, subnormals and signed zeros are summed as the formats of the nodes specify."""
     corners = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38], np.float32)
     values = np.stack([np.repeat(corners, len(corners)), np.tile(corners, len(corners))])
     with simulate(nodes=2, length=values.shape[1]) as job:
@@ -294,7 +295,7 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """Replacing a job's optimizer, as a schedule does, changes only the scalar settings of a step."""
+    """If a job's optimizer is replaced, as by a learning rate schedule, only the scalar settings of a step change."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

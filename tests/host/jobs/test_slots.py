@@ -12,7 +12,7 @@ from host.jobs.slots import largest_part, parts_of
 @pytest.mark.parametrize(("planes", "packed_state", "errors"), [
     (0, False, False), (1, False, True), (2, True, False)])
 def test_largest(nodes, planes, packed_state, errors):
-    """The longest part fits on the nodes; a part 32 elements longer does not."""
+    """The longest part fits on the nodes, and a part that is 32 elements longer does not."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=960, state=192))
     shape = {"planes": planes, "packed_state": packed_state, "errors": errors}
     longest = largest_part(config, nodes=nodes, **shape)

@@ -1,4 +1,4 @@
-"""Run make for real, in a copy of the tree where programs only print their arguments."""
+"""Run the real make in a copy of the tree, where programs only print their arguments."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ from host.make.targets import find_target
 ROOT = Path(__file__).parents[3]
 EXTRAS = {extra for name in ("setup", "test", "torch-scripts") for extra in find_target(name).extras}
 
-#: Prints its arguments and environment and exits with CODE; if WAIT is set, it first waits for a signal.
+#: Program that prints its arguments and environment and exits with CODE. If WAIT is set, it first waits for a signal.
 PROGRAM = f"""#!{sys.executable} -SE
 import json, os, signal, sys, time
 def end(number, frame):
@@ -35,7 +35,7 @@ sys.exit(int(os.environ.get("CODE", 0)))
 
 @pytest.fixture
 def tree(tmp_path):
-    """Copy the tree, with stamps for all packages."""
+    """Copy the tree, and create stamps for all packages in it."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "host/signals.py",
                  "hdl/__init__.py", "hdl/choices.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def tree(tmp_path):
     for name in ("python", "gradring", "ruff", "mypy"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for name in ("base", *EXTRAS):  # base is created first, so that no extra is older
+    for name in ("base", *EXTRAS):  # base comes first, so that no extra is older
         (tmp_path / f".venv/.{name}").touch()
     (tmp_path / "build").mkdir()
     return tmp_path
@@ -59,7 +59,8 @@ def start(tree, *words, environment=(), **options):
 
 
 def make(tree, *words, **options):
-    """Run make; return exit code, printed lines, programs run, and error lines not written by make."""
+    """Run make; return its exit code, the lines it prints, the programs it runs, and error lines that are not make's
+    own."""
     process = start(tree, f"PYTHON={sys.executable} -S", *words, **options)
     out, errors = process.communicate(timeout=200)
     lines = out.splitlines()
@@ -75,7 +76,7 @@ VALUES = {"HIDDEN": "2;id", "WEIGHTS": "256;1024 # no", "GRADIENTS": "$(id) `id`
 
 
 def test_values(tree):
-    """Values with any characters reach the command unchanged because no shell is involved."""
+    """Values reach the command unchanged, whatever characters they contain, because no shell is involved."""
     code, _, ((_, words, _),), errors = make(tree, "sim", *(f"{name}={value}" for name, value in VALUES.items()))
     assert (code, errors) == (0, [])
     variables = find_target("sim").variables
@@ -109,7 +110,7 @@ def test_nothing_passes_a_shell(tree):
                                    ["-k", "-j2", "NODES=8"], ["NODES=8", "CHECK="], ["A=8", "NODES=$(A)"]])
 def test_assignments(tree, words):
     code, lines, ran, errors = make(tree, "sim", *words)
-    if words[0] == "A=8":  # make's own variables are not passed on
+    if words[0] == "A=8":  # A is a variable of make itself
         assert (code, ran) == (2, [])
     else:
         assert (code, lines, ran[0][1], errors) == (0, [".venv/bin/gradring train --nodes 8"],
@@ -117,7 +118,7 @@ def test_assignments(tree, words):
 
 
 def test_environment(tree):
-    """Environment variables do not set options, and a make run by the command inherits no variables."""
+    """Environment variables do not set options, and if a command runs make, that make inherits no variables."""
     _, _, ran, _ = make(tree, "sim", "STEPS=3", environment={"NODES": "8", "RESUME": "1"}.items())
     assert ran[0][1] == ["train", "--steps", "3"]
     assert ran[0][2]["NODES"] == "8"
@@ -127,7 +128,7 @@ def test_environment(tree):
 
 
 def test_modes_of_make(tree):
-    """With -n, commands are printed but not run; with -s, they are run but not printed."""
+    """The option -n of make prints commands without running them, and -s runs them without printing them."""
     (tree / ".venv/.tiling").unlink()
     code, lines, ran, _ = make(tree, "-n", "tiling", "FULL=1")
     assert (code, ran) == (0, [])
@@ -143,7 +144,7 @@ def test_modes_of_make(tree):
 
 
 def test_two_goals(tree):
-    """Each variable is passed to one goal; all variables are checked before the first goal runs."""
+    """Each variable is passed to only one of two goals, and all variables are checked before the first goal runs."""
     _, lines, _, _ = make(tree, "-s", "sim", "wave", "NODES=8", "STEPS=2")
     assert lines == []
     _, lines, _, _ = make(tree, "sim", "wave", "NODES=8", "STEPS=2")
@@ -194,7 +195,7 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """Signals that Python ignores, such as SIGPIPE, are not ignored in make's commands."""
+    """Signals that Python ignores, such as SIGPIPE, have their default effect in commands of make."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
@@ -216,7 +217,7 @@ def test_front_end_needs_no_packages(tree):
 
 class TestInstall:
     def test_stamps(self, tree):
-        """Packages are installed only if a stamp is missing or older than a list of packages."""
+        """Packages are installed only if their stamp is missing or older than a list of packages."""
         (tree / ".venv/.tiling").unlink()
         _, lines, ran, _ = make(tree, "tiling")
         assert [words[0] for words in ran] == ["python", "gradring"]
@@ -229,7 +230,7 @@ class TestInstall:
         assert next(line for line in make(tree, "-n", "sim")[1] if "install" in line).endswith("--editable .")
 
     def test_failure(self, tree):
-        """A failed installation is reported in one line with advice and retried by the next command."""
+        """A failed installation is reported in one line with advice, and the next command tries again."""
         (tree / ".venv/.tiling").unlink()
         code, _, ran, errors = make(tree, "tiling", environment={"CODE": "3"}.items())
         assert (code, len(ran)) == (2, 1)
@@ -259,7 +260,7 @@ class TestInstall:
         assert out.startswith(".venv/bin/gradring lab tiling\nran ")
 
     def test_no_venv_module(self, tree):
-        """If ensurepip is missing, as in Debian without python3-venv, an error is reported."""
+        """An error is reported if ensurepip is missing, as in Debian without python3-venv."""
         (tree / ".venv/.base").unlink()
         (tree / "sitecustomize.py").write_text("import sys\nsys.modules['ensurepip'] = None\n")
         process = start(tree, f"PYTHON={sys.executable}", "sim", environment={"PYTHONPATH": str(tree)}.items())
@@ -269,7 +270,7 @@ class TestInstall:
                                  "install python3.")
 
     def test_missing_python(self, tree):
-        """If the environment's Python no longer exists, the environment is rebuilt."""
+        """The environment is built again if its Python no longer exists."""
         (tree / ".venv/bin/python").unlink()
         (tree / ".venv/bin/python").symlink_to("nowhere")
         assert f"{sys.executable} -m venv --clear .venv" in make(tree, "-n", "sim")[1]

@@ -1,4 +1,4 @@
-"""Test all make targets, their variables and their help against the front end's tables."""
+"""All make targets, their variables and their help match the tables of make's front end."""
 
 import re
 import tomllib
@@ -13,11 +13,11 @@ from host.make.run import install
 from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]
-#: Start of the message about an unknown variable.
+#: Beginning of the error message about an unknown variable.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Part of the error message about an unknown target, with the number of targets.
+#: Part of the error message about an unknown target, which contains the number of targets.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
-#: All targets, including their modes.
+#: All targets, and all modes of targets that have several.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
 
 
@@ -32,7 +32,7 @@ def call(monkeypatch, capsys, target, *, letters="n", **variables):
 
 @pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """Each variable adds words to the target's command; 0, no and false, in any case, switch it off."""
+    """A variable adds words to its target's command; with the value 0, no or false, in any case, it adds none."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -49,7 +49,7 @@ def test_values_of_all_variables(target):
 
 
 def test_switches(monkeypatch, capsys):
-    """Switches reject wrong values and are not turned on by values such as 0."""
+    """Variables that are switches reject wrong values, and values such as 0 do not turn them on."""
     for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
@@ -66,7 +66,7 @@ def test_switches(monkeypatch, capsys):
 
 
 def test_all_options_are_variables():
-    """Each option of `gradring train` and of commands that a make target runs directly is a make variable."""
+    """Each option of `gradring train`, and of other commands that a make target runs directly, is a make variable."""
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
@@ -78,7 +78,7 @@ def test_all_options_are_variables():
                 variable.option for variable in target.variables.values()}, target.name
     assert len(targets()["sim"].variables) > 60
     assert all(variable.section for variable in targets()["sim"].variables.values())
-    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # used by the environment or make
+    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # used by make or the shell
     assert not {name for target in CHOSEN for name in target.variables} & reserved
 
 
@@ -107,7 +107,7 @@ def test_all_options_are_variables():
     (".venv/.onxn", {}, "Extra must be one of base, test, check, synth, registers, wave, docs, tensorboard, cluster, "
                         "mpi, chakra, tiling, onnx, torch, not 'onxn': did you mean onnx?")])
 def test_errors(monkeypatch, capsys, target, variables, error):
-    """An error is a single line that suggests the most similar name, and nothing is installed or run."""
+    """An error is reported in one line that suggests the most similar name; nothing is installed or run."""
     monkeypatch.setattr(run, "install", None)
     assert call(monkeypatch, capsys, target, **variables) == (2, [], [f"error: {error}"])
 
@@ -146,7 +146,7 @@ def test_commands(monkeypatch, capsys, target, variables, command):
 
 
 def test_extras():
-    """Variables use only extras that pyproject.toml defines; not all targets need the extras of TORCH."""
+    """Variables use only extras that pyproject.toml defines, and only some targets need the extras of TORCH."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     known = set(project["optional-dependencies"])
     for target in CHOSEN:
@@ -163,7 +163,7 @@ def test_extras():
     assert find_target(".venv/.torch").needed({}) == ["torch"]
 
 
-#: Pattern for a make target with its variables and values, in a line of a page or docstring.
+#: Pattern for a make command (a target with variables and their values) in a line of a page or docstring.
 LINE = re.compile(r"""(?<=[`' ])make[ ]((?:\.venv/\.)?[a-z][a-z-]+)          # target
                       ((?:\s+[A-Z][A-Z_]*=(?:"[^"]*"|[^\s`'#)…,;]*))*)      # variables
                       (?=[\s`'),.;:]|$)""", re.MULTILINE | re.VERBOSE)
@@ -180,7 +180,7 @@ def shown():
 
 
 def test_lines_of_the_pages():
-    """All targets and variables mentioned in pages and docstrings exist."""
+    """All make targets and variables that pages and docstrings mention exist."""
     lines = list(shown())
     assert len(lines) > 150
     for page, goal, variables in lines:
@@ -195,7 +195,7 @@ def test_lines_of_the_pages():
 
 class TestHelp:
     def test_overview(self):
-        """The overview lists all targets and fits on one screen."""
+        """The overview of `make help` lists all targets and fits on one screen."""
         lines = overview().splitlines()
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 100
@@ -204,7 +204,7 @@ class TestHelp:
 
     @pytest.mark.parametrize("name", targets())
     def test_manual(self, name):
-        """The manual lists each variable with its values, in lines that fit on the screen."""
+        """The manual of a target lists each variable with its values, in lines that fit on the screen."""
         text = manual(name)
         assert max(map(len, text.splitlines())) <= 100
         target = targets()[name]
@@ -226,7 +226,7 @@ class TestHelp:
 
 
 def test_install_of_nothing(monkeypatch, tmp_path, capsys):
-    """A dry run prints the packages it would install, and creates nothing."""
+    """A dry run prints the packages that it would install, and creates nothing."""
     monkeypatch.chdir(tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()

@@ -5,8 +5,9 @@
 
 runs a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
 one party is killed by SIGKILL before or during a step, or one message is lost. Dead parties then restart with only
-their data on disk, and another tenant settles. After that, only the site named in the ledger may run, and the job
-must end bit-identical to a job that was never moved. ``--few`` runs each step once and each party twice.
+their data on disk, and another tenant settles who owns the job. After that, only the site named in the ledger may
+run, and the job must end bit-identical to a job that was never moved. ``--few`` runs each step once and each party
+twice.
 """
 
 import argparse
@@ -37,12 +38,12 @@ KEY = b"parties of one machine"
 PARTIES = ("source", "target", "ledger", "tenant")
 CONFIG, MOVED = with_optimizer(MOMENTUM, max_steps=4), 2
 
-#: Time limit of a tenant, in seconds.
+#: Time limit for a tenant's process, in seconds.
 PATIENCE = 240
 
 
 class Job(Site):
-    """Migration site with additional calls to run steps of its job and to finish it."""
+    """Migration site with more calls, which run steps of its job and finish it."""
 
     calls = Site.calls | {"begin", "advance", "digest"}
 
@@ -57,8 +58,8 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """The failure of a case: a party that is killed, before a step or some seconds into it; the number of a lost
-    message; or nothing."""
+    """One failure: a party that is killed before a step or some seconds into it, or the number of a message that is
+    lost, or neither."""
 
     victim: str = ""
     step: Step | None = None
@@ -76,7 +77,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: A few cases that together include each step once and each party twice.
+#: A few cases that together contain each step once and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -107,7 +108,7 @@ def forked(act):
 
 
 def started(name, folder):
-    """Start a party; return its process ID once it is listening."""
+    """Start the process of a party, and return its process ID once it is listening."""
     where = address(folder, name)
     where.unlink(missing_ok=True)
     number = forked(lambda: serve(Ledger(folder / "ledger.json") if name == "ledger" else site(name, folder), where,
@@ -137,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether to lose it; at most one message is lost."""
+    """Decides for each message, in order, whether it is lost; at most one message is."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -179,7 +180,7 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """Settle the job's ledger in a new process and make the owner finish the job."""
+    """Settle who owns the job, in a new process, and make the owner finish it."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
     before = [party.name for party in sites if party.running]
@@ -213,7 +214,7 @@ def play(folder, case):
 
 
 def whole(folder):
-    """Digest of the job without a migration."""
+    """Digest of the results of a job that is never moved."""
     job = site("source", folder)
     job.begin()
     try:
@@ -223,14 +224,14 @@ def whole(folder):
 
 
 def check(case, result, expected):
-    """Raise AssertionError unless only the site named in the ledger runs, with bit-identical results."""
+    """Raise AssertionError unless only the site that the ledger names runs, with bit-identical results."""
     assert result["digest"] == expected, f"{case}: {result}"
     assert result["running"] == [result["owner"]], f"{case}: {result}"
     assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
     assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
-        # From LOAD on, no party needs the source, so its death stops nothing. A commit does not need the target
-        # either, since the checkpoint is kept there.
+        # From LOAD on, no party needs the source, so its death has no effect. A commit does not need the target
+        # either, because the checkpoint is stored on the target's disk.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
         assert result["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), result
@@ -238,10 +239,10 @@ def check(case, result, expected):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"), help="folder of all moves")
+    parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"), help="folder for all moves")
     parser.add_argument("--few", action="store_true", help="lose only four of the messages")
     options = parser.parse_args()
-    library(CONFIGS["wide"])  # built before the processes start
+    library(CONFIGS["wide"])  # built once, before processes start
     folder = options.folder.absolute()
     numbered = forked(lambda: (folder / "whole").parent.mkdir(parents=True, exist_ok=True) or
                       (folder / "whole.txt").write_text(whole(folder / "whole")))

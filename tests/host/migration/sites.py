@@ -24,12 +24,12 @@ def few(examples=48):
     return Dataset(data.train_x[:examples], data.train_y[:examples], data.test_x[:20], data.test_y[:20], data.classes)
 
 
-#: 12 steps per epoch, 24 steps in total.
+#: A run of 24 steps, 12 in each epoch.
 CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
 
 def fabric_of(name, *, nodes, **options):
-    """Return a function that opens a ring with one of the shared configurations."""
+    """Return a function that opens a ring of nodes with one of the shared configurations."""
     @contextlib.contextmanager
     def opens():
         with open_nodes(nodes, config=CONFIGS[name], **options) as (ring, simulation):
@@ -57,7 +57,7 @@ def advance(site, steps):
 
 
 def result(site):
-    """Finish a run; return its final model bits and node memories, its losses and its versions."""
+    """Finish a run; return the final bits of its model and node memories, its losses and its versions."""
     while not site.run.complete:
         advance(site, 1)
     site.run.finish()

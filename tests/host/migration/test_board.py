@@ -1,4 +1,4 @@
-"""Move a job over a simulated board's serial line: from a local ring to the board and back."""
+"""Move a job from a local ring over the serial line of a simulated board, and back."""
 
 import contextlib
 import dataclasses
@@ -26,10 +26,10 @@ def board():
 
 
 def test_same_bits(tmp_path):
-    """A job moves from nodes with four lanes and a four-element-wide optimizer to one-lane board nodes, runs a step
-    there, and moves back."""
+    """A job moves from nodes with four lanes, and an optimizer for four elements at a time, to nodes of a board with
+    one lane. It runs a step there and moves back."""
     config = with_optimizer(MOMENTUM, max_steps=3)
-    small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # to save time
+    small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # saves time
     ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
                   for name, fabric in (("ring", fabric_of("server", nodes=2)), ("board", board)))
     try:
@@ -55,8 +55,8 @@ def test_same_bits(tmp_path):
 
 
 def test_serial_port():
-    """The state of a board on a serial port (here a pseudo-terminal) is read, loaded and read back; times are
-    measured by the serial line's clock."""
+    """State is read from a board on a serial port (here a pseudo-terminal), loaded, and read back. Times are measured
+    by the clock of the serial line."""
     built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
     live = {"weights": [(0, 32)]}
     words = np.arange(64, dtype=np.uint32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The downtime of a job is at most three passes over its live words plus 4,000 cycles."""
+"""A migrated job's downtime is at most three passes over its live words plus 4,000 cycles."""
 
 import numpy as np
 
@@ -18,7 +18,8 @@ def check(downtime):
 
 
 def test_digits(tmp_path):
-    """A run on four nodes (digits, 64 hidden units, momentum) moves from 16-cycle links to 40-cycle links."""
+    """A training run on four nodes (digits, 64 hidden units, momentum) moves from links of 16 cycles to links of
+    40."""
     config = with_optimizer(MOMENTUM, hidden=(64,), max_steps=2)
     here, there = (site_of(name, tmp_path, fabric_of("default", nodes=4, latency=latency), config=config)
                    for name, latency in (("here", 16), ("there", 40)))

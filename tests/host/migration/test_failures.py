@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations with a killed party or a lost message: exactly one owner runs the job, bit-identically."""
+"""If a party is killed or a message is lost during a migration, exactly one owner runs the job, bit-identically."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ STEPS = list(Step)
 
 
 def sites(folder):
-    """Two sites on small nodes, with fabrics that are quick to open and close."""
+    """Two migration sites on small nodes, with fabrics that open and close quickly."""
     return [site_of(name, folder, fabric_of("wide", nodes=2, latency=latency), config=CONFIG)
             for name, latency in (("here", 16), ("there", 29))]
 
@@ -44,7 +44,7 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """Check that only the ledger's site runs, with the results of a run that never migrated."""
+    """Check that only the site that the ledger names runs, with the results of a run that never migrated."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -58,7 +58,7 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """If a process is lost with its fabric before a step, the ledger decides how the other one settles."""
+    """If one party loses its process and its fabric before a step, the ledger decides how the other party settles."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
@@ -70,7 +70,7 @@ def test_killed(tmp_path, expected, step, victim):
             raise MigrationError(f"{victim} lost")
 
     refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
-    assert settle(ledger, [here, there]) is owner  # repeated: each remaining party may do this
+    assert settle(ledger, [here, there]) is owner  # any party may settle, even twice
     check(here, there, owner, expected, ledger)
 
 
@@ -88,7 +88,7 @@ def test_lost_message(tmp_path, expected, message):
 
 
 def test_silent_target(tmp_path, expected, monkeypatch):
-    """If the target's nodes stop responding, it is abandoned and the job continues on its source."""
+    """If the target's nodes stop responding, the migration is abandoned and the job continues on its source."""
     here, there, ledger = begun(tmp_path)
 
     def silent(*arguments, **options):
@@ -105,8 +105,8 @@ def test_silent_target(tmp_path, expected, monkeypatch):
 
 
 def test_processes(tmp_path):
-    """Source, target, ledger and tenant are processes. At each step, one of them is killed by SIGKILL, and four
-    messages are lost. ``make migrate-failures`` kills each party at each step and loses each message."""
+    """Run source, target, ledger and tenant as processes, kill one of them by SIGKILL at each step, and lose four
+    messages. ``make migrate-failures`` kills each party at each step and loses each message."""
     done = subprocess.run([sys.executable, "-m", "tests.host.migration.failures", "--few", "--folder", tmp_path],
                           timeout=900, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
     print(done.stdout)
@@ -117,7 +117,7 @@ def test_processes(tmp_path):
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it is written", "read back"])
 def test_rejected(tmp_path, expected, monkeypatch, late):
-    """A target that rejects a checkpoint keeps its state and stays usable; the job continues on its source."""
+    """A target that rejects a checkpoint keeps its state and remains usable, and the job continues on its source."""
     here, there, ledger = begun(tmp_path)
     nodes = there.open().devices
     nodes[0].write_memory(1, 7, np.arange(5, dtype=np.uint32))
@@ -138,7 +138,7 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
 
 
 def moved_twice(folder):
-    """Migrate a job to the other site after step 1 and back after step 2; also return its checkpoints."""
+    """Migrate a job to another site after step 1 and back after step 2; also return both checkpoints."""
     here, there, ledger = begun(folder)
     kept = []
     for source, target in ((here, there), (there, here)):
@@ -149,8 +149,8 @@ def moved_twice(folder):
 
 
 def test_older_checkpoint(tmp_path, expected):
-    """After the death of the owner's process, the job continues from the checkpoint named by the ledger or from the
-    owner's next one, but not from an older or newer one or from the beginning."""
+    """After the owner's process has died, the job continues from the checkpoint that the ledger names, or from the
+    owner's next one, but neither from any other checkpoint nor from the beginning."""
     here, there, ledger, kept = moved_twice(tmp_path)
     here.close()
     try:
@@ -162,7 +162,7 @@ def test_older_checkpoint(tmp_path, expected):
                                             r"not missing$"):
             settle(ledger, [here, there])
         assert not here.running
-        for sequence in (2, 1):  # the checkpoint in the ledger and the owner's next one
+        for sequence in (2, 1):  # the ledger's checkpoint, then the owner's next one
             here.close()
             here.path.write_bytes(kept[1])
             here.go_on(sequence=sequence)
@@ -177,8 +177,8 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed still holds its earlier run, which does not continue after the job has moved
-    back, even if the start message was lost."""
+    """A source that was never scrubbed still holds its earlier run. That run does not continue after the job has
+    moved back, even if the start message was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)
     advance(here, 1)
@@ -196,7 +196,7 @@ def test_older_run(tmp_path, expected, monkeypatch):
 
 
 def test_checked_calls(tmp_path):
-    """Calls in the wrong order are rejected with the reason and change nothing."""
+    """Calls in the wrong order are rejected, with the reason, and change nothing."""
     here, there, ledger = begun(tmp_path)
     try:
         nonce = there.reserve()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Full disks and memories at each step of a migration: one owner runs the job, bit-identically."""
+"""If disk or memory is full at any step of a migration, one owner runs the job, bit-identically."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions used by the parties' calls; a fault in any of them leaves a call partly done.
+#: Functions that calls to the parties use. If one of them fails, a call is left partly done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
-    """Wrapper that makes a function fail before or after it runs, either once or from then on."""
+    """Wrapper that makes a function fail before or after its work, either once or from then on."""
 
     def __init__(self, act, error, *, late=False, forever=False):
         self.act, self.error, self.late, self.forever = act, error, late, forever
@@ -38,7 +38,7 @@ class Fault:
 
 @pytest.fixture(scope="module")
 def rings():
-    """Two open fabrics of small nodes."""
+    """Two open rings of small nodes, as fabrics of migration sites."""
     with contextlib.ExitStack() as stack:
         yield {name: stack.enter_context(fabric_of("wide", nodes=2, latency=latency)())
                for name, latency in (("here", 16), ("there", 29))}
@@ -88,19 +88,19 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """Check that only the owner named in the ledger runs, and that its results are bit-identical."""
+    """Check that only the owner that the ledger names runs, and that its results are bit-identical."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls that a migration makes, in order; a test compares this list with the actual calls.
+#: Calls that a migration makes, in order; a test compares this list with the calls that are really made.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
 
 def test_calls(tmp_path, rings):
-    """``CALLS`` lists all calls that a migration makes."""
+    """``CALLS`` lists all calls of a migration."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -123,7 +123,7 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """If any function used in the steps fails, once or permanently, exactly one owner runs the job."""
+    """If any function that the steps use fails, once or permanently, exactly one owner runs the job."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +133,7 @@ def test_within_steps(tmp_path, rings, expected, part, fault, forever):
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed
-    if not any(site.running for site in (here, there)):  # the target had no room to start
+    if not any(site.running for site in (here, there)):  # the target lacked memory to start
         assert (name, forever) == ("make_trainer", True)
         settle(ledger, [here, there])
     check(here, there, ledger, expected, part)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Node migration while late gradients are pending for a quorum update."""
+"""Migration between nodes while late gradients are pending for a quorum update."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9,
 
 
 def train(nodes):
-    """Run blocks of three updates; if ``nodes`` has several entries, each block has the next ring."""
+    """Train in blocks of three updates, each block on a new ring with the next entry of ``nodes`` as its threads."""
     state = data = None
     pending = []
     for threads in nodes:

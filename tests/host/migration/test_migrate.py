@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migration of training between simulated rings: bit-identical results, and downtime."""
+"""Training jobs that migrate between simulated rings: bit-identical results, and downtime."""
 
 import pytest
 
@@ -22,8 +22,8 @@ from tests.refusals import refuses
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
 def test_same_bits(tmp_path, optimizer, nodes):
-    """A 24-step run with mx9 gradients and weights moves after steps 0, 1, 11 and 23, even in mid-epoch, to a ring
-    with other latencies and threads, and back each time."""
+    """A run of 24 steps with mx9 gradients and weights moves to a ring with other latencies and threads after steps
+    0, 1, 11 and 23, even in the middle of an epoch, and moves back each time."""
     config = with_optimizer(optimizer)
     here = site_of("here", tmp_path, fabric_of("mx9", nodes=nodes), config=config)
     there = site_of("there", tmp_path, fabric_of("mx9", nodes=nodes, latency=37, threads=2), config=config)
@@ -45,7 +45,7 @@ def test_same_bits(tmp_path, optimizer, nodes):
         assert ledger.read() == Entry("here", 4)
         *bits, versions = result(source)
         assert bits == list(expected[:3])
-        # The update count has moved as well: it counts 24 steps plus the distribution of initial weights.
+        # The update count has moved with the job: it counts 24 steps plus the distribution of initial weights.
         assert versions == [25] * nodes
     finally:
         here.close()
@@ -53,9 +53,9 @@ def test_same_bits(tmp_path, optimizer, nodes):
 
 
 def test_to_nodes_of_another_kind(tmp_path):
-    """Nodes with other segments and memories, and a server with weights in far memory and an optimizer four elements
-    wide, compute the same bits. Nodes without a settable update count catch up with the job's count; nodes with a
-    higher count are rejected, and the job continues."""
+    """Nodes of other kinds compute the same bits: with other segments and memories, and a server that has its weights
+    in far memory and an optimizer for four elements at a time. Nodes without a settable update count catch up with
+    the job's count; nodes with a higher count are rejected, and the job continues."""
     config = with_optimizer(MOMENTUM, max_steps=8)
     here, there = (site_of(name, tmp_path, fabric_of(name, nodes=2), config=config) for name in ("default", "server"))
     try:
@@ -83,7 +83,7 @@ def test_to_nodes_of_another_kind(tmp_path):
 
 
 def test_refused(tmp_path):
-    """A site that does not own or run a job cannot hand it over, and jobs that cannot move are rejected."""
+    """A site can hand over a job only if it owns and runs the job, and jobs that cannot move are rejected."""
     here, there = (site_of(name, tmp_path, None) for name in ("here", "there"))
     with pytest.raises(LedgerError, match=r"ledger\.json must be a ledger, with the owner of a job and a number$"):
         migrate(here, there, ledger_of(tmp_path / "other", "here").__class__(tmp_path / "ledger.json"))

@@ -1,4 +1,4 @@
-"""Calls to a party in another process: results, errors and lost messages."""
+"""Calls to parties of a migration in other processes: results, errors and lost messages."""
 
 import contextlib
 import pickle
@@ -21,7 +21,7 @@ KEY = b"key of tenants"
 
 @pytest.fixture
 def served(tmp_path):
-    """A ledger that answers calls on a socket."""
+    """Serve a ledger at a socket."""
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
     threading.Thread(target=serve, args=(ledger, address),
@@ -49,7 +49,8 @@ def test_calls(served):
 
 
 def test_lost_messages(served):
-    """A call has no effect if its request is lost but has run if its answer is lost; the next call works."""
+    """If a call's request is lost, the call has no effect; if its answer is lost, the call has run. The next call
+    works."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +81,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Tenants can make calls alternately while other connections are idle."""
+    """Several tenants can make calls in alternation, even while other connections are idle."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
@@ -93,7 +94,7 @@ def test_tenants_at_once(served):
 
 
 def frames(registry):
-    """Return frames that are invalid, need the key, or are incomplete."""
+    """Return frames that are invalid, that need the key, or that are incomplete."""
     call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
     wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
     generator = random.Random(8)
@@ -110,10 +111,10 @@ def test_other_bytes(served, kind):
     remote = RemoteLedger("ledger", address, key=KEY)
     remote.read()
     other = raw(address)
-    assert len(other.recv(1000)) > 32  # the challenge
+    assert len(other.recv(1000)) > 32  # the server's challenge
     other.sendall(frames(MESSAGES)[kind])
     if kind == "half":
-        assert remote.read() == Entry("here", 3)  # while the server is still waiting for the remaining bytes
+        assert remote.read() == Entry("here", 3)  # the server waits for the other bytes meanwhile
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1000) == b""
     other.close()
@@ -122,7 +123,7 @@ def test_other_bytes(served, kind):
 
 
 def test_random_calls(served):
-    """Any message or value from a tenant with the key yields a result or an error."""
+    """Any message or value from a tenant that has the key leads to a result or an error."""
     _, address = served
     generator = random.Random(9)
     for _ in range(100):
@@ -159,7 +160,7 @@ def test_impostor(tmp_path):
 
 
 def test_file_at_the_address(tmp_path):
-    """A regular file at the socket's address is not removed."""
+    """If there is a regular file at the address of the socket, it is not removed."""
     address = tmp_path / "file"
     address.write_text("kept")
     with pytest.raises(OSError, match=r"in use"):

@@ -8,12 +8,12 @@ from tests.refusals import refuses
 
 
 def slope(function, vector, direction, step=1e-6):
-    """Derivative of ``function`` along ``direction``, by central difference."""
+    """Derivative of ``function`` along ``direction``, approximated by a central difference."""
     return (function(vector + step * direction) - function(vector - step * direction)) / (2 * step)
 
 
 def away_from_zero(values):
-    """Move values near the kink of a ReLU away from it by more than the difference step."""
+    """Move values near the kink of a ReLU away from it by more than the step of finite differences."""
     return np.where(np.abs(values) < 1e-3, 1e-3, values)
 
 
@@ -129,7 +129,7 @@ class TestModel:
         assert not np.array_equal(first.parameters, third.parameters)
 
     def test_aligned(self):
-        """Layers start at multiples of 32; parameters and gradients match a model without gaps."""
+        """Layers can start at multiples of 32; parameters and gradients are the same as in a model without gaps."""
         generator = np.random.default_rng(4)
         x, labels = generator.standard_normal((9, 5)), generator.integers(0, 4, 9)
         model, other = (perceptron(5, (6, 7), 4, dtype=np.float64, align=align) for align in (32, 1))

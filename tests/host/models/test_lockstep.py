@@ -1,4 +1,4 @@
-"""Running passes in lockstep gives bit-identical results to running them one after another."""
+"""Passes that run in lockstep have the same bits as passes that run one after another."""
 
 import numpy as np
 

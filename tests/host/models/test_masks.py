@@ -1,4 +1,4 @@
-"""Tests of the masks for attention scores and of the row masks."""
+"""Masks for attention scores, and row masks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Binary32 layers follow the golden summation order bit for bit, in forward and backward passes."""
+"""Binary32 layers add in the golden order, bit for bit, in forward and backward passes."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_linear_of_sequences():
 
 
 def test_relu():
-    """Gradients are selected instead of multiplied by zero, so infinite ones do not become NaN."""
+    """The ReLU selects gradients rather than multiplying them by zero, so infinite gradients do not become NaN."""
     x = np.array([-1, -0.0, 0.0, 1e-45, 2, np.inf, -np.inf, np.nan], np.float32)
     output, cache = ReLU().forward(x, {})
     assert output.view(np.uint32).tolist()[:7] == np.array(

@@ -16,7 +16,7 @@ from tests.refusals import refuses
 
 
 class Adam:
-    """Adam with a learning rate that decays linearly to zero."""
+    """Adam optimizer with a learning rate that decays linearly to zero."""
 
     def __init__(self, model, *, learning_rate, steps, betas=(0.9, 0.999)):
         self.model = model
@@ -25,7 +25,7 @@ class Adam:
         self.moments = np.zeros((2, model.size), dtype=np.float32)
 
     def step(self, number, batch):
-        """Update the parameters; return the mean loss before the update."""
+        """Update the model's parameters; return the mean loss before the update."""
         loss, gradient = self.model.differentiate(batch)
         count = int(batch.lengths.sum())
         gradient /= count
@@ -116,7 +116,7 @@ class TestPadding:
             assert same(model.scores(other.inputs, other.lengths)[real(other)], scores)
 
     def test_neighbours_change_little(self):
-        """Apart from rounding, a sequence has the same loss on its own and padded in a batch; losses add up."""
+        """Apart from rounding, a sequence has the same loss by itself as padded in a batch, and losses add up."""
         generator = np.random.default_rng(5)
         model = tiny(5, dtype=np.float64)
         examples = sequences(generator, [1, 5, 2])
@@ -212,7 +212,7 @@ class TestModel:
 
 
 def batches(sequences, batch, generator):
-    """Endless batches; each epoch is shuffled and divided into batches of nearly equal size."""
+    """Endless sequence of batches; each epoch is shuffled and divided into batches of nearly equal size."""
     while True:
         order = generator.permutation(len(sequences))
         for part in np.array_split(order, -(-len(sequences) // batch)):
@@ -221,7 +221,8 @@ def batches(sequences, batch, generator):
 
 class TestTraining:
     def run(self, seed, *, steps=200, stop=None):
-        """Train; return text, model and the loss of each step. The learning rate decays over ``steps``."""
+        """Train a model; return the text, the model and the loss of each step. The learning rate decays over
+        ``steps``."""
         text = topics(context=TransformerConfig().context)
         model = Transformer(TransformerConfig())
         model.initialize(seed)
@@ -242,7 +243,7 @@ class TestTraining:
 
 
 def test_order_of_losses():
-    """The loss of a batch is the ordered sum of its sequences' losses, rounded after each addition."""
+    """The loss of a batch is the sum of its sequences' losses in order, rounded after each addition."""
     model, generator = Transformer(TransformerConfig()), np.random.default_rng(4)
     model.initialize(4)
     sequences = [generator.integers(0, 64, length + 1) for length in (16, 3, 9, 16, 1)]

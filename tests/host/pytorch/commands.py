@@ -1,4 +1,4 @@
-"""Run the command `gradring launch` in a separate process."""
+"""Runs of the command `gradring launch` in a separate process."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def launch(*arguments, expect=0, **options):
-    """Run the command, check its exit code and return its output."""
+    """Run the command, check its exit code, and return what it prints."""
     ended = subprocess.run([sys.executable, "-m", "gradring", "launch", *map(str, arguments)], capture_output=True,
                            text=True, timeout=300, check=False, **options)
     print(ended.stdout, ended.stderr)

@@ -26,7 +26,7 @@ class Ranks:
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Make one request per rank, all concurrently; return the results or errors."""
+        """Make one request per rank, all at the same time; return their results or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]
@@ -34,7 +34,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def serving(folder, jobs, *, ranks, patience=None, join=True):
-    """Run a server in a separate thread and stop it afterwards."""
+    """Run a server in a separate thread, and stop it at the end."""
     said = []
     patience = patience or Patience(slow=20, timeout=40)
     server = RingServer(folder / "ring", ranks=ranks, jobs=jobs, patience=patience, say=said.append)
@@ -56,7 +56,7 @@ def serving(folder, jobs, *, ranks, patience=None, join=True):
     finally:
         ended.set()
         thread.join()
-        server.close()  # ends pending requests
+        server.close()  # pending requests end
         pool.shutdown()
         for client in clients:
             client.close()

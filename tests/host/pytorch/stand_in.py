@@ -1,4 +1,4 @@
-"""A simulated ring with all ranks in this process."""
+"""Simulated ring for tests in which this process stands in for all ranks."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ __all__ = ["SimulatedJobs", "standing_in"]
 
 
 class SimulatedJobs:
-    """Client that makes each request for all ranks, multiplying this process's values by the rank's factor."""
+    """Client that makes each request for all ranks; a rank's values are this process's, times the rank's factor."""
 
     def __init__(self, jobs, factors):
         self._jobs, self._factors = jobs, factors
@@ -31,7 +31,7 @@ class SimulatedJobs:
 
 @contextlib.contextmanager
 def standing_in(monkeypatch, node, *factors, **options):
-    """Create a client of a simulated ring with one node per factor and these options."""
+    """Open a client of a simulated ring that has the given options and one node per factor."""
     def simulated(*, gradients, weights, **options):
         return simulate(node=node, **options)
 

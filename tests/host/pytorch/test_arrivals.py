@@ -1,4 +1,4 @@
-"""Test the detection of ranks that do not call init_process_group()."""
+"""Detection of ranks that do not call init_process_group()."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.host.pytorch.commands import SCRIPTS, launch
 
 
 class Server:
-    """Stub of a server that only some ranks have joined."""
+    """Stub of the launcher's server, which only some ranks have joined."""
 
     error = None
 
@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Check processes with these exit codes twice; return printed lines and reasons for ending the run."""
+    """Check processes with the given exit codes twice; return printed lines, and the reasons for ending the run."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]
@@ -58,7 +58,7 @@ def test_awaited(case, who):
 
 
 def test_not_awaited():
-    """Ranks that have joined, ended, or are still importing PyTorch are not reported."""
+    """Ranks are not reported if they have joined, have ended, or are still importing PyTorch."""
     assert watched(None, None, begun=1, waited=65) == ([], [])
     assert watched(None, None, begun=1, waited=71) != ([], [])
     assert watched(None, None, joined=(0, 1), waited=1000) == ([], [])
@@ -70,7 +70,7 @@ def test_not_awaited():
     ("multiprocessing.spawn", "torch.multiprocessing.spawn"), ("multiprocessing.forkserver", "multiprocessing"),
     ("multiprocessing.resource_tracker", None), ("worker", None)])
 def test_starters(word, way):
-    """Processes that start ranks are recognized by their command line and a rank's environment."""
+    """Processes that start ranks are recognized by their command line, if they have the environment of a rank."""
     begun = [subprocess.Popen([sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE,
                               env={**os.environ, **environment}) for environment in ({ADDRESS: "x"}, {})]
     try:
@@ -85,7 +85,7 @@ def test_starters(word, way):
 
 
 def test_own_ranks(tmp_path):
-    """If a script starts ranks by itself, the error says so, and the run and its processes end in time."""
+    """If a script starts ranks by itself, the error says so; the run and its processes end within the time limit."""
     begun = time.monotonic()
     printed, errors = launch("-n", 1, "--slow", 3, "--timeout", 20, "--output", tmp_path / "output",
                              SCRIPTS / "own_ranks.py", tmp_path / "begun", expect=1)

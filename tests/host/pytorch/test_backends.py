@@ -14,8 +14,8 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """Every collective of this PyTorch version gives gloo's results and errors for every type. The script knows the
-    names of all collectives."""
+    """Every collective of this PyTorch version gives the same results and errors as gloo, for every type, and the
+    script has a case for each of them."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
@@ -29,7 +29,7 @@ def test_collectives(tmp_path):
 
 
 def test_gloo_by_name(tmp_path):
-    """The launcher reports data carried by gloo, including DDP's; ``--require-ring`` makes this an error."""
+    """The launcher reports data that gloo carries, including DDP's; with ``--require-ring``, this is an error."""
     printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
                              expect=1)
     assert printed.count(NAMED.format("gloo")) == 1
@@ -43,7 +43,8 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """The ring replaces a hard-coded backend, even with modules named like the repository's."""
+    """The ring replaces a backend that a script names, even if the script's modules have names of this
+    repository's."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -54,12 +55,12 @@ def test_replaced(tmp_path, monkeypatch):
                              "cpu:gloo")
     assert "by name" not in printed + errors
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    elements = 128 + 5  # 100 weights, filled up to groups of 32, and 5 biases
+    elements = 128 + 5  # 5 biases, and 100 weights padded to 128
     assert (report["backends"], report["operations"], report["elements"]) == (["gradring"], 1, elements)
 
 
 def test_backends_that_are_not_there(tmp_path):
-    """Each unavailable backend is rejected with a one-line message that suggests a remedy."""
+    """Each backend that is not available is rejected with a one-line message that suggests a remedy."""
     names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
     printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
     texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "

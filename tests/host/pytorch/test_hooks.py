@@ -1,4 +1,4 @@
-"""DistributedDataParallel hooks in a group of one process, on a ring that simulates several ranks."""
+"""Hooks of DistributedDataParallel in a group of one process, with a simulated ring that stands for several ranks."""
 
 import contextlib
 import copy
@@ -15,7 +15,7 @@ from tests.host.rings import CONFIGS
 from tests.present import needs
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -32,7 +32,7 @@ from sim.golden.codecs import CODECS  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
-#: ``_pre_forward`` that counts forward passes, as in a launched script.
+#: ``_pre_forward`` as in a launched script, where it counts forward passes.
 BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 
@@ -45,14 +45,14 @@ def group():
 
 @pytest.fixture
 def model(group):
-    """A DistributedDataParallel model in a process group of only this process."""
+    """A DistributedDataParallel model in a process group with this process as its only rank."""
     torch.manual_seed(6)
     return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(),
                                                        torch.nn.Linear(16, 4)))
 
 
 def attached(module, monkeypatch, ring, *, keeps=False):
-    """Attach the hook to a module as if the module belonged to a group of the ring."""
+    """Attach the hook to a module as if the module's process group were a group of the ring."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
@@ -60,7 +60,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
 
 
 def gradients(model):
-    """Gradient of each parameter, always computed from the same loss."""
+    """Gradient of each parameter, for a loss that is always computed from the same input."""
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
@@ -68,7 +68,8 @@ def gradients(model):
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_buckets(group, monkeypatch, keeps):
-    """Averages have the same bits for all bucket sizes, as if each parameter began a group of one vector."""
+    """Averages have the same bits for all bucket sizes: the bits of one vector in which each parameter begins a
+    group."""
     if keeps:
         needs("mx")
     torch.manual_seed(8)
@@ -101,7 +102,8 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """A codec's rounding error is added to the parameter's next gradient, even in a different bucket."""
+    """A codec's rounding error of a gradient is added to the parameter's next gradient, even in a different
+    bucket."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         attached(model, monkeypatch, ring, keeps=True)
@@ -114,8 +116,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """Gradients stay local while an optimizer on the nodes owns the parameters; before and after that,
-    they are summed, here over two equal ranks."""
+    """While an optimizer on the nodes owns parameters, their gradients stay local. Before and after that, gradients
+    are summed, in this test over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -123,7 +125,7 @@ def test_owners(model, monkeypatch, node, keeps):
         for number, (gradient, exact) in enumerate(zip(gradients(model), expected, strict=True)):
             if number in local:
                 np.testing.assert_array_equal(gradient, exact)
-            else:  # an exact sum over two ranks, or a sum with a codec's error
+            else:  # sum over two ranks, exact or with a codec's error
                 np.testing.assert_allclose(gradient, 2 * exact, rtol=0,
                                            atol=0.03 * np.abs(2 * exact).max() if keeps else 0)
 
@@ -141,7 +143,7 @@ def test_owners(model, monkeypatch, node, keeps):
 
 
 def test_gradients_of_one_rank(model, monkeypatch):
-    """PyTorch's optimizers and clipping reject gradients that stayed local until the next backward pass."""
+    """PyTorch's optimizers and gradient clipping reject gradients that stayed local, until the next backward pass."""
     ownership.install()
     parameters = list(model.module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -192,7 +194,7 @@ def test_wrapped_again(model, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types(group, monkeypatch, dtype):
-    """Gradients with a dtype other than float32 are summed over gloo, without any request to the ring."""
+    """Gradients of types other than float32 are summed over gloo, without any request to the ring."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2, dtype=dtype))
     attached(model, monkeypatch, None, keeps=True)
     model(torch.ones(1, 3, dtype=dtype)).sum().backward()
@@ -200,7 +202,8 @@ def test_other_types(group, monkeypatch, dtype):
 
 
 def test_other_group(group, monkeypatch):
-    """A module in another process group is reduced there; nodes cannot own its parameters."""
+    """Gradients of a module in another process group are reduced in that group, and nodes cannot own its
+    parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
@@ -213,7 +216,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request reports how many passes its module has made, excluding passes without a reduction."""
+    """Each request reports the number of passes that its module has made, not counting passes without a reduction."""
     asked = []
 
     class Ring:
@@ -235,7 +238,7 @@ def test_passes(model, monkeypatch):
 
 
 class Requests:
-    """Ring that keeps requests, and answers sums with their values."""
+    """Stub of a ring that stores requests, and answers each sum with the request's own values."""
 
     def __init__(self):
         self.asked = []
@@ -247,7 +250,7 @@ class Requests:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_nonfinite(model, monkeypatch, seed):
-    """The first gradient that is not finite is named, in the first request of its bucket."""
+    """The first request of a bucket names the first gradient in it that is not finite."""
     draw = random.Random(seed)
     ring = Requests()
     attached(model, monkeypatch, ring)
@@ -269,7 +272,8 @@ def test_nonfinite(model, monkeypatch, seed):
 
 
 def test_several_nonfinite(model, monkeypatch):
-    """The first parameter in the order of the module is named, and all elements are counted."""
+    """If several gradients are not finite, the first parameter in the module's order is named, and elements are
+    counted."""
     ring = Requests()
     attached(model, monkeypatch, ring)
     for parameter in list(model.parameters())[1:3]:
@@ -289,7 +293,7 @@ def test_finite_gradients_with_an_infinite_sum():
 
 
 def test_shared_parameter(group, monkeypatch):
-    """A parameter of two modules has its name in the module whose gradients are summed."""
+    """If two modules share a parameter, it is named as in the module with the gradients that are being summed."""
     weight = torch.nn.Parameter(torch.ones(4))
     modules = []
     for name in ("first", "second"):
@@ -305,7 +309,7 @@ def test_shared_parameter(group, monkeypatch):
 
 
 def test_unusual_parameters(group, monkeypatch):
-    """A bucket may have only empty parameters; complex parameters have no checksum."""
+    """A bucket may contain only empty parameters, and complex parameters have no checksum."""
     module = torch.nn.Module()
     module.empty = torch.nn.Parameter(torch.zeros(0))
     module.complex = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64).conj(), requires_grad=False)
@@ -318,12 +322,13 @@ def test_unusual_parameters(group, monkeypatch):
 
 
 def test_names(model):
-    """Parameters outside of DistributedDataParallel have their shapes as names."""
+    """Parameters outside of DistributedDataParallel are named by their shapes."""
     assert hooks.parameter_name(torch.nn.Linear(3, 2).weight) == "parameter of shape (2, 3)"
 
 
 def test_checksums(model, monkeypatch):
-    """Every 50 backward passes, beginning with the first, the first request has checksums of all parameters."""
+    """In every 50th backward pass, beginning with the first pass, the first request has checksums of all
+    parameters."""
     ring = Requests()
     attached(model, monkeypatch, ring)
     for number in range(1, 103):
@@ -344,7 +349,7 @@ def test_checksums(model, monkeypatch):
     ((7, 7, 7), None, ""), ((7, 8, 7), [1], "b"), ((8, 7, 7), [0], "b"), ((5, 6, 7), [1, 2], "b"),
     ((7, None, 8), None, ""), ((7, 7, {}), [2], "a"), ((7, 7, {"a": 1, "b": 7, "c": 3}), [2], "c")])
 def test_unequal_weights(weights, ranks, parameter):
-    """Ranks with other weights than most ranks, or than rank 0, are named once."""
+    """Ranks with weights that differ from most ranks', or from rank 0's, are named once."""
     said = []
     jobs = Jobs(Options(nodes=3, transport=TransportName.GOLDEN), contextlib.ExitStack(), say=said.append)
     requests = [AllReduce(values=np.ones(40, np.float32), made=Made(backward=51), weights={

@@ -26,11 +26,11 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses match gloo's up to rounding, ranks are bit-identical, and figures are printed."""
+    """Losses match gloo's except for rounding, ranks are bit-identical, and figures are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # sums of four float32 numbers below 1 in a different order
+    # each is a sum of four float32 numbers below 1, added in a different order
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -45,7 +45,7 @@ def test_tutorial(tmp_path):
 
 
 def test_optimizer_on_nodes(tmp_path):
-    """A step on the nodes matches `Job.step` bit for bit, whatever else the script does."""
+    """A step of an optimizer on the nodes matches `Job.step` bit for bit, whatever else the script does."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "on_nodes.py", tmp_path)
     assert not errors
     ranks = [dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in (0, 1)]
@@ -66,8 +66,8 @@ def test_optimizer_on_nodes(tmp_path):
 
 
 def test_failing_ranks(tmp_path):
-    """Only late ranks are reported. After a rank is killed during a sum, the other ranks report the reason and end
-    within two seconds, and no process remains."""
+    """Only ranks that are late for an operation are reported. After a rank is killed during a sum, the other ranks
+    report the reason and end within two seconds, and no process remains."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
     cases = plan(4, ranks=3, slow=slow, seed=seed)
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # by now the ranks are computing a sum that takes at least half a second
+        time.sleep(0.3)  # by now, ranks are in a sum that takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -104,13 +104,13 @@ def test_failing_ranks(tmp_path):
 
 
 def running(processes):
-    """The given processes that have not ended."""
+    """Processes among the given ones that have not ended."""
     return list(filter(is_alive, processes))
 
 
 def test_error_of_a_rank(tmp_path):
-    """A rank's first error is reported as the reason on all ranks, even if they wait in gloo. A process group may
-    have a shorter timeout than the ring."""
+    """All ranks report the first error of any rank as the reason, even if they wait in gloo. A process group may have
+    a shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
         "import torch.distributed as dist\n"
@@ -125,10 +125,11 @@ def test_error_of_a_rank(tmp_path):
 
 
 def test_what_is_true_at_each_pass(tmp_path):
-    """All ranks get gloo's values, even when optimizers, groups, frozen parameters or types change."""
+    """All ranks get the same values as with gloo, even when optimizers, groups, frozen parameters or types change."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # The ranks' mean factor is 2.5; steps 2 and 4 use gradients 4 and 64, steps 1 and 3 have an infinite gradient.
+    # The mean factor of the ranks is 2.5. Steps 2 and 4 have gradients 4 and 64; steps 1 and 3 have an infinite
+    # gradient.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
     assert ends["not_finite"] == [[True, True]] * 4
     report = json.loads((tmp_path / "report.json").read_text())
@@ -137,16 +138,16 @@ def test_what_is_true_at_each_pass(tmp_path):
     names = ("rank", "step", "backward_pass", "parameter", "indices", "value")
     assert [tuple(map(row.get, names)) for row in report["nonfinite"]] == [
         (2, 0, 2, "weight", [0, 1], "nan"), (3, 1, 1, "weight", [0, 0], "inf")]
-    # Adam's steps are 0.5 up to epsilon, which float32 rounds away here. The means are 2.5 and -2.
+    # Adam's steps are 0.5 except for epsilon, which float32 rounds away here. The means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
-    # The output weight's gradient is 1 * 2 r + 2 * 2 in three of four steps, with learning rate 0.25.
+    # In three of four steps, the output weight has the gradient 1 * 2 r + 2 * 2, and the learning rate is 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
-    # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. A momentum of 0.5 gives steps
-    # of 1 and 1.5 times the mean, and one of 1 times the mean after a reset.
+    # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. With a momentum of 0.5, steps
+    # are 1 and 1.5 times the mean, and after a reset once more 1 times the mean.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
-    # Two of the five steps are skipped, which halves the scale twice.
+    # Two of the five steps are skipped, each of which halves the scale.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
     assert ends["circle"] == [-2 * 2.5] * 4
     own = ("Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in one of a process "
@@ -174,7 +175,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
               "2 steps, 2 forward passes and 2 backward passes")])
 def test_step_that_one_rank_skips(tmp_path, case, text):
-    """If only one rank skips a step, the next operation fails immediately on all ranks with the cause."""
+    """If only one rank skips a step, the next operation fails at once on all ranks, and the error gives the cause."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
     assert errors.rstrip().splitlines()[-1] == (
         f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "

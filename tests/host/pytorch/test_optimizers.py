@@ -1,4 +1,4 @@
-"""Optimizers on the nodes, compared with PyTorch's optimizers and with `Job.step`, in a single process."""
+"""Optimizers that run on the nodes, compared with PyTorch's optimizers and with `Job.step`, in one process."""
 
 import inspect
 import io
@@ -14,14 +14,14 @@ from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # see tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 from host.pytorch import optimizers as module  # noqa: E402
 from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: For each case: optimizer, arguments that torch.optim also accepts, and the equivalent for a job.
+#: For each case: the optimizer, its arguments, which torch.optim accepts too, and the equivalent for a job.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """A client of two ranks, one with zero and one with doubled gradients, so that the mean is exact."""
+    """Client of two ranks with zero times and twice this process's gradients, so that their mean is exact."""
     with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
         monkeypatch.setattr(module, "client", lambda: client)
         yield client
@@ -66,7 +66,7 @@ def bits(array):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps(ring, case):
-    """Weights equal `Job.step` bit for bit; weights and state equal PyTorch's up to a few roundings."""
+    """Weights equal the weights of `Job.step` bit for bit; weights and state equal PyTorch's except for roundings."""
     kind, options, own = CASES[case]
     ours, plain = parameters(), parameters()
     optimizer, theirs = kind(ours, **options), getattr(torch.optim, kind.__name__)(plain, **options)
@@ -81,19 +81,19 @@ def test_steps(ring, case):
             optimizer.step()
             theirs.step()
             np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
-    # Weights and terms are below 4, so their last bit is at most 2 ** -22, and each step rounds a few times.
+    # Weights and terms are below 4, so their last bit is at most 2 ** -22; each step has several roundings.
     np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
     for number, ones in expected["state"].items():
         for name, value in ones.items():
-            if value is not None:  # SGD's momentum buffer is None if momentum is 0
+            if value is not None:  # momentum_buffer is None without momentum
                 torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """All arguments of PyTorch's optimizers exist and have the same defaults."""
+    """All arguments of PyTorch's optimizers are known, with the same defaults."""
     own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
@@ -102,7 +102,7 @@ def test_arguments(kind):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_wrong_arguments(kind):
-    """Unknown arguments are rejected, and so are PyTorch arguments that the nodes do not support."""
+    """Unknown arguments are rejected, as well as arguments of PyTorch that the nodes do not support."""
     for name in set(inspect.signature(kind).parameters) - {"params", *kind._taken, "foreach", "fused"}:
         with pytest.raises(ValueError, match=f"^{name} must be left out with an optimizer on the nodes, not True$"):
             kind(parameters(), **{name: True})
@@ -126,7 +126,7 @@ def test_clip(ring):
 
 
 def test_saved(ring):
-    """A new optimizer continues from saved state bit for bit, including parameter names and schedules."""
+    """A new optimizer continues from a saved state bit for bit, including parameter names and schedules."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
     for network in (model, again):
         network[0].bias.requires_grad_(False)
@@ -141,7 +141,7 @@ def test_saved(ring):
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    content = torch.load(file)  # weights_only is the default
+    content = torch.load(file)  # with weights_only, the default
     again.load_state_dict(content["model"])
     other.load_state_dict(content["optimizer"])
     assert [group["param_names"] for group in other.param_groups] == [["weight"], ["weight", "bias"]]

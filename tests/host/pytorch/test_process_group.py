@@ -1,4 +1,4 @@
-"""Test process groups of all ranks (here, only of this process) on a simulated ring."""
+"""Process groups of all ranks on a simulated ring. In these tests, this process is the only rank."""
 
 import datetime
 from concurrent.futures import Future
@@ -13,14 +13,14 @@ from host.pytorch import process_group  # noqa: E402
 
 
 class Ring:
-    """Stub of a client that records its requests."""
+    """Stub of a client of the ring, which records its requests."""
 
     def __init__(self):
         self.asked = []
         self.counted = {}
 
     def join(self, rank, ranks, timeout):
-        """Join a group of all ranks."""
+        """Do nothing, as this process is the only rank."""
 
     def count(self, name, size, *, rounds):
         self.counted.setdefault(name, []).append((size, rounds))
@@ -33,7 +33,7 @@ class Ring:
 
 
 def test_numbers(monkeypatch):
-    """Groups are numbered in order of creation, and each sum carries its group's number."""
+    """Process groups are numbered in the order of their creation, and each sum contains the number of its group."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
     first, second = (process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60)) for _ in range(2))
@@ -44,7 +44,7 @@ def test_numbers(monkeypatch):
 
 
 def test_sums_over_gloo(monkeypatch):
-    """Collectives over gloo that add floating-point numbers are distinguished from exact ones and from copies."""
+    """Collectives over gloo are counted with a flag, which is set only if they add floating-point numbers."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
     group = process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))

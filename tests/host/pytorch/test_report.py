@@ -1,4 +1,4 @@
-"""Reports of PyTorch scripts: levels of reproducibility of their sums."""
+"""Reports of PyTorch scripts: reproducibility levels of their sums."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ALL = ["run to run", "any processor", "any cut", "any order and topology"]
 
 
 class Jobs:
-    """Stub of the jobs of a script with one ring."""
+    """Stub of a script's jobs, which use one ring."""
 
     cycles, build_seconds = 5, 0.0
 
@@ -39,7 +39,8 @@ def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), unequa
     ({"gloo": {"allreduce": (3, 24, 0), "reduce_scatter": (2, 16, 1)}}, 0),
     ({"backends": ("gradring", "gloo")}, 4), ({"backends": ("gradring", "mpi")}, 0), ({"sums": 0}, 0)])
 def test_levels(tmp_path, options, count):
-    """Levels are named only if all sums of floating-point numbers went over the ring; the page says why not."""
+    """The report names levels only if all floating-point sums went over the ring; otherwise, its page gives the
+    reason."""
     needs("reproducible", what="A format of integers")
     report = report_of(**{"gradients": "sum32", **options})
     assert report["levels"] == ALL[:count]
@@ -50,7 +51,7 @@ def test_levels(tmp_path, options, count):
 
 
 def test_nonfinite(tmp_path):
-    """The table names the first gradient that is not finite, and the report all that were noted."""
+    """The table names the first gradient that is not finite, and the report contains all that were recorded."""
     rows = [{"rank": rank, "operation": 3, "step": step, "backward_pass": 2, "parameter": "fc.weight",
              "indices": (3, 40), "value": "inf", "count": 1} for rank, step in ((1, 0), (0, 5))]
     for nonfinite, where in ((rows, "backward pass 2"), (rows[::-1], "step 5")):
@@ -74,7 +75,7 @@ def test_unequal_weights(tmp_path):
 
 
 def test_norms(tmp_path):
-    """Ranks whose gradients have norms far above the median of three or more are named."""
+    """Ranks are named if the norms of their gradients are far above the median of three or more ranks."""
     norms = [(1.0, 2.0, 3.0), (1.0, 20.0, 2.0), (0.0, None, 5.0), (3.0, 40.0, 2.0), (1e-9, 1e-9, 2e-8),
              (1.0, None, None)]
     report = report_of(norms=norms)

@@ -1,4 +1,4 @@
-"""Test the server for requests of ranks: disagreement, slow ranks, ranks that end, and time-outs."""
+"""Server for the requests of ranks: disagreement, slow ranks, ranks that end, and time-outs."""
 
 import re
 import time
@@ -45,7 +45,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """Return the error text of several ranks, which must be the same."""
+    """Return the text of the errors that several ranks got, which must be the same."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -58,7 +58,7 @@ def test_sum(ranks):
 
 
 def test_state_of_one_rank(ranks):
-    """One rank may request a job's state while other ranks wait for a sum."""
+    """One rank may request the state of a job while other ranks wait for a sum."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 1)]
     assert ranks.clients[2].ask(Save(job=5)) == {"job": 5}
     ranks.clients[2].ask(ones())
@@ -67,7 +67,7 @@ def test_state_of_one_rank(ranks):
 
 
 def test_refused_request(ranks):
-    """A rejected request is an error on all ranks, which may then make further requests."""
+    """A request that is rejected is an error on all ranks, which may make more requests afterwards."""
     assert same_error(ranks.ask(*[Open(lengths=(10,))] * RANKS)) == "There can be no such job"
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
 
@@ -90,7 +90,7 @@ def test_broken_ring(ranks):
 def test_disagreement(ranks, other, text):
     error = same_error(ranks.ask(ones(), other, ones()))
     order = "all ranks must ask for the same in the same order"
-    # The requests of ranks 1 and 2 can be compared in either order.
+    # The server may compare the requests of ranks 1 and 2 in either order.
     assert error in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
 
 
@@ -102,7 +102,7 @@ def test_rank_that_leaves(ranks):
 
 
 def test_rank_that_ends(ranks):
-    """If a rank ends, all other ranks get the reason within two seconds, and so does every later request."""
+    """If a rank ends, all other ranks get the reason within two seconds, and all later requests get it too."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 2)]
     time.sleep(0.1)
     begun = time.monotonic()
@@ -121,7 +121,7 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank with an error of its own is named as the cause, even for errors it may have caused."""
+    """The first rank with an error of its own is named as the cause of all errors, even of earlier ones."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -132,7 +132,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """A rank's error that another rank may have caused is attributed to it if no other rank reports an error."""
+    """If only one rank reports an error, it is named as the cause, even if another rank may have caused the error."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (
@@ -183,20 +183,20 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """A group timeout shorter than the ring's takes effect, and the cause is named."""
+    """If a process group has a shorter timeout than the ring, it takes effect, and the cause is named."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
         begun = time.monotonic()
         text = same_error(ranks.ask(ones(), None, None))
-        assert time.monotonic() - begun < 10  # the ring's timeout is 40
+        assert time.monotonic() - begun < 10  # less than the ring's timeout of 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
         assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
 
 
 def test_escaped(ranks):
-    """Text from a rank cannot move the cursor or change colors."""
+    """Text that a rank sends cannot move the terminal's cursor or change its colors."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[1].fail(Failed(rank=1, error="KeyError: '\x1b[2J\r\n\x07'" + "x" * 1000,
                                           own=True)) is None
@@ -207,7 +207,7 @@ def test_escaped(ranks):
 
 
 class Broken:
-    """Stub of jobs with an internal error."""
+    """Stub of jobs in which every request leads to an internal error."""
 
     def answer(self, requests):
         raise KeyError(139775748446144)
@@ -217,7 +217,7 @@ class Broken:
 
 
 def test_fault_of_the_launcher(tmp_path):
-    """Unexpected errors are reported to all ranks, and the server continues to answer."""
+    """All ranks get an unexpected error of the server, which continues to answer."""
     with serving(tmp_path, Broken(), ranks=RANKS) as ranks:
         with pytest.raises(RingError, match=r"^Values of a message must be of the kinds that it can have, not set$"):
             ranks.clients[0].ask(Save(job=0))
@@ -227,7 +227,7 @@ def test_fault_of_the_launcher(tmp_path):
 
 
 def test_wrong_request(ranks):
-    """A request with values of wrong types is rejected on its own rank, without affecting other ranks."""
+    """A request with values of the wrong type is rejected on the rank itself, without any effect on other ranks."""
     with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
         ranks.clients[0].ask(AllReduce(values=np.ones(4)))
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
@@ -245,7 +245,7 @@ def send(ranks, data):
     (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
 ], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
 def test_other_bytes_of_a_rank(ranks, data, text):
-    """A rank that sends invalid data ends the run; the error names the rank and the reason."""
+    """A rank that sends invalid data ends the run, and the error names the rank and the reason."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     send(ranks, data)
     assert same_error([waiting.exception(10)]).startswith(text)
@@ -267,7 +267,7 @@ def test_other_messages_first(ranks, tmp_path, message):
 
 
 def test_rank_that_does_not_read(tmp_path):
-    """A rank that does not read its answer does not block other ranks, and is named in the next operation."""
+    """A rank that does not read its answer does not block other ranks; the next operation names it."""
     with serving(tmp_path, Sums(), ranks=2, patience=Patience(slow=0.3, timeout=1.5)) as ranks:
         request = ones(1_000_000)
         ranks.clients[1]._connection.send(request)
@@ -277,7 +277,8 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks stopped by a signal are reported even if no rank waits for them; eventually, the run ends."""
+    """Ranks that a signal has stopped are reported even if no rank waits for them, and in the end, so does the
+    run."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

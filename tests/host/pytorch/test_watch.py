@@ -1,4 +1,4 @@
-"""When a rank exits, the operation ends: all ranks are notified and the main thread is interrupted."""
+"""The exit of a rank ends the current operation: all ranks are notified, and the main thread is interrupted."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ REASON = "Rank 1 has ended"
 
 
 class Build:
-    """Stub for jobs with an operation that outlasts the test."""
+    """Stub of jobs with an operation that takes longer than the test."""
 
     seconds = 60.0
 

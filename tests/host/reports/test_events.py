@@ -1,4 +1,4 @@
-"""Test TensorBoard events by writing them and reading them back."""
+"""TensorBoard events of training runs are written and read back."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from tests.tensorboard_events import scalars
 
 
 def begun(whole, steps, measures):
-    """Return a training run with only some of its steps and measurements."""
+    """Return a training run with only the first steps and measurements of a whole run."""
     return dataclasses.replace(whole, steps=whole.steps[:steps], losses=whole.losses[:measures],
                                measures=whole.measures[:measures], measured=whole.measured[:measures])
 
@@ -55,7 +55,7 @@ def test_of_a_node_without_links(tmp_path):
 
 
 def test_nodes_and_repairs(tmp_path):
-    """On a grid with replay, events include the nodes of each step and the words repeated by links."""
+    """On a grid with replay, events include the number of nodes in each step and the words that links repeat."""
     whole = training()
     whole.steps = [dataclasses.replace(step, nodes=5 - step.number // 2, link_restarts=step.number - 1,
                                        words_repeated=10 * step.number) for step in whole.steps]
@@ -69,7 +69,7 @@ def test_nodes_and_repairs(tmp_path):
 
 
 def test_run_that_goes_on(tmp_path):
-    """After a resume, the steps since the checkpoint are written again, and their earlier events are discarded."""
+    """After a resume, steps since the checkpoint are written again, and their earlier events are discarded."""
     whole, second = training(), training(steps=4, losses=[1.0], measures=[0.5], measured=[4])
     with events.Events(tmp_path, ["adam", "sgd"], measure="accuracy/test") as file:
         file.begin(0, [])
@@ -93,7 +93,7 @@ def test_names(options, name):
 
 
 def test_writer_is_needed(monkeypatch, tmp_path):
-    """A missing writer is reported before anything is built or written."""
+    """If no package for writing events is installed, an error says so before anything is built or written."""
     monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
     message = ("tensorboardX must be installed for TensorBoard's events: pip install gradring[tensorboard], or make "
                ".venv/.tensorboard in a clone")

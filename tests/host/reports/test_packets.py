@@ -20,7 +20,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Write a waveform of nodes that send packets with pauses; return the cycles by node and packet."""
+    """Write a waveform of nodes that send packets with pauses; return the cycles of each packet by node."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):
@@ -48,7 +48,7 @@ def wave_of(path, links, *, seed=0):
 
 
 def random_packets(node, *, codecs=PLAIN, seed=0):
-    """Return a packet for each codec, with the elements that it decodes to."""
+    """Return a packet in each codec, together with its decoded elements."""
     generator = np.random.default_rng([seed, node])
     packets = []
     for sequence, name in enumerate(codecs):
@@ -86,7 +86,8 @@ def test_packets_of_every_plain_codec(tmp_path):
 
 
 def test_roles():
-    """The payload words of a zero-value packet are masks, and an element wherever a mask bit is 1."""
+    """The payload of a zero-value packet consists of masks, each followed by an element for every mask bit that is
+    1."""
     for name in ("zero_value", "raw"):
         ((header, payload, elements),) = random_packets(0, codecs=[name], seed=5)
         seen = _seen(packet(header, payload))
@@ -117,14 +118,14 @@ def test_damaged_packets():
 
 
 def test_packets_with_a_codebook():
-    """Without the codebook, a packet's elements are unknown, so its words are not shown as elements."""
+    """If a packet needs a codebook to be decoded, its elements are unknown, and no word is shown as an element."""
     name = next(name for name, codec in CODECS.items() if codec.codebook_words)
     seen = _seen(packet(Header(codec=CODECS[name].code, length=4), [1]))
     assert (seen.codec, seen.elements, seen.roles[3]) == (name, None, ("payload0", None))
 
 
 def sums_of(operation):
-    """Packets of each rank in a collective that sums integers, with their headers."""
+    """Packets that the ranks send in a collective that sums integers, with their phases."""
     needs("reproducible")
     from sim.golden.features.reproducible.packet import collective_packets
 
@@ -140,8 +141,8 @@ def sums_of(operation):
 
 
 def test_sums_of_integers():
-    """Integers are not decoded, since their exponents are in other packets. Without elements, all words are
-    exponents."""
+    """Integers are not decoded, because their exponents are in other packets. If a packet has no elements, all its
+    words are exponents."""
     shown = set()
     for _, seen in sums_of("ALL_REDUCE"):
         assert (seen.elements is None) is seen.integers is (seen.header.length > 0)
@@ -150,12 +151,12 @@ def test_sums_of_integers():
         assert roles == [f"{name}{index}" for index in range(len(seen.payload))]
         assert describe(seen).endswith("right    integers, not decoded" if seen.integers else "right    ")
         shown.add((name, len(roles)))
-    # 32 or 8 integers, with or without exponents and a checksum.
+    # There are 32 or 8 integers, with or without words of exponents and a checksum.
     assert shown == {("exponents", 0), ("exponents", 1), *(("payload", count) for count in (16, 17, 18, 4, 5))}
 
 
 def test_weights_after_exponents():
-    """Weights follow the exponents of a later segment."""
+    """In a packet of new weights, the exponents of a later segment come before the weights."""
     counts = set()
     for phase, seen in sums_of("FUSED_UPDATE"):
         if phase == "SR":
@@ -169,13 +170,13 @@ def test_weights_after_exponents():
         assert seen.words[3 + count:-1] == tuple(bits(seen.elements).tolist())
         counts.add((count, length))
     assert counts == {(1, 0), (1, 32), (0, 32), (0, 8), (0, 0)}
-    # A wrong CRC leaves open whether there are exponents.
+    # If the CRC is wrong, it is unknown whether there are exponents.
     damaged = _seen([*seen.words[:-1], seen.words[-1] ^ 1])
     assert (damaged.exponent_words, damaged.elements, damaged.integers) == (0, None, False)
 
 
 def test_packet_wave(tmp_path):
-    """In each cycle, the waveform shows the current word, elements as floats, and named states."""
+    """The waveform shows the word of each cycle, elements as floating-point numbers, and states by name."""
     links = [random_packets(node, codecs=("raw", "zero_value"), seed=2) for node in range(2)]
     wave_of(tmp_path / "ring.vcd", [[packet(header, payload) for header, payload, _ in link] for link in links])
     wave = Wave(tmp_path / "ring.vcd")

@@ -1,4 +1,4 @@
-"""HTML report pages: the files they consist of, and how a browser renders them."""
+"""HTML report pages: the files that they consist of, and how a browser renders them."""
 
 import contextlib
 import html
@@ -22,13 +22,13 @@ from tests import chromium
 from tests.host.labs.sweep.results_of_plan import store_all
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
 
-#: Window widths of a phone and a computer, in pixels.
+#: Widths of a window on a phone and on a computer, in pixels.
 WIDTHS = (390, 1280)
 
-#: Number of pictures on each page. Every picture is a panel; panels are stacked on a narrow page.
+#: Number of pictures on each page. Each picture is in a panel; on a narrow page, panels are stacked.
 PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
-#: Page that shows the other pages in frames of every width, and lists what each frame contains and if it fits.
+#: Page that shows all report pages in frames of every width, and reports the contents of each frame and if they fit.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
@@ -99,7 +99,7 @@ def folders(tmp_path_factory):
 
 
 def frames(pages, folder):
-    """Render pages in frames of all widths; return the harness's result and the browser's messages."""
+    """Render pages in frames of all widths; return the results of ``HARNESS`` and the browser's messages."""
     shown = "".join(f'<iframe name="{name}" width="{width}" height="900" srcdoc="{html.escape(text)}"></iframe>'
                     for name, text in pages.items() for width in WIDTHS)
     (folder / "frames.html").write_text(HARNESS.format(frames=shown))
@@ -110,7 +110,7 @@ def frames(pages, folder):
 
 @pytest.fixture(scope="module")
 def shown(folders, tmp_path_factory):
-    """Contents of every page at every width, as rendered by a browser."""
+    """Contents of every page at every width, as a browser renders them."""
     chromium.needed()
     pages = {name: next(folder.glob("*.html")).read_text() for name, folder in folders.items()}
     views, messages = frames(pages, tmp_path_factory.mktemp("browser"))
@@ -166,7 +166,7 @@ def test_figures_of_training(shown, folders, name):
 
 
 def test_changes(shown):
-    """The page lists the rings used between changes, and the events of each interval."""
+    """The page lists the rings that were used between changes, and the events of each interval."""
     for view in shown["changing"]:
         header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
@@ -199,7 +199,7 @@ def test_figures_of_a_sweep(shown, folders):
 
 
 def test_faults_are_found(folders, tmp_path):
-    """The page check detects pages that are too wide, external resources and invalid pictures."""
+    """The checks of this file detect pages that are too wide, external resources and invalid pictures."""
     chromium.needed()
     good = (folders["plain"] / "report.html").read_text()
     pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),
@@ -212,7 +212,7 @@ def test_faults_are_found(folders, tmp_path):
 
 
 def test_a_browser_is_needed(monkeypatch):
-    """Without a browser, tests are skipped with a reason, or fail in CI."""
+    """If there is no browser, tests are skipped with a reason, or fail in CI."""
     monkeypatch.setattr(chromium, "PROGRAM", None)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="there is no Chromium on this machine"):
@@ -223,7 +223,7 @@ def test_a_browser_is_needed(monkeypatch):
 
 
 def test_one_file(folders):
-    """Pages reference no other files and embed their pictures."""
+    """Pages contain their pictures, and refer to no other files."""
     for name, folder in folders.items():
         written, = folder.glob("*.html")
         text = written.read_text()
@@ -249,7 +249,7 @@ def test_notes_say_what_is_modelled(tmp_path):
 
 
 def test_script_without_sums(tmp_path):
-    """Without sums no picture is drawn, and a picture left by an earlier run is removed."""
+    """If no sum went over the ring, no picture is drawn, and a picture of an earlier run is removed."""
     (tmp_path / "report.png").touch()
     assert [path.name for path in pytorch(tmp_path, count=0)] == ["report.json", "report.html"]
     assert not (tmp_path / "report.png").exists()

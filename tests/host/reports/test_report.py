@@ -55,14 +55,14 @@ def build(**changes):
 
 
 def build_comparison(accuracies=(0.5, 0.75, 0.875), **changes):
-    """Report of an Adam run, with an SGD run for comparison."""
+    """Report of a run with Adam, compared with a run with SGD."""
     other = training(measures=list(accuracies), losses=[2.0, 1.0, 0.75])
     return report.build_report(TrainingConfig(optimizer=Adam(), packed_state=True), training(**changes), simulation(),
                                (TrainingConfig(optimizer=SGD(learning_rate=1.2)), other))
 
 
 def build_sparse(**changes):
-    """Report of a run with sparse gradients, with the dense run for comparison."""
+    """Report of a run with sparse gradients, compared with a dense run."""
     sparse = training()
     for number, step in enumerate(sparse.steps):
         sparse.steps[number] = dataclasses.replace(
@@ -77,7 +77,7 @@ SAMPLE = {"text": "a b_c", "attention": np.tril(np.full((2, 8, 8), 0.2)).tolist(
 
 
 def build_text(measures=(2.8, 2.6, 2.25), sample=SAMPLE, **changes):
-    """Report of a character model run."""
+    """Report of a run that trains a character model."""
     model = training(measures=list(measures), sample=sample, mask_cycles=999, elements_through=5000,
                      elements_masked=1200, **changes)
     model.steps = [dataclasses.replace(step, mask_cycles=150, elements_through=800, elements_masked=200)
@@ -87,7 +87,7 @@ def build_text(measures=(2.8, 2.6, 2.25), sample=SAMPLE, **changes):
 
 
 def build_faulty(**changes):
-    """Report of a run on replay links, with faults in every other step."""
+    """Report of a run on links with replay, with faults in every other step."""
     faulty = training(**changes)
     faulty.steps = [dataclasses.replace(step, faults_injected=3, checks_failed=2, link_restarts=2, words_repeated=150)
                     if step.number % 2 else step for step in faulty.steps]
@@ -101,7 +101,7 @@ def change(step, requests, nodes, left=(), joined=(), shape="flat"):
 
 
 def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
-    """Report of a run on 4, then 1, 3 and again 4 nodes, with replay links and faults."""
+    """Report of a run on 4, 1, 3 and again 4 nodes, on faulty links with replay."""
     trained = training(**changes)
     trained.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
                        change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),
@@ -299,7 +299,8 @@ class TestTable:
         assert rows["held-out loss after these"] == "2.8000 → 2.2500"
 
     def test_weight_codec(self):
-        """The report contains the weights per word, the number of codebooks and the steps that loaded one."""
+        """The report contains the number of weights per word, the number of codebooks, and the steps that loaded
+        one."""
         coded = training()
         for number, step in enumerate(coded.steps):
             coded.steps[number] = dataclasses.replace(
@@ -352,14 +353,14 @@ class TestFiles:
     def test_no_nan_in_json(self, tmp_path):
         broken = dataclasses.replace(training(), losses=[float("nan")] * 3)
         text, _ = write(report.build_report(TrainingConfig(), broken, simulation()), tmp_path)
-        written = json_files.read(text)  # accepts only valid JSON
+        written = json_files.read(text)  # raises an error unless JSON is valid
         assert written["loss_per_epoch"] == [None] * 3
         assert written["not_finite"]["loss_per_epoch[1]"] == "nan"
 
 
 @pytest.mark.parametrize("make", [build_sparse, build_text])
 def test_picture_without_cycles(make, tmp_path):
-    """If the cycles of steps are not modelled, the picture has no bars for them and no legend."""
+    """If cycles of steps are not modelled, the picture has neither bars nor a legend for them."""
     result = make()
     for run in filter(None, (result, result["comparison"])):
         for step in run["per_step"]:

@@ -1,4 +1,4 @@
-"""Couplings between options: each is tested, and random pairs either run or are rejected by name."""
+"""Couplings between options of a run: each is tested, and random pairs of options either run or are rejected."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SEED = 20
 
 
 def tries(coupling):
-    """Yield run descriptions that set the coupling's option, for each value of the option it depends on."""
+    """Yield run descriptions with a coupling's option and each value of the option on which it depends."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -26,13 +26,13 @@ def tries(coupling):
             for context in ({}, CONTEXTS.get(coupling.option, {})):
                 try:
                     yield RunSpec().replace({**context, **values, coupling.option: value})
-                except ValueError:  # the fields select two schedules
+                except ValueError:  # fields of two different schedules
                     continue
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
 def test_each(coupling):
-    """Each coupling rejects some values with its own message and accepts all other values."""
+    """Each coupling rejects some values with a message of its own, and accepts all other values."""
     refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
     assert refused
     assert len(refused) < len(list(tries(coupling)))
@@ -45,7 +45,7 @@ def test_each(coupling):
 
 
 def test_values_of_missing_features():
-    """A coupling that excludes only values of missing features admits every run."""
+    """A coupling that only excludes values of missing features allows every run."""
     coupling = Coupling("ring.topology", "formats.gradients", Except(()), "no value is excluded")
     assert coupling.condition == "any run"
     spec = RunSpec().replace({"ring.topology": "2x4"})
@@ -53,13 +53,13 @@ def test_values_of_missing_features():
 
 
 def test_number():
-    """The number of couplings is fixed here to make adding one a deliberate change."""
+    """The number of couplings is fixed in this test, so that adding one is a deliberate change."""
     assert len(COUPLINGS) == 78
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
 def test_nothing_excluded():
-    """A coupling allows any run if this copy has none of the excluded values."""
+    """A coupling allows every run if none of the values it excludes exist in this copy of the repository."""
     coupling = Coupling("ring.topology", "formats.gradients", Except(()), "there is none")
     assert coupling.condition == "any run"
     spec = RunSpec().replace({"ring.topology": "2x2"})
@@ -71,7 +71,7 @@ def test_nothing_excluded():
     ({"formats.weights": "table32"}, "a run without --weights table32, centroid16 or centroid64, not table32"),
     ({"compute.on": "node"}, "a run without --compute node")])
 def test_traces_of_golden_nodes(options, text):
-    """Execution traces of golden nodes are refused for runs without modelled cycles, and only for these."""
+    """Execution traces of golden nodes are rejected for runs without modelled cycles, and only for them."""
     needs("reproducible", "table", "codebook", what="Formats without modelled cycles")
     traced = {"output.chakra": "trace", "schedule.overlap": "layers"}
     golden = {**traced, "backend.transport": TransportName.GOLDEN}
@@ -83,13 +83,13 @@ def test_traces_of_golden_nodes(options, text):
                                  f"unknown): leave it out")
 
 
-#: Options that schedules with their own training loop accept.
+#: Options accepted by each schedule that has its own training loop.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with its own loop accepts its options; with any other option, the error names both."""
+    """A schedule with its own training loop accepts its options; for any other option, the error names both."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():
@@ -107,7 +107,7 @@ def test_schedules(kind):
 
 
 def test_fields():
-    """Lists of fields contain only existing fields."""
+    """Lists of fields name only fields that exist."""
     for fields in APPLICABLE.values():
         assert set(fields) <= set(FIELDS)
     assert set(CONTEXTS) <= set(FIELDS)
@@ -115,7 +115,7 @@ def test_fields():
 
 
 def test_pairs(tmp_path, monkeypatch):
-    """Random pairs of options pass the check or are rejected with one line that names both options."""
+    """Random pairs of options are either accepted or rejected with one line that names both options."""
     monkeypatch.chdir(tmp_path)
     outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
     assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []

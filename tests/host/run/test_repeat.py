@@ -1,4 +1,4 @@
-"""Test runs described by a file, and reports used to repeat a run."""
+"""Runs that are described by a file, and reports from which a run is repeated."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ EQUAL = ["losses of 2 steps: equal to those of the report", "cycles of 2 steps: 
 
 
 def test_comparison():
-    """Each kind of figure that differs is reported, with the first step where it differs."""
+    """A comparison reports each kind of figure that differs, with the first step in which it does."""
     assert comparison(REPORT, copy.deepcopy(REPORT)) == EQUAL
     for name, line in (("loss", 0), ("cycles", 1), ("words_sent", 2)):
         other = copy.deepcopy(REPORT)
@@ -48,7 +48,7 @@ def test_other_reports(tmp_path):
 
 
 def test_report_again(run, succeed, nodes_of, tmp_path):
-    """A report and its run.toml describe the same run, unchanged or modified by options."""
+    """A report and its run.toml describe the same run, which options may modify."""
     nodes_of("default")
     first, folder = tmp_path / "first", ("--output", tmp_path / "second")
     assert run("train", "--nodes", 2, "--steps", 2, "--hidden", "none", "--batch", 200, "--set", "workload.seed=3",
@@ -66,15 +66,15 @@ def test_report_again(run, succeed, nodes_of, tmp_path):
     code, out, err = run("train", first / "run.toml", "--set", "optimizer.momentm=0.5", *folder)
     assert (code, out) == (1, "")
     assert err.endswith("not 'momentm': did you mean momentum or moments?\n")
-    # If the output folder is the report's own, the earlier report is moved to previous/.
+    # If the output folder is the report's own folder, the earlier report is moved to previous/.
     out = succeed("train", first / "report.json", "--output", first)
     assert "cycles of 2 steps: equal to those of the report" in out
     assert json.loads((first / "previous" / "report.json").read_text()) == content
 
 
 def test_digest_without_padding(succeed, tmp_path):
-    """The digest covers the weights in weights.npz, which do not depend on a schedule's padding. With two nodes, the
-    sums do not depend on it either."""
+    """The digest covers the weights of weights.npz, which do not include a schedule's padding. With two nodes, sums
+    do not depend on padding either."""
     sums = []
     for name, options in (("whole", ()), ("layers", ("--overlap", "layers"))):
         succeed("train", "--transport", "golden", "--nodes", 2, "--steps", 2, "--hidden", 17, "--weights", "bf16",
@@ -87,7 +87,7 @@ def test_digest_without_padding(succeed, tmp_path):
 
 
 def test_old_spelling(run, tmp_path, capsys):
-    """Command lines in the previous release's spelling work but print a warning."""
+    """Command lines as in the previous release work, but print a warning."""
     code, out, err = run("relay-nodes", "--sets=3", "--rate", -1, "--output", tmp_path)
     assert (code, out) == (1, "")
     warning, error = err.splitlines()

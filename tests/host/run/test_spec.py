@@ -1,4 +1,4 @@
-"""Test run descriptions: reading and writing them as text, TOML and JSON, and invalid input."""
+"""Run descriptions: written and read as text, TOML and JSON, and rejected if they are invalid."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from tests.run_pairs.drawing import FIELDS, pairs
 
 
 def drawn(count, seed=5):
-    """Draw random run descriptions, skipping combinations of fields of different schedules."""
+    """Draw random run descriptions, leaving out combinations of fields of different schedules."""
     for _, values in pairs(random.Random(seed), count):
         try:
             yield RunSpec().replace(dict(values))
@@ -26,7 +26,7 @@ def drawn(count, seed=5):
 
 
 def test_in_and_out():
-    """A description is unchanged after conversion to TOML or JSON and back."""
+    """A run description stays the same when it is converted to TOML or JSON and back."""
     count = 0
     for spec in drawn(300):
         assert from_dict(tomllib.loads(to_toml(spec))) == from_dict(repeatable(spec))
@@ -36,7 +36,7 @@ def test_in_and_out():
 
 
 def test_every_field(tmp_path):
-    """Every value of every field can be written and read back."""
+    """Every value of every field of a run description can be written and read back."""
     for path, values in FIELDS.items():
         for value in values:
             spec = RunSpec().replace({path: value})
@@ -57,7 +57,7 @@ def test_defaults_are_left_out():
 
 
 def test_defaults():
-    """Adding defaults to a description with all defaults changes nothing; explicit values are kept."""
+    """Adding defaults to a run description keeps explicit values, and has no effect the second time."""
     for spec in drawn(300, seed=6):
         full = with_defaults(spec)
         assert with_defaults(full) == full
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """Removing defaults from a complete description, as found in reports, allows it to be modified."""
+    """A complete run description, as in a report, can be modified once its defaults have been removed."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)
@@ -94,7 +94,7 @@ def test_known_defaults(texts, path, value):
 
 
 def test_schedules():
-    """A field of a schedule selects the schedule; fields of two different schedules are rejected."""
+    """A field of a schedule selects this schedule; fields of two different schedules are rejected."""
     assert RunSpec().schedule is None
     assert with_defaults(RunSpec()).schedule == Update()
     assert with_texts(RunSpec(), ["schedule.overlap=layers"]).schedule == Program(overlap="layers")

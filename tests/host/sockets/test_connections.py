@@ -1,4 +1,4 @@
-"""Server connections: limits on size, time and number, and peers that do not read."""
+"""Connections to a server: limits on size, time and number, and peers that do not read."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def connect(tmp_path, server):
-    """Create connections that are closed when the test ends."""
+    """Function that opens connections, which are closed when the test ends."""
     made = []
 
     def make(data=b""):
@@ -40,7 +40,7 @@ def connect(tmp_path, server):
 
 
 def polled(server, seconds=5.0, *, until=None):
-    """Collect events until the time is over or an event of the given class arrives; polls at least once."""
+    """Poll at least once, until the time is over or an event of the given class arrives; return all events."""
     events, limit = server.poll(0.02), time.monotonic() + seconds
     while time.monotonic() < limit:
         if until is not None and any(isinstance(message, until) for _, message in events):
@@ -71,7 +71,8 @@ def test_pieces(server, connect):
 
 
 def test_first_message_alone(server, connect):
-    """Messages from an unadmitted peer are read one at a time, and never after it has been closed."""
+    """Messages from a peer that is not admitted yet are read one at a time, and not after its connection was
+    closed."""
     connect(LISTEN * 3)
     (peer, _), = polled(server, until=Listen)
     assert [message for _, message in server.poll(0)] == [Listen()]
@@ -96,7 +97,7 @@ def test_unknown(server, connect, data, reason):
 
 
 def test_many(server, connect):
-    """If there are too many unknown peers, the oldest are closed."""
+    """If there are too many peers that are not admitted, the oldest are closed."""
     connections = [connect() for _ in range(5)]
     events = polled(server, 0.1)
     assert [end.reason for _, end in events] == ["must send its first message before others come"] * 2
@@ -107,7 +108,7 @@ def test_many(server, connect):
 
 
 def test_half(server, connect):
-    """An admitted peer may stay silent, but must complete each message that it begins."""
+    """An admitted peer may be silent, but must complete each message that it begins."""
     connection, peer = admitted(server, connect)
     assert polled(server, 0.5) == []
     connection.sendall(LISTEN[:9])
@@ -117,7 +118,7 @@ def test_half(server, connect):
 
 
 def test_time_without_polls(server, connect):
-    """Time during which the server does not poll is not counted against a peer."""
+    """A peer's time limit does not include time in which the server does not poll."""
     connection, _ = admitted(server, connect)
     connection.sendall(LISTEN[:9])
     assert server.poll(0.1) == []
@@ -127,7 +128,7 @@ def test_time_without_polls(server, connect):
 
 
 def test_unread_answer(server, connect):
-    """A peer that does not read its answer does not block the rest, and is closed after its time limit."""
+    """A peer that does not read its answer does not block other peers, and is closed after its time limit."""
     slow, peer = admitted(server, connect)
     quick, other = admitted(server, connect)
     slow.sendall(LISTEN)
@@ -137,7 +138,7 @@ def test_unread_answer(server, connect):
     assert time.monotonic() - begun < 5
     assert quick.recv(1000) == MESSAGES.encode(Answer(well=True))
     assert polled(server, until=Ended) == [(peer, Ended("must read its answer within 0.3 seconds"))]
-    peer.send(Answer(well=True))  # has no effect
+    peer.send(Answer(well=True))  # has no effect, as the peer is closed
     other.send(Answer(well=True))
     assert quick.recv(1000)
 

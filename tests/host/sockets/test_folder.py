@@ -1,4 +1,4 @@
-"""Socket folders: where they are created and which of them are removed."""
+"""Folders for sockets: where they are created, and which of them are removed."""
 
 import fcntl
 import os
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """Empty temporary folder for one test; no other folder can be selected."""
-    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, since it is part of a socket's path
+    """An empty temporary folder for one test, which is the only choice for socket folders."""
+    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, because paths of sockets contain it
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())
     yield folder
@@ -27,7 +27,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def killed(temporary):
-    """Folder left by a killed process, with its socket."""
+    """Create the folder of a process that was killed, with its socket."""
     code = ("import os, signal, socket\n"
             "from host.sockets.folder import socket_folder\n"
             "with socket_folder() as folder:\n"
@@ -40,7 +40,7 @@ def killed(temporary):
 
 
 def test_abandoned(temporary):
-    """The next start removes the folder of a killed process. It keeps links, folders of running processes or other
+    """The next process removes the folder of a killed process. It keeps links, folders of running processes or other
     users, folders without a lock, and folders with other files."""
     abandoned = killed(temporary)
     other = temporary / "other"
@@ -76,7 +76,7 @@ def test_another_users(temporary, monkeypatch):
 
 
 def test_locked(temporary):
-    """A folder is in use for as long as its lock is held, even if its process has ended."""
+    """A folder is in use while its lock is held, even if the process that created it has ended."""
     abandoned = killed(temporary)
     with (abandoned / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +88,7 @@ def test_locked(temporary):
 
 @pytest.mark.parametrize("length", [85, 200])
 def test_long(temporary, monkeypatch, length):
-    """If the temporary folder's path is too long, a shorter one is used, or the error mentions TMPDIR."""
+    """If the path of the temporary folder is too long, a shorter one is used, or the error mentions TMPDIR."""
     path = Path(str(temporary / "x").ljust(length, "x"))
     path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(path))

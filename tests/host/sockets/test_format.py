@@ -1,4 +1,4 @@
-"""Message encoding: a bit-exact round trip, and a clear error for any invalid bytes."""
+"""Encoding of messages: a bit-exact round trip, and a clear error for any invalid bytes."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from tests.refusals import refuses
 
 
 def bits(value):
-    """Convert a value to a form that compares equal only if all bits and types are equal."""
+    """Convert a value to a form that is equal to another only if all bits and types are."""
     if isinstance(value, float):
         return "float", struct.pack(">d", value)
     if isinstance(value, np.ndarray):
@@ -37,7 +37,7 @@ def bits(value):
 
 
 def test_round_trip():
-    """Random values of all types survive a round trip bit for bit."""
+    """Random values of all types are encoded and decoded without any change of bits."""
     generator = random.Random(5)
     kinds = set()
     for _ in range(3000):
@@ -56,7 +56,7 @@ def test_round_trip():
 
 
 def mutated(frame, generator):
-    """Change, remove or add bytes of a frame, sometimes with a valid CRC."""
+    """Change, remove or add bytes of a frame, in some cases with a valid CRC."""
     data = bytearray(frame)
     for _ in range(generator.choice([1, 1, 2, 5])):
         start = generator.randrange(len(data) + 1)
@@ -75,7 +75,7 @@ def mutated(frame, generator):
 
 
 def reframed(data, generator):
-    """Add a matching frame header, so that damage to the JSON header itself is detected."""
+    """Add a matching frame header, so that the damage in the JSON header itself must be detected."""
     body = data[HEAD:]
     header = min(len(body), int.from_bytes(data[8:12], "big")) if generator.random() < 0.7 else len(body)
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, header, len(body) - header)
@@ -84,7 +84,7 @@ def reframed(data, generator):
 
 @pytest.mark.parametrize("registry", [OF_RANKS, OF_PARTIES], ids=["ranks", "parties"])
 def test_any_bytes(registry):
-    """Each of 10,000 random or damaged frames yields a message or ``MessageError``, without using much memory."""
+    """Each of 10,000 random or damaged frames gives a message or ``MessageError``, and takes little memory."""
     generator = random.Random(6)
     answers = [Answer(well=True, value=value(generator)) for _ in range(60)] + [
         AllReduce(values=np.ones(4, np.float32)), Hello(rank=1, ranks=2, timeout=3.0)]
@@ -112,7 +112,7 @@ def test_any_bytes(registry):
     b'{"dict":[[[1],2]]}', b'{"dict":[[1,2],[1,3]]}', b'{"set":[1]}', b"null", b"\xff\xfe",
     b'{"class":"Answer","fields":{"well":1,"value":null}}', b'{"class":"SGD","fields":{}}'])
 def test_headers(header):
-    """A header that describes no valid message is rejected even in a complete frame."""
+    """A JSON header that describes no valid message is rejected even if its frame is complete."""
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, len(header), 0)
     with pytest.raises(MessageError):
         OF_RANKS.decode(lengths + struct.pack(">I", zlib.crc32(header, zlib.crc32(lengths))) + header)
@@ -128,7 +128,7 @@ def test_headers(header):
     ({"job": "1"}, "job of AllReduce must be int from 0 to 1.09951e+12 or None, not '1'"),
 ])
 def test_fields(change, text):
-    """A field of the wrong type is rejected when a message is encoded."""
+    """Encoding rejects a message with a field of the wrong type."""
     message = dataclasses.replace(AllReduce(values=np.ones(3, np.float32)), **change)
     with pytest.raises(MessageError) as caught:
         OF_RANKS.encode(message)
@@ -136,7 +136,7 @@ def test_fields(change, text):
 
 
 def test_values():
-    """Values of unsupported types and values nested too deeply are rejected."""
+    """Values of unsupported types and values that are nested too deeply are rejected."""
     deep: list[Any] = []
     for _ in range(40):
         deep = [deep]
@@ -162,7 +162,7 @@ def test_frames():
 
 
 def test_registry():
-    """A class with annotations that cannot be checked is rejected at registration."""
+    """Registration rejects a class with annotations that cannot be checked."""
     @dataclasses.dataclass(frozen=True)
     class Good:
         one: Annotated[float, Within(0, 1)] | None

@@ -28,7 +28,7 @@ def key(generator):
 
 
 def value(generator, depth=0):
-    """A random value of any supported type."""
+    """Draw a random value of any supported type."""
     kinds = [lambda: None, lambda: generator.random() < 0.5, lambda: generator.randrange(-1 << 200, 1 << 200),
              lambda: generator.randrange(300),
              lambda: generator.choice([math.inf, -math.inf, math.nan, -0.0, 5e-324,

@@ -27,7 +27,7 @@ from host.training.workloads import CharacterModel
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
 
-#: Target accuracy of a run, and the number of images in the test set.
+#: Accuracy that a run must reach, and number of images in the test set.
 TARGET, IMAGES = 0.97, 360
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 
@@ -48,7 +48,7 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """In this context, nodes and golden models discard unsent elements instead of keeping them as errors."""
+    """Context in which nodes and golden models discard unsent elements instead of keeping them as errors."""
     def forget(model, *arguments, **options):
         kept = sparsify(model, *arguments, **options)
         model.errors[:] = 0
@@ -75,12 +75,12 @@ def print_heading(*names):
 
 
 def epoch_of(training):
-    """First epoch that reaches the target accuracy, or 99 if none does."""
+    """Number of the first epoch that reaches ``TARGET``, or 99 if none does."""
     return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
 
 
 def optimizers(seeds):
-    """Print the convergence of the optimizers."""
+    """Print how fast each optimizer converges."""
     rows = [("sgd", {}), ("momentum", {}), ("nesterov", {}), ("adam", {}), ("adamw", {}),
             ("momentum", {"packed_state": True}), ("adam", {"packed_state": True})]
     print_heading("optimizer", "learning rate", "reach 97 %", "median epoch", "sooner than SGD",
@@ -102,7 +102,7 @@ def optimizers(seeds):
 
 
 def int16(seeds):
-    """Print the accuracy of an int16 node."""
+    """Print the accuracy of a node that sums 16-bit integers."""
     print_heading("hidden layer", "elements", "mean accuracy", "least", "compressed words, of raw ones")
     room = {"gradient": 8192, "weight": 16384}
     for hidden in ((), (64,)):
@@ -119,7 +119,7 @@ def int16(seeds):
 
 
 def sparse(seed, *, nodes=4, **options):
-    """Train with sparse gradients; return the result and the ring."""
+    """Train with sparse gradients; return the result of training and the ring."""
     ring = Counting(nodes)
     return run(ring, {"seed": seed, "density": 0.1}, **options), ring
 
@@ -140,7 +140,7 @@ def density(seeds):
 
 
 def settings(seeds):
-    """Print the accuracy with sparse gradients for other settings."""
+    """Print the accuracy with sparse gradients for various settings."""
     print_heading("", "seeds", "dense, sparse, %", "mean, least difference", "more than a point below",
                   "density sent, mean, most, %")
     slow = SGD(learning_rate=0.8, momentum=0.7)
@@ -174,7 +174,7 @@ def settings(seeds):
 
 
 def text(seeds):
-    """Print held-out losses relative to the bigram model, and batch losses of runs of 200 steps."""
+    """Print held-out losses relative to the bigram model, and losses of batches, for runs of 200 steps."""
     print_heading("steps", "seed", *(f"step {step}" for step in range(50, 301, 50)), "0.1 below at step")
     losses = {}
     for steps in (150, 200, 300):

@@ -1,4 +1,4 @@
-"""Print how many more cycles steps take after a resume than in an uninterrupted run, as a Markdown table.
+"""Print a Markdown table of the additional cycles that steps take after a resume, compared to an uninterrupted run.
 
     python -m tests.host.training.resumed
 
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def train(folder, *options):
-    """Run the train command and return the cycles of each step or quorum update."""
+    """Run ``gradring train`` and return the cycles of each step or quorum update."""
     sys.argv = ["gradring", "train", *options, "--output", str(folder)]
     try:
         cli.main()
@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """For each checkpoint except the last, return the cycle difference of the resumed run, summed over its steps."""
+    """Resume from each checkpoint except the last; return by how many cycles each resumed run differs in total."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -65,7 +65,7 @@ def differences(folder, options):
 
 
 def main():
-    quorum.NodeConfig = lambda **options: CONFIGS["wide"]  # nodes shared with other tests
+    quorum.NodeConfig = lambda **options: CONFIGS["wide"]  # same nodes as in other tests
     lines = ["| run | differences |", "|---|---|"]
     for name, options in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Short training runs on golden models that print a digest of the weights, losses and measures.
 
-This is a separate program because numpy checks the processor and the environment only on import.
+They are a separate program because numpy checks the processor and the environment only when it is imported.
 """
 
 import dataclasses

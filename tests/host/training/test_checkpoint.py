@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file older than format 1 is not ignored, but rejected with the reason."""
+        """A file from before format 1 is not ignored, but rejected with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """A checkpoint with long option values is recognized as belonging to the same run."""
+        """A checkpoint is recognized as belonging to the same run even if values of options are long."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -125,7 +125,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_after_every_step(few, lines, tmp_path, name):
-    """A run resumed on a different ring with a new model reports the same figures as an uninterrupted run."""
+    """A run resumed on another ring, with a new model, reports the same figures as an uninterrupted run."""
     options, config = RUNS[name]
 
     def begin():
@@ -165,7 +165,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment and send a signal in the given step, counting the steps of all runs."""
+    """Run the experiment and send a signal in the given step, where steps of all runs are counted."""
     signals, done = Signals(), []
 
     def step(training):
@@ -211,7 +211,7 @@ class TestExperiment:
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):
-        """A checkpoint is written at every interval and at the end of each run."""
+        """Checkpoints are written at every interval and at the end of each run."""
         kept = []
         monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
             (content["run"], content["state"]["batches"]["number"])))
@@ -233,7 +233,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """If the exception of a signal is lost in a finalizer, the second signal still ends the step."""
+        """If a finalizer loses the exception of the first signal, the second signal still ends the step."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -248,7 +248,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step that exceeds the grace period is interrupted, but a step that completes is not."""
+        """A step is interrupted if it takes longer than the grace period, but not if it completes within it."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -263,7 +263,7 @@ class TestExperiment:
         assert time.monotonic() - begun < 30
         assert caught.value.signal == signal.SIGTERM
         assert ask(0, grace=2) == signal.SIGTERM
-        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # completed, so no signal
+        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # step completes
 
 
 def test_killed(tmp_path):
@@ -271,7 +271,7 @@ def test_killed(tmp_path):
     a new process resumes it. A process that only writes checkpoints is killed as well.
     """
     kills, seed = 20, 16
-    library(CONFIGS["mx9"])  # built in advance, so that the processes do not have to wait
+    library(CONFIGS["mx9"])  # built first, so that processes need not wait
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)

@@ -1,4 +1,4 @@
-"""Training with gradient codecs and with weight codecs, on golden models."""
+"""Training with gradient codecs and with weight codecs, on golden nodes."""
 
 import functools
 
@@ -15,7 +15,7 @@ from tests.host.golden import GoldenRing, after
 
 @pytest.fixture(scope="module")
 def accuracies(data):
-    """Return a function for the mean test accuracy with a codec over seeds 0 to 4."""
+    """Return a function that computes the mean test accuracy with a weight codec over seeds 0 to 4."""
     @functools.cache
     def measure(name):
         runs = [train(GoldenRing(4, weight_codec=name), data, TrainingConfig(seed=seed)) for seed in range(5)]
@@ -40,7 +40,8 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize("density", [None, 0.3])
     def test_residuals_are_compared(self, few, density):
-        """The residuals of a gradient codec, which differ from sparsification errors, are compared at the end."""
+        """At the end of a run, the residuals of a gradient codec are compared, in addition to sparsification
+        errors."""
         def fault(ring):
             ring.residuals[2, 345] ^= 1
 
@@ -54,12 +55,12 @@ class TestGradientCodecs:
 class TestWeightCodecs:
     @pytest.mark.parametrize(("name", "points"), [("mx9", 0.005), ("mx6", 0.01), ("bf16", 0.005)])
     def test_accuracy(self, accuracies, name, points):
-        """Codecs lose at most a few points of accuracy; see docs/training/figures.md for more codecs and seeds."""
+        """Codecs cost at most a few points of accuracy; see docs/training/figures.md for more codecs and seeds."""
         assert accuracies(name) >= accuracies("raw") - points
 
     @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])
     def test_accuracy_with_a_codebook(self, data, name, points):
-        """With a codebook, one seed reaches the accuracy, and the run reports the number of words."""
+        """With a codebook, a run with one seed is accurate enough and reports the number of words."""
         ring = GoldenRing(4, weight_codec=name)
         raw, coded = train(GoldenRing(4), data, TrainingConfig()), train(ring, data, TrainingConfig())
         assert coded.bit_exact is True
@@ -95,7 +96,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_gradients_are_those_at_decoded_weights(self, few, nodes):
-        """From the first step on, gradients are computed with decoded weights."""
+        """Gradients are computed with decoded weights, from the first step on."""
         config = TrainingConfig(epochs=1, batch=25, hidden=(5,))
         raw, coded = (train(GoldenRing(nodes, weight_codec=name), few, config) for name in ("raw", "mx4"))
         assert raw.steps[0].loss != coded.steps[0].loss
@@ -114,7 +115,7 @@ class TestWeightCodecs:
         message = (rf"^Step {step}: 1 of 650 master weights differ from the golden model, first number 345, on node "
                    r"1, which is 0x")
         with pytest.raises(DivergenceError, match=message):
-            train(GoldenRing(4, fault=after(step + 1, fault), weight_codec="mx9"), few,  # after the distribution
+            train(GoldenRing(4, fault=after(step + 1, fault), weight_codec="mx9"), few,  # plus the distribution
                   TrainingConfig(epochs=1, batch=25, hidden=()))
 
     def test_weights_are_compared_before_the_first_step(self, few):

@@ -1,4 +1,4 @@
-"""The comparison with the golden model detects a fault in a single bit or word."""
+"""A comparison with the golden model detects a fault in a single bit or word."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ test_limit = refused_values(Threshold, BASE, "limit", [1.0, math.inf, math.nan],
 @pytest.mark.parametrize(("decay", "ramp"), [(1.0, 0.5), (8.0, 0.6), (8.0, 1.0), (4.0, 0.1)])
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_targets(nodes, decay, ramp):
-    """Targets decrease by the given factor over the ramp, and their mean equals the density."""
+    """Target densities decrease by the given factor during the ramp, and their mean equals the density."""
     steps = 10_000
     threshold = Threshold(density=0.1, nodes=nodes, steps=steps, decay=decay, ramp=ramp)
     targets = np.array([threshold.target(step) for step in range(1, steps + 1)])
@@ -48,7 +48,7 @@ def test_all_is_kept_at_most():
 
 
 def _constant(**options):
-    """Threshold with a constant target density of 0.25 on each of two nodes."""
+    """Threshold controller for two nodes with a constant target density of 0.25 on each."""
     return Threshold(density=0.25, nodes=2, steps=100, decay=1, **options)
 
 
@@ -57,7 +57,7 @@ def _gradients(*values):
 
 
 def test_first_threshold_is_a_quantile():
-    """The first threshold is a quantile of all nodes' magnitudes; here, two of eight elements are kept."""
+    """The first threshold is a quantile of the magnitudes on all nodes: two of the eight elements are kept."""
     assert _constant().choose(_gradients(1, -2, 3, 4, -5, 6, 7, -8)) == 7
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, 0, 0, 3)) == 3
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, np.nan, -np.inf, 3)) == 3
@@ -85,14 +85,15 @@ def test_later_thresholds_follow(dropped, factor):
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     threshold.choose(gradients)
     threshold.observe(dropped)
-    # Later gradients make no difference.
+    # Gradients of later steps have no influence.
     chosen = threshold.choose(100 * gradients)
     assert chosen == float(np.float32(chosen))
     assert chosen == pytest.approx(7 * factor, rel=1e-6)
 
 
 def test_too_much_is_made_up_for():
-    """The first of 100 steps keeps eight elements instead of two, so 24 vectors remain instead of 24.75."""
+    """The first of 100 steps keeps all eight elements instead of two, so 24 whole vectors may follow instead of
+    24.75."""
     threshold = _constant()
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     chosen = []
@@ -115,7 +116,7 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Targets stay above zero even if every step keeps all elements, and are available after the last step."""
+    """Target densities stay above zero even if every step keeps all elements, and exist even after the last step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -125,8 +126,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Thresholds never become infinite or zero (and stay zero), even if too few or too many elements are kept for
-    long."""
+    """Even if too few or too many elements are kept for a long time, a threshold becomes neither infinite nor zero,
+    from which it could not recover."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -144,7 +145,8 @@ def test_dropped(dropped):
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_density_is_reached(scale):
-    """The mean density is reached even if gradients shrink and the first ones predict no later ones."""
+    """The mean density is reached even if gradients change in scale, so that the first ones do not predict later
+    ones."""
     generator = np.random.default_rng(1)
     steps, densities = 300, []
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
@@ -159,11 +161,11 @@ def test_density_is_reached(scale):
     assert 0.19 < np.mean(densities) <= 0.25
 
 
-# --- training
+# --- tests of training
 
 
 def _train(seed, density=None):
-    """Train on digits with four golden models; return the accuracy and the density of each step and hop."""
+    """Train on digits with four golden nodes; return the accuracy, and the density of each step and hop."""
     data = digits()
     model = perceptron(data.train_x.shape[1], (64,), data.classes)
     model.initialize(seed)
@@ -196,7 +198,7 @@ def _train(seed, density=None):
 
 
 def test_digits():
-    """The mean density over hops and steps is at most 0.1; the accuracy is within a point of dense runs.
+    """The mean density over hops and steps is at most 0.1, and accuracy is within one point of dense runs.
 
     The bounds for single seeds are wider than the results, since processors add in different orders.
     """
@@ -235,7 +237,7 @@ def test_nodes_leave_and_come(before, after):
 
 
 def test_no_end():
-    """In a run of unknown length, targets are not corrected; a successor inherits only the threshold."""
+    """If the length of a run is unknown, targets are not corrected, and a successor inherits only the threshold."""
     first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
     first.choose([np.ones(10, np.float32)])
     second.succeed(first.state())

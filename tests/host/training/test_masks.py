@@ -1,4 +1,4 @@
-"""Training on text with golden models, where nodes mask scores and gradients."""
+"""Training on text with golden nodes, which mask scores and gradients."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def small(lines, **options):
 
 class TestText:
     def test_reaches_the_bar(self):
-        """A shorter version of the command-line training run, on the golden model only."""
+        """A shorter version of the training run of the command line, on golden nodes only."""
         workload = CharacterModel(topics(context=16))
         config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
         training = train(GoldenRing(4), workload, config)
@@ -33,7 +33,8 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """Masks applied by the nodes give the same bits as masks applied by the model, even for empty shares."""
+        """Masks applied by nodes give the same bits as masks applied by the model, even if a node has no
+        sequences."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)
@@ -69,7 +70,7 @@ class TestText:
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
         for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
-            assert step.mask_cycles is None  # not modelled
+            assert step.mask_cycles is None  # golden nodes do not model them
             lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):

@@ -1,4 +1,4 @@
-"""The first gradient that is not finite is named by step, node, parameter and element."""
+"""The error names the step, node, parameter and element of the first gradient that is not finite."""
 
 import random
 
@@ -16,7 +16,7 @@ from tests.host.training.test_workloads import SMALL
 
 
 def planted(workload, step, node, layer, name, values):
-    """Write values, keyed by indices, into a parameter's gradient of a node in a step."""
+    """Change elements of a parameter's gradient on one node in one step; ``values`` maps indices to new values."""
     calls, differentiate = iter(range(1, 100)), workload.differentiate
     model = workload.model if isinstance(workload, CharacterModel) else workload._model
 
@@ -60,7 +60,7 @@ def test_transformer(lines, layer, name, indices):
 
 
 def test_several_elements():
-    """The first node and its first element are named, and how many it has."""
+    """The message names the first node and its first non-finite element, and how many such elements it has."""
     gradients = np.zeros((3, 40), np.float32)
     gradients[2, 4], gradients[1, 35], gradients[1, 20:22] = np.inf, np.nan, -np.inf
     assert first_nonfinite(gradients, (5, 0, 7), lambda index: ("a", "b", (index, 1))) == (
@@ -69,7 +69,7 @@ def test_several_elements():
 
 
 def test_nan_beside_an_infinity():
-    """A NaN is named where nodes report one, although another node has an infinity."""
+    """If a node reports a NaN, the NaN is named, even if another node has an infinity."""
     gradients = np.zeros((2, 8), np.float32)
     gradients[0, 3], gradients[1, 5] = np.inf, np.nan
     for nodes, text in (((1,), r"of node 1 \(nan of node 1 is in b \(5\) of a\)"),
@@ -80,7 +80,7 @@ def test_nan_beside_an_infinity():
 
 
 def test_sums():
-    """If all elements are finite, the first sum that is not is named."""
+    """If all elements are finite, the first sum that is not finite is named."""
     gradients = np.zeros((2, 40), np.float32)
     gradients[:, 8:] = np.finfo(np.float32).max
     assert first_nonfinite(gradients, (0, 1), lambda index: ("layer 1", "weight", (index,))) == (

@@ -74,7 +74,7 @@ class TestSettings:
         assert SGD(learning_rate=0.5).settings(1, gradient_scale=1).clip == math.inf
 
     def test_momentum_starts_with_the_gradient(self):
-        """Dampening has no effect in the first step, just as in PyTorch."""
+        """Dampening has no effect in the first step, as in PyTorch."""
         optimizer = SGD(learning_rate=0.5, momentum=0.75, dampening=0.25)
         expected = Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.75, first_gain=1)
         assert optimizer.settings(1, gradient_scale=1) == expected
@@ -105,7 +105,7 @@ class TestSettings:
             plain, rule=Rule.ADAMW, weight_factor=1 - 0.5 * 0.25)
 
     def test_scheduled_learning_rate(self):
-        """A learning rate schedule replaces the optimizer's rate everywhere, including AdamW's weight decay."""
+        """A learning rate schedule replaces the optimizer's rate everywhere, even in AdamW's weight decay."""
         for optimizer in (SGD(learning_rate=1), Adam(learning_rate=1), AdamW(learning_rate=1, weight_decay=0.5)):
             scheduled = optimizer.settings(4, gradient_scale=1, learning_rate=0.25)
             assert scheduled == dataclasses.replace(optimizer, learning_rate=0.25).settings(4, gradient_scale=1)
@@ -114,7 +114,7 @@ class TestSettings:
 
 class TestRegisters:
     def test_names(self):
-        """Every optimizer setting has a register, and all remaining registers belong to masks."""
+        """Every setting of the optimizer has a register, and all other floating-point registers belong to masks."""
         floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
         floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
         assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}
@@ -168,14 +168,14 @@ class TestMoments:
         (0.0, True), (0.9, True), (0.99, True), (0.996, True), (1 - 1 / 258, True), (1 - 1 / 258 + 1e-6, False),
         (0.998, False), (1 - 2**-9, False), (0.999, False)])
     def test_falls(self, decay, expected):
-        """``falls`` returns True if all stored moments decay within 400 steps, and False if some get stuck."""
+        """``falls`` returns True if all stored moments decay within 400 steps, and False if some do not."""
         assert falls(decay) is expected
         values = np.arange(128, 256, dtype=np.float32)
         for _ in range(400):
             values = moments.unpack(moments.pack((values * np.float32(decay)).view(np.uint32)), 128).view(np.float32)
         assert (values.max() < 129) == expected
         if 1 - decay <= 2**-9:
-            np.testing.assert_array_equal(values, np.arange(128, 256))  # with 0.999 the largest should be 171
+            np.testing.assert_array_equal(values, np.arange(128, 256))  # exact decay by 0.999 gives at most 171
 
     def test_note(self):
         text = ("moments as bfloat16 stop decaying with b2 = 0.999, momentum = 0.998: a step takes less than half of "

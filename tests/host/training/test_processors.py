@@ -1,4 +1,4 @@
-"""Results do not depend on the processor, that is, on the BLAS kernel or numpy's instruction set."""
+"""Results do not depend on the processor: neither on the BLAS kernel nor on numpy's instruction set."""
 
 import functools
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-#: Digests of runs with data that is the same in every Python version.
+#: Digests of runs on data that is the same in every version of Python.
 KNOWN = {"momentum": "27dfa52aa2e7fdba", "codebook": "3d1d00f5214acb0e", "density": "267f8c91e325de68",
          "node": "c580a3c4830eec14", "host": "c580a3c4830eec14"}
 
 
 @functools.cache
 def digests(**variables):
-    """Return the digests of short runs in a separate process with these environment variables."""
+    """Return the digests of short runs in a separate process that has the given environment variables."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith(("OPENBLAS_", "OMP_", "NPY_", "GLIBC_TUNABLES"))}
     ended = subprocess.run([sys.executable, "-m", "tests.host.training.short_runs"], cwd=ROOT, timeout=300,

@@ -1,4 +1,4 @@
-"""Configurations of training runs."""
+"""Configurations of training runs: valid and invalid values."""
 
 import pytest
 

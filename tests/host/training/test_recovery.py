@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Training on rings with links that fail occasionally or permanently."""
+"""Training on rings with links that fail from time to time or permanently."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from tests.host.golden import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())
-#: Configurations of the nodes and of their training, keyed by name.
+#: For each run, the configuration of its nodes and of its training.
 RUNS = {
     "momentum": (NodeConfig(), RUN),
     "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
@@ -35,7 +35,7 @@ RUNS = {
 
 
 class Faults:
-    """Injects a link fault into five of a ring's updates.
+    """Injects a fault of a link into each of five updates of a ring.
 
     Members
     -------
@@ -47,14 +47,14 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # Nodes that support programs perform an update by running one.
+        # Nodes that support programs run a program for each update.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
-        self.struck = False  # whether a fault occurred in the last update
+        self.struck = False  # whether the last update had a fault
         setattr(part, name, self)
 
     def __call__(self, *arguments, **options):
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring keeps working if a link loses only some of its credits.
+        # The update succeeds if only some of a link's credits are lost, so the fault is repeated.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -103,11 +103,11 @@ class Faults:
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """Drop all credits after the last word of each update, until the link has none left."""
+        """Drop all credits after the last word of each update, until the link has no credits left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
-        """Cut the link during the second half of the update."""
+        """Cut a link during the second half of the update."""
         link.cut((begun + last.last_word) // 2, last.last_word + 1)
 
     def check(self, fault, first, now):
@@ -123,7 +123,7 @@ class Faults:
 
 
 def digest(ring, config, length):
-    """Digest of all state that nodes keep between steps."""
+    """Digest of everything that nodes keep between steps."""
     vectors = [ring.memory.read_weights(length)]
     if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
@@ -137,7 +137,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """Figures of a training run except repeats and cycles: with fewer credits, steps take more cycles."""
+    """Figures of a training run except for repeats and cycles. (With fewer credits, steps take more cycles.)"""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -163,7 +163,7 @@ class TestFaults:
         assert all(" is repeated: fused-update failed: " in line for line in said)
 
     def test_cut_link(self, third):
-        """A permanently cut link ends the run after the maximum number of attempts, each with a recovery."""
+        """If a link is cut permanently, the run ends after the maximum number of attempts, each with a recovery."""
         said = []
         with rings.open_nodes(3, config=NodeConfig()) as (ring, simulation):
             def cut(training):
@@ -183,7 +183,7 @@ class TestFaults:
 
 
 class Failing:
-    """Make the given calls of a method (counted from 1) fail after they have done their work."""
+    """Make some calls of a method, counted from 1, fail after they have done their work."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -203,7 +203,7 @@ class Failing:
 
 
 class TestTries:
-    """Steps on golden integer nodes are repeated after commands that fail with memories changed."""
+    """On golden integer nodes, a step is repeated after a command that fails although it has changed memories."""
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
@@ -218,7 +218,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Up to the retry limit, failed calls change no bit, in steps or while sending weights."""
+        """Failed calls, up to the retry limit, change no bit, either in steps or when weights are sent."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean
@@ -248,7 +248,7 @@ class TestTries:
 
 
 def test_masks(lines):
-    """MASK commands fail in a step, in a measurement, or in the sample at the end."""
+    """MASK commands fail in a step, in a measurement, or in the sample after training."""
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)

@@ -1,4 +1,4 @@
-"""Scalar binary64 functions, compared with the math library."""
+"""Scalar binary64 functions, compared with Python's math library."""
 
 import math
 import random

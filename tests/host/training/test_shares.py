@@ -1,4 +1,4 @@
-"""Partition of the examples into workers' shares, and each worker's endless sequence of batches."""
+"""Partition of examples into the shares of workers, and each worker's endless sequence of batches."""
 
 import functools
 
@@ -23,7 +23,7 @@ def test_each_example_once():
 
 
 def test_own_classes():
-    """A skew gives this fraction of examples from neighbouring classes; without it, all classes occur."""
+    """The skew is the fraction of a worker's examples that come from a few classes; without it, all classes occur."""
     own = Shares(LABELS, workers=4, skew=0.9, seed=2)
     for worker in range(4):
         counts = np.sort(np.bincount(LABELS[examples(own, worker)], minlength=10))[::-1]
@@ -43,7 +43,7 @@ def test_batches():
     again = Shares(LABELS, workers=4, skew=0.5, seed=3)
     assert np.array_equal(again.batch(1, 7, size), shares.batch(1, 7, size))
     assert not np.array_equal(Shares(LABELS, workers=4, skew=0.5, seed=4).batch(1, 7, size), again.batch(1, 7, size))
-    assert len(shares.batch(0, 3, 120)) == 120  # more examples than the worker has
+    assert len(shares.batch(0, 3, 120)) == 120  # the worker has fewer examples
 
 
 test_errors = refused(functools.partial(Shares, LABELS), {"workers": 2, "skew": 0.5, "seed": 0}, [

@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Draw gradients, weights and moments over a wide range, some of them zero; at step 1 moments are zero."""
+    """Draw gradients, weights and moments over a wide range, with some zeros. Moments are zero at step 1."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -98,7 +98,7 @@ def step_of_golden(optimizer, step, gradients, weights, first, second):
 
 
 def largest_term(optimizer, step, gradients, weights, first, second):
-    """Return exact new weights, the largest term of each update, and the largest term except the weight.
+    """Return the exact new weights, the largest term of each update, and the largest term except the weight.
 
     The terms are the weight w before and after the update, learning rate · step, and the summands of the step scaled
     by the same factor. For SGD and momentum the summands are g, weight_decay·w, and the terms of m' (momentum·m, g

@@ -1,4 +1,4 @@
-"""Training on golden models: accuracy, number of steps and non-finite gradients."""
+"""Training on golden nodes: accuracy, number of steps and non-finite gradients."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from tests.host.golden import GoldenRing, after
 
 
 def epochs_to_target(data, name):
-    """First epoch with at least 97 % accuracy for each of the seeds 0 to 9; 99 if there is none."""
+    """First epoch with an accuracy of at least 97 %, for each of the seeds 0 to 9; 99 if there is none."""
     runs = [train(GoldenRing(4), data, TrainingConfig(optimizer=create(name), seed=seed)) for seed in range(10)]
     return [next((epoch for epoch, accuracy in enumerate(run.measures, start=1) if accuracy >= 0.97), 99)
             for run in runs]
@@ -48,7 +48,7 @@ class TestAccuracy:
 
     @pytest.mark.parametrize("name", [OptimizerName.ADAM, OptimizerName.ADAMW])
     def test_fewer_epochs_than_sgd(self, data, plain_epochs, name):
-        """At least 8 of 10 seeds need fewer epochs than with SGD; docs/training/figures.md covers more seeds."""
+        """At least 8 of 10 seeds need fewer epochs than with SGD; docs/training/figures.md has more seeds."""
         ahead = [epochs < plain for epochs, plain in zip(epochs_to_target(data, name), plain_epochs, strict=True)]
         assert ahead[0]
         assert sum(ahead) >= 8, ahead
@@ -78,7 +78,7 @@ class TestSteps:
         assert [(step.number, step.epoch) for step in training.steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
         for step in training.steps:
             assert 0 < step.bound < step.cycles
-            assert step.scatter_cycles is None  # not modelled
+            assert step.scatter_cycles is None  # golden nodes do not model them
             assert 0 < step.scatter_bound < step.bound
             assert 0 < step.words_sent < step.words_dense
         assert training.losses[0] == pytest.approx(np.mean([step.loss for step in training.steps[:2]]))
@@ -122,7 +122,7 @@ class TestSteps:
 
 class TestNonFinite:
     def test_nan_among_gradients(self, few):
-        """If an image in a node's share contains NaN, the step fails with an error that names the node."""
+        """If an image in a node's share contains a NaN, the step fails, and the error names the node."""
         images = few.train_x.copy()
         images[:, 3] = np.nan
         broken = dataclasses.replace(few, train_x=images)

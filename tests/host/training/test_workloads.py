@@ -94,7 +94,7 @@ class TestOnNodes:
             assert step.elements_through / 4 / 3 < step.mask_cycles < step.elements_through / 4 + 100 * commands
 
     def test_with_a_density(self, ring, lines):
-        """Errors are stored after the weights, and mask lists after the errors."""
+        """In weight memory, errors are stored after the weights, and mask lists after the errors."""
         workload = CharacterModel(lines, SMALL)
         config = TrainingConfig(batch=20, max_steps=4, interval=2, optimizer=Adam(learning_rate=0.03), density=0.3)
         training = train(ring, workload, config)
@@ -102,7 +102,7 @@ class TestOnNodes:
         assert all(step.sparsify_cycles for step in training.steps)
 
     def test_causal(self, ring):
-        """Changing a character does not change earlier outputs; without the nodes' masks it would."""
+        """If a character changes, earlier outputs stay the same; without the nodes' masks, they would change too."""
         workload = CharacterModel(Text(topics(context=16).train[:20], topics(context=16).test[:2]))
         model = workload.model
         workload.initialize(5)

@@ -1,4 +1,4 @@
-"""Steps whose sums do not match their checksums are repeated."""
+"""A step is repeated if its sums do not match their checksums."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def test_repeated(few, monkeypatch, failures):
         update = ring.collectives.fused_update
 
         def fail_first(length, update=update, left=left):
-            outcome = update(length)  # what the nodes have computed is not used
+            outcome = update(length)  # its result is ignored in failed calls
             if left[0]:
                 left[0] -= 1
                 raise RingError("fused-update failed", cause=2, events=[None, None, WRONG])

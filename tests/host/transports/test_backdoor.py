@@ -1,4 +1,4 @@
-"""Memory access that bypasses the host port gives the same bits, errors and computed times."""
+"""Memory access that bypasses the host port gives the same bits, errors and computed times as the port."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ DEFAULT, MASTERS, CODEBOOK, REDUCED = (rings.CONFIGS[name] for name in ("default
 
 @contextlib.contextmanager
 def open_nodes(config, nodes, *, host_port):
-    """Open a ring together with its simulation and the clock that measures the ports."""
+    """Open a ring; yield it with its simulation and the clock that measures the time of the ports."""
     with rings.open_nodes(nodes, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         if not host_port:
@@ -38,13 +38,13 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Host port and backdoor read each other's words, change nothing else, and take the computed cycles."""
+    """Words written through the host port are read through the backdoor and vice versa, in the computed cycles."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        # The trace is read-only and is read through the port.
+        # The trace is read-only, and is always read through the port.
         spaces = [space for space in config.memory_map if space.name != "trace"]
         assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
@@ -68,7 +68,7 @@ def test_every_space(config):
 
 
 def test_what_a_node_refuses():
-    """Invalid accesses are rejected by the node itself, and nothing is written."""
+    """The node itself rejects invalid accesses, and nothing is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
         spaces = len(MASTERS.memory_map.words)
@@ -88,7 +88,7 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """While the node still has to answer an earlier request, memory is accessed through the host port."""
+    """As long as the node must still answer an earlier request, memory is accessed through the host port."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),
@@ -105,7 +105,7 @@ def test_answers_in_order():
 
 
 def test_long_transfers():
-    """Several packets in a row take the time that they would take through the port."""
+    """Several packets in a row take the same time as through the port."""
     assert MASTERS.memories.gradient == PACKET_WORDS
     figures = []
     for host_port in (True, False):
@@ -122,7 +122,7 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and cycle counts match the host port, after any pause and after transfers."""
+    """Counters and numbers of cycles are the same as through the host port, after any pause and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -144,7 +144,7 @@ def test_counters(config):
                 results.append((values, time.now - begun))
             assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
             assert results[0] == results[1]
-        # Counters that are being cleared are read through the port.
+        # While counters are being cleared, they are read through the port.
         direct.write_register("CONTROL", 2)
         assert simulation.counters(0) is None
         words = time.words
@@ -166,7 +166,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """In training, host port and backdoor give the same weights, command cycles and host-port cycles."""
+    """Training gives the same weights, cycles of commands and cycles of the host port with host port and backdoor."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
@@ -184,7 +184,7 @@ def test_training(name, third):
 
 class TestSession:
     def test_elapsed(self):
-        """Simulated cycles plus computed port cycles equal the cycles taken by the simulated host port."""
+        """Simulated cycles plus the computed cycles of the port equal the cycles with a simulated host port."""
         results = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:

@@ -1,4 +1,4 @@
-"""Golden nodes: same bits and words as gateware, modelled cycles, no independent check, and errors."""
+"""Golden nodes: the bits and words of gateware, modelled cycles, no independent check, and errors."""
 
 import json
 
@@ -45,7 +45,7 @@ def no_build(monkeypatch):
 
 @pytest.mark.parametrize("name", ["sim", "layers", "stale", "topology"])
 def test_same_bits(program, tmp_path, name):
-    """A run matches a Verilated run in weights, losses, words and bounds and nearly in cycles, but does not claim
+    """Weights, losses, words and bounds of a run match a Verilated run, and cycles nearly do. The run does not claim
     that its results were compared."""
     words = runs.command(name, tmp_path)
     code, out, err = program(*words, "--transport", "golden")
@@ -58,7 +58,7 @@ def test_same_bits(program, tmp_path, name):
     for count in ("words_sent", "bound", "scatter_words", "weight_words"):
         assert [step[count] for step in steps] == expected["steps"][count]
     modelled = [step["cycles"] for step in steps]
-    if name == "topology":  # there is no model for two ports
+    if name == "topology":  # nodes with two ports have no model
         assert modelled == [None] * len(steps)
     else:
         assert modelled == pytest.approx(expected["steps"]["cycles"], rel=0.015)
@@ -90,7 +90,7 @@ def test_same_bits(program, tmp_path, name):
     (["--device", "/dev/ttyUSB0"], "--device is for --transport serial, not golden"),
 ])
 def test_refused_options(program, tmp_path, options, message):
-    """Options that need gateware or measured cycles are rejected, in one line that names both options."""
+    """Options that need gateware or measured cycles are rejected with one line that names both options."""
     code, out, err = program("train", "--transport", "golden", *options, "--output", tmp_path / "out")
     assert (code, out) == (1, "")
     assert err.startswith(f"error: Option {message}")
@@ -117,16 +117,16 @@ def test_refused_sessions(node, options, message):
 
 
 def test_flags():
-    """Nodes with a NaN gradient or a non-finite sum are identified."""
+    """Results name the nodes with a NaN in their gradient, and the nodes with a sum that is not finite."""
     ring = GoldenRing(3, config=NODE)
     ring.settings.write(Settings(**SUMS))
     gradients = np.ones((3, 96), np.float32)
-    gradients[1, 40] = np.nan  # in block 1, owned by node 0 and summed by nodes 1, 2 and 0
+    gradients[1, 40] = np.nan  # in block 1, which node 0 owns and nodes 1, 2 and 0 sum
     ring.memory.write_gradients(list(gradients))
     outcome = ring.collectives.fused_update(96)
     assert (outcome.local_nan, outcome.not_finite) == ((1,), (0, 2))
     gradients[1, 40] = 1
-    gradients[:2, 3] = 3e38  # in block 0, owned by node 2; the sum of nodes 0 and 1 is infinite
+    gradients[:2, 3] = 3e38  # in block 0, which node 2 owns; the sum of nodes 0 and 1 is infinite
     ring.memory.write_gradients(list(gradients))
     outcome = ring.collectives.fused_update(96)
     assert (outcome.local_nan, outcome.not_finite) == ((), (1, 2))
@@ -134,7 +134,7 @@ def test_flags():
 
 @pytest.mark.parametrize("name", ["sum32", "sum16"])
 def test_sums_of_integers(name):
-    """Sums of integers have the bits and words of the golden ring; their cycles are not modelled."""
+    """Sums of integers have the bits and words of the golden ring, and no modelled cycles."""
     needs("reproducible")
     nodes, length = 3, 500
     ring = GoldenRing(nodes, config=NODE.replace(gradients=name))
@@ -148,7 +148,7 @@ def test_sums_of_integers(name):
 
 
 def test_cycles():
-    """Without a cycle model, cycles are None, and operations that need them raise an error."""
+    """If a command has no cycle model, its cycles are None, and operations that need them raise an error."""
     ring = GoldenRing(2, config=NODE)
     ring.memory.write_gradients(list(np.ones((2, 64), np.float32)))
     ring.memory.write_weights(np.zeros(64, np.float32))
@@ -160,12 +160,12 @@ def test_cycles():
     counters = ring.counters.read()
     assert "COMMAND_CYCLES" not in counters[0]
     ring.counters.clear()
-    ring.collectives.broadcast(64, root=1)  # with two nodes, one link carries one segment
+    ring.collectives.broadcast(64, root=1)  # one segment on one link of two
     assert [node["WORDS_SENT"] - ((1 << 32) - 1000) for node in ring.counters.read()] == [0, 68]
 
 
 def test_requests():
-    """Requests for memory, programs or packets that golden nodes do not have are rejected."""
+    """Requests are rejected if golden nodes lack the memory, the length of program or the kind of packet."""
     device = GoldenRing(1, config=NODE).devices[0]
     with pytest.raises(BadAddressError, match=r"^node 0: 2 elements of weight memory from 511 on must be in it; "):
         device.read_memory(1, 511, 2)
@@ -177,7 +177,7 @@ def test_requests():
 
 @pytest.mark.parametrize("options", [{}, {"gradients": "mx9", "weights": "mx9"}, {"density": 0.3}])
 def test_library(options, monkeypatch):
-    """A library job needs no compiler and reports correct sums, updates, words and bounds."""
+    """A job of the library needs no compiler, and reports correct sums, updates, words and bounds."""
     monkeypatch.setenv("PATH", "")
     gradients = np.random.default_rng(1).standard_normal((3, 100)).astype(np.float32)
     with gradring.simulate(nodes=3, length=100, optimizer=gradring.SGD(learning_rate=0.1),
@@ -194,7 +194,7 @@ def test_library(options, monkeypatch):
 
 
 def test_rows_of_speed():
-    """The speed row of `make bench` compares processor time with its limit."""
+    """The row for speed in `make bench` compares processor time with its limit."""
     row, = speed.rows((0.7, 4.0))
     assert (row["measured"], row["bound"], row["ratio"]) == (0.7, pytest.approx(1.4), pytest.approx(0.5))
     assert "4.00 s on Verilated nodes" in row["config"]

@@ -1,4 +1,4 @@
-"""Test ring links simulated in Python: latency, direction, and the order of words and credits."""
+"""Links of rings that are simulated in Python: latency, direction, and the order of words and credits."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ class Stopwatch(wiring.Component):
     """Node that sends the current time for each host word, and reports the age of each word that arrives.
 
     For each arrival it sends a packet of one word: bit 31 distinguishes words from credits, bit 30 is the word's
-    ``last`` flag, and the rest is the number of cycles since that word, or the latest sent word, was sent.
+    ``last`` flag, and the other bits are the number of cycles since that word, or for a credit since the latest word,
+    was sent.
     """
 
     host_i: In(stream.Signature(word_layout()))
@@ -47,7 +48,7 @@ class Stopwatch(wiring.Component):
 
 
 def ages(ring, node):
-    """Return the packets received from a node, as (flags, age) pairs."""
+    """Return all packets received from a node, as pairs of flags and age."""
     result = []
     while (packet := ring.receive(node)) is not None:
         result.append((int(packet[0]) >> 30, int(packet[0]) & 0x3FFFFFFF))
@@ -68,7 +69,7 @@ def test_latency(latency):
 
 @pytest.mark.parametrize("cycles", [0, 1, 20, 37, 300])
 def test_reset(cycles):
-    """A reset drops all words that are waiting, in transit or delivered, and restores the initial state."""
+    """A reset drops all words, whether waiting, in transit or delivered, and restores the initial state."""
     ring = PysimRing(Stopwatch, nodes=2, latency=9)
     ring.send(0, np.arange(20, dtype=np.uint32))
     ring.run(cycles)

@@ -34,7 +34,7 @@ JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
 
 
 def outcome(ring, *, job=JOB, **options):
-    """Result of a short job: losses, accuracies, and the bits of the weights."""
+    """Result of a short training job: losses, accuracies, and the bits of the weights."""
     training = train(ring, digits(), job, **options)
     assert training.bit_exact
     return training.losses, training.measures, ring.memory.read_weights(650).view(np.uint32).tolist()
@@ -42,14 +42,14 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Result of the job on a ring of differently configured nodes, simulated in this process."""
+    """Result of the same job on a ring of nodes with another configuration, simulated in this process."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
         return outcome(ring, job=job)
 
 
-# Training.
+# Tests of training.
 
 
 def test_trains_as_in_process():
@@ -80,7 +80,7 @@ def test_goes_on_when_the_cable_is_back():
         ring.connect()
 
         def pull(training):
-            # while the gradients of the second step are being transferred
+            # during the transfer of the second step's gradients
             if len(training.steps) == 1 and not said:
                 threading.Timer(0.1, board.unplug).start()
                 threading.Timer(0.5, board.plug).start()
@@ -93,7 +93,7 @@ def test_goes_on_when_the_cable_is_back():
         assert said[1] == f"{board.path}: connected again"
 
 
-# Disconnected cables.
+# Tests with disconnected cables.
 
 
 def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
@@ -114,7 +114,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         assert np.array_equal(pending[0].result(), payload)
         assert pending[1].result().size == payload.size
         assert devices[1].ping(payload[:3]).tolist() == payload[:3].tolist()
-        # If another program opens or resets the board, the data in transit is lost.
+        # If another program opens or resets the board, data in transit is lost.
         board.unplug()
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """No command is lost or runs twice, even if a tenth of the small frames is damaged in each direction."""
+    """Each command runs exactly once, even if a tenth of the small frames is damaged in each direction."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -164,7 +164,7 @@ def test_requests_are_executed_once():
 
 
 def test_rate():
-    """Memory bursts use most of the line rate at a latency of 1.5 ms in each direction."""
+    """Bursts of memory accesses use most of the line rate, at a latency of 1.5 ms in each direction."""
     delay = int(0.0015 * 12e6)
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
@@ -182,12 +182,12 @@ def test_rate():
         assert link.counters.retries == 0
 
 
-# Serial ports without a board.
+# Tests of serial ports without a board.
 
 
 @contextlib.contextmanager
 def terminal(echo=False):
-    """A pseudo-terminal with no board attached."""
+    """A pseudo-terminal to which no board is attached."""
     master, slave = pty.openpty()
     tty.setraw(slave)
     closing = threading.Event()
@@ -219,7 +219,8 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # The port must not become this process's controlling terminal, since closing that would send a hangup signal.
+        # The port must not become the controlling terminal of this process, because closing it would send a hangup
+        # signal.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -253,7 +254,7 @@ def test_parameters(options, message):
     refuses("Flip rate must be between 0 and 1, not 2", Faults, flip=2)
 
 
-# Command line.
+# Tests of the command line.
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -274,7 +275,7 @@ def test_command_line(program, arguments, message, tmp_path):
     (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
 def test_what_a_board_was_built_for(program, arguments, expected, monkeypatch, tmp_path):
-    """Configuration, node count and rates are the board's unless the command line overrides them."""
+    """The board determines the configuration, number of nodes and rates, unless the command line overrides them."""
     opened = []
 
     @contextlib.contextmanager

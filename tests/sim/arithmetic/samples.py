@@ -1,10 +1,10 @@
-"""Elements that decide about the bits of a format, and comparisons of kernels with the golden model."""
+"""Elements that test every rounding case of a format, and comparisons of compiled kernels with the golden model."""
 
 import numpy as np
 
 from tests.words import bits_of, random_words, words
 
-#: Zeros, subnormal, normal and largest numbers, infinities, and quiet and signalling NaNs with payloads.
+#: Zero, subnormal and normal numbers, the largest number, infinity, and quiet and signalling NaNs with payloads.
 POSITIVE = words(0, 1, 2, 0x3F_FFFF, 0x40_0000, 0x7F_FFFF, 0x80_0000, 0x80_0001, 0xFF_FFFF, 0x100_0000, 0x3F7F_FFFF,
                  0x3F80_0000, 0x3F80_0001, 0x40C0_0000, 0x43E0_0000, 0x7E80_0000, 0x7F00_0000, 0x7F7F_8000,
                  0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FC0_0001, 0x7FFF_FFFF)
@@ -12,7 +12,7 @@ SPECIAL = np.concatenate([POSITIVE, POSITIVE | np.uint32(1 << 31)])
 
 
 def scaled(count, seed, low=-140, high=125):
-    """Normal numbers whose scale changes every 16 elements, as bits."""
+    """Bits of normally distributed numbers with a scale that changes every 16 elements."""
     generator = np.random.default_rng(seed)
     scales = np.repeat(generator.integers(low, high, -(-count // 16)), 16)[:count]
     near = scales + generator.integers(-6, 1, count)
@@ -20,7 +20,7 @@ def scaled(count, seed, low=-140, high=125):
 
 
 def ties():
-    """Numbers at, just below and just above the middle of any two neighbours of a format with up to eight bits.
+    """Numbers halfway between any two adjacent numbers of a format with up to eight bits, and just below and above.
 
     In a block, the first number determines the scale.
     """
@@ -33,7 +33,8 @@ def ties():
 
 
 def peaks():
-    """Blocks whose largest number is at, just below or just above one with a fraction of up to four bits."""
+    """Blocks in which the largest number has a fraction of up to four bits, or is just below or above such a
+    number."""
     fractions = np.arange(0, 1 << 23, 1 << 19, dtype=np.uint32)[:, np.newaxis] + words(0, 1, 0xFFFF_FFFF)
     numbers = np.concatenate([fractions.reshape(-1) + np.uint32(exponent << 23) for exponent in (1, 124, 253, 254)])
     blocks = numbers[:, np.newaxis] - (np.arange(32, dtype=np.uint32) * np.uint32(0x12_3456))
@@ -41,7 +42,7 @@ def peaks():
 
 
 def encoded(kernel, x):
-    """Words of a packet; all words beyond it are left unchanged."""
+    """Encode ``x`` with a kernel and return the words of the packet; the kernel must not write beyond them."""
     packet = np.full(kernel.codec.max_words(len(x)), 0xDEAD_BEEF, np.uint32)
     size = kernel.encode(x, packet)
     assert (packet[size:] == 0xDEAD_BEEF).all()
@@ -55,20 +56,20 @@ def decoded(kernel, packet, count):
 
 
 def golden(codec, x):
-    """Words of elements, and the elements of these words."""
+    """Encode ``x`` with the golden model; return the words, and the elements decoded from them."""
     packet = codec.encode(x)
     return packet, codec.decode(packet, len(x))
 
 
 def same(kernel, x, expected=None):
-    """Whether the words of ``x``, and the elements of these words, equal ``expected`` or the golden model."""
+    """Return whether a kernel encodes and decodes ``x`` as expected, by default as the golden model does."""
     packet, elements = golden(kernel.codec, x) if expected is None else expected
     return (encoded(kernel, x).tobytes() == packet.tobytes() and
             decoded(kernel, packet, len(x)).tobytes() == elements.tobytes())
 
 
 def samples():
-    """Special numbers alone, and among others so that most blocks are finite; random bits; mixed scales; ties."""
+    """Test vectors by name: special numbers alone and among normal ones, random bits, various scales, and ties."""
     finite = SPECIAL[(SPECIAL & 0x7F80_0000) != 0x7F80_0000]
     among = scaled(64 * len(SPECIAL), 3)
     among[::64] = SPECIAL

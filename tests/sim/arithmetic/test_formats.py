@@ -1,4 +1,4 @@
-"""Kernels of codecs and hops: the bits of the golden models, for every codec that has kernels."""
+"""Compiled kernels of codecs and hops are bit-identical to the golden models, for every codec with kernels."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ GRADIENTS = [name for name in NAMES if CODECS[name].gradients]
 
 
 def codebook(name):
-    """Codebook for a codec, or None if it has none."""
+    """Return a codebook for the codec of this name, or None if the codec has none."""
     size = CODECS[name].codebook_words // 2
     if not size:
         return None
@@ -34,14 +34,14 @@ def kernels(name):
 
 @functools.cache
 def answers(name):
-    """Samples for a codec: the elements, and the golden results."""
+    """Test vectors for a codec, each with its elements and golden results."""
     codec = kernels(name).codec
     more = {"places": every_place(codec.format).ravel()} if name == "nvfp4" else {}
     return {sample: (x, golden(codec, x)) for sample, x in (SAMPLES | more).items()}
 
 
 def differing(kernel, name):
-    """Samples in which a kernel differs from the golden model."""
+    """Names of the test vectors for which a kernel differs from the golden model."""
     return [sample for sample, (x, expected) in answers(name).items() if not same(kernel, x, expected)]
 
 
@@ -52,7 +52,8 @@ def test_numbers(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_counts(name):
-    """Every count up to three blocks, around the ends of packets, and around the pieces of a hop."""
+    """Results are right for every count up to three blocks, and for counts around the ends of packets and hop
+    pieces."""
     x = scaled(2 * formats.PIECE, 6)
     x[2::97] = SPECIAL[:len(x[2::97])]
     kernel = kernels(name)
@@ -62,7 +63,7 @@ def test_counts(name):
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_all_codes(name):
-    """All codes of up to 16 bits: with random headers of blocks, and with exponents at the ends of the range."""
+    """All codes of up to 16 bits are decoded, with random block headers and with the lowest and highest exponents."""
     kernel = kernels(name)
     codec = kernel.codec
     packets = [random_words(codec.max_words(4096), 7)]
@@ -82,7 +83,7 @@ def test_all_codes(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GRADIENTS])
 def test_codebooks(name):
-    """Elements at each bound between centroids and beside it, and words with all codes."""
+    """Elements at each bound between centroids and next to it are encoded, and words with all codes are decoded."""
     kernel = kernels(name)
     codec = kernel.codec
     if name.startswith("centroid"):
@@ -104,7 +105,7 @@ def test_wrong_tables(name):
     unordered, high = packet.copy(), encoded(kernel, np.full(32, 0x3F80_0000, np.uint32))
     unordered[0] ^= 0xFF
     three = kernel.codec.encode(bits_of([1, 2, 4] * 11)[:32])
-    three[1:] = 0xFFFF_FFFF  # codes of a fourth exponent
+    three[1:] = 0xFFFF_FFFF  # codes that refer to a fourth exponent
     for wrong, count in ((packet[:-1], 100), (packet, 129), (unordered, 100), (packet[:1], 100), (high[:0], 32),
                          (three, 32)):
         with pytest.raises(ValueError, match=rf"^Words must be a packet of {count} elements, not {len(wrong)} other"):
@@ -112,7 +113,7 @@ def test_wrong_tables(name):
 
 
 def reduced(kernel, gradients, residuals, *, keep, segment):
-    """Sums of the blocks of a ring, by the kernels of its ranks; ``residuals`` are replaced."""
+    """Sum gradients over the ranks of a ring with kernels, block by block; ``residuals`` are updated."""
     nodes, length = gradients.shape
     total = np.empty(length, np.uint32)
     for block, segments in enumerate(ring.segment_indices(length, nodes, segment)):
@@ -132,7 +133,7 @@ def reduced(kernel, gradients, residuals, *, keep, segment):
 @pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize(("nodes", "segment"), [(1, 32), (2, 96), (3, 256), (4, 2048), (8, 32)])
 def test_rings(name, nodes, segment):
-    """Two collectives of ranks that keep residuals: sums and residuals of the golden ring, bit for bit."""
+    """In two successive collectives, sums and residuals equal the golden ring's, bit for bit."""
     kernel = kernels(name)
     length = 3 * 32 * nodes + 37 if segment < 2048 else 1100 * nodes
     gradients = np.stack([scaled(length, seed, -8, 8) for seed in range(nodes)])
@@ -154,7 +155,7 @@ def test_rings(name, nodes, segment):
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_in_place(name):
-    """Words may replace the received ones, and the decoded sum may replace the gradient."""
+    """A hop may overwrite the received words with its own, and the gradient with the decoded sum."""
     kernel = kernels(name)
     gradient, before, residual = (scaled(2500, seed, -3, 3) for seed in (1, 2, 3))
     received = encoded(kernel, before)
@@ -166,7 +167,7 @@ def test_in_place(name):
 
 
 def test_whole_blocks():
-    """A hop of a block has the words of its packets of 128 elements, one after another."""
+    """A whole block is encoded to the words of its packets of 128 elements, one after another."""
     x = scaled(700, 9)
     for name in GRADIENTS:
         parts = [encoded(kernels(name), x[start:start + 128]) for start in range(0, len(x), 128)]
@@ -196,7 +197,7 @@ def test_nonzeros(segment):
 
 @pytest.mark.parametrize("option", ["-march=native", "-DONE_VERSION"])
 def test_all_instructions_of_the_processor(option, monkeypatch):
-    """Results are the same with all of the processor's instructions, and with the common baseline only."""
+    """Results do not depend on whether all of the processor's instructions are used, or only the common baseline."""
     flags = (*library.FLAGS, option)
     loaded = formats.load(flags=flags)
     assert formats._adds(loaded)

@@ -1,4 +1,4 @@
-"""Kernels are bit-identical to the golden model for random shapes, layouts and numbers of every kind."""
+"""Compiled kernels are bit-identical to the golden model for random shapes, layouts and numbers of every kind."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942
 
 
 def numbers(generator, shape, share=0.0):
-    """Draw normal numbers over several powers of two, and special numbers, including all kinds of NaN."""
+    """Draw normally distributed numbers of various magnitudes, and special numbers, including all kinds of NaN."""
     values = (generator.standard_normal(shape) * 2.0 ** generator.integers(-12, 12, shape)).astype(np.float32)
     special = SPECIAL[generator.integers(0, len(SPECIAL), shape)]
     values = np.where(generator.random(shape) < share, special, values)
@@ -23,7 +23,8 @@ def numbers(generator, shape, share=0.0):
 
 
 def laid_out(generator, x):
-    """Return matrices with equal values in a random memory layout: contiguous, transposed, or views."""
+    """Return matrices of equal values in a random memory layout: contiguous, transposed, or a view of a larger
+    array."""
     kind = generator.integers(0, 3)
     if kind == 0:
         return np.ascontiguousarray(x)
@@ -43,7 +44,7 @@ def same(actual, expected, *, case):
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.3], ids=["normal", "some special", "many special"])
 def test_products(share):
-    """Products match the model in all four transpositions, batched, with initial values, and when empty."""
+    """Products match the model in all four transpositions, in batches, with initial values, and if they are empty."""
     generator = np.random.default_rng(round(100 * share))
     for case in range(250):
         batch = tuple(generator.integers(1, 4, generator.integers(0, 3)).tolist())
@@ -95,7 +96,7 @@ def test_softmax(share):
 
 
 def test_exponentials_and_logarithms():
-    """Every 997th number of the whole domain and every special number give the golden result."""
+    """For every 997th number of the domain, and for special numbers, exp and log give the golden result."""
     special = np.array([np.nan, -np.inf, -0.0, 0.0, -104, -103.97], np.float32)
     x = np.concatenate([np.arange(0x8000_0000, 0xFF80_0000, 997).astype(np.uint32).view(np.float32), special])
     same(functions.exp(x), golden.exp(x), case="exp")
@@ -104,7 +105,7 @@ def test_exponentials_and_logarithms():
 
 
 def test_binary64():
-    """Binary64 arrays use the golden model, which does not round to binary32."""
+    """For binary64 arrays, the golden model is used, without rounding to binary32."""
     generator = np.random.default_rng(8)
     a, b = generator.standard_normal((3, 4)), generator.standard_normal((4, 5))
     labels = np.array([0, 4, 2])

@@ -1,4 +1,4 @@
-"""Kernel library: all flags give the same bits, and compilers that fuse or reorder are detected."""
+"""Library of kernels: its bits do not depend on flags, and a compiler that fuses or reorders is detected."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sim.arithmetic import functions, library
 from sim.golden import summation as golden
 from sim.verilated.toolchain import ToolError, compiler, run
 
-#: Option for a library without versions for wider vectors.
+#: Option that builds a library without separate versions for wider vectors.
 ONE_VERSION = "-DONE_VERSION"
 SUM = "low[r] = low[r] + factor * first;"
 
@@ -17,7 +17,8 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """Results have the same bits with all of the processor's instructions and with the common baseline only."""
+    """Results have the same bits whether all of the processor's instructions are used, or only the common
+    baseline."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))
@@ -43,7 +44,7 @@ def test_all_instructions_of_the_processor(monkeypatch):
      ["keeps subnormal numbers"]),
 ], ids=["fused product", "fused exponential", "fused logarithm", "order", "flush to zero"])
 def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
-    """A library that fuses or reorders operations, or flushes subnormals, is rejected."""
+    """A library is rejected if it fuses or reorders operations, or flushes subnormal numbers."""
     assert library.KERNELS.count(before) == 1
     path = library.build(flags=("-O1", *library.FLAGS[1:], ONE_VERSION), text=library.KERNELS.replace(before, after))
     assert library.check(library.load(path)) == broken
@@ -54,7 +55,7 @@ def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
 
 
 def test_a_contracted_build_is_found(tmp_path):
-    """If the processor has fused multiply-add, a build that allows contraction uses it and fails the check."""
+    """On a processor with fused multiply-add, a build that allows contraction uses it, and so fails the check."""
     command = [compiler(), "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"]
     fused = "__FP_FAST_FMAF " in run(command, cwd=tmp_path)
     flags = ["-ffp-contract=fast" if flag == "-ffp-contract=off" else flag for flag in library.FLAGS]

@@ -1,4 +1,4 @@
-"""The compiled optimizer: the bits of the golden model, for every rule, option, scalar and number."""
+"""The compiled optimizer is bit-identical to the golden model, for every rule, option, scalar and number."""
 
 import concurrent.futures
 import dataclasses
@@ -17,29 +17,29 @@ from tests.words import bits_of, random_words, words
 
 INFINITY = 0x7F80_0000
 
-#: The scalars of Settings.
+#: Names of the scalar settings of an optimizer.
 SCALARS = tuple(field.name for field in dataclasses.fields(Settings) if field.name not in ("rule", "nesterov"))
 
-#: Every rule, with and without Nesterov's step, and with state of either kind.
+#: Every rule, with and without Nesterov momentum, and with packed and unpacked state.
 KINDS = [(rule, nesterov, packed) for rule, nesterov, packed in itertools.product(Rule, (False, True), (False, True))
          if nesterov <= (rule == Rule.MOMENTUM) and packed <= (rule != Rule.SGD)]
 every_kind = pytest.mark.parametrize(("rule", "nesterov", "packed"), KINDS)
 
 
 def usual(rule, nesterov=False, **changed):
-    """Settings as in training, some of them changed, as numbers."""
+    """Settings as they are usual in training, with the scalars in ``changed`` replaced."""
     scalars = {"gradient_scale": 0.25, "learning_rate": 0.01, "clip": np.inf, "weight_factor": 0.99,
                "first_decay": 0.9, "first_gain": 0.1, "second_decay": 0.999, "second_gain": 0.001, "epsilon": 1e-8}
     return ring.settings(rule, nesterov=nesterov, **(scalars | changed))
 
 
 def stored(plane, packed):
-    """A plane as it is in memory."""
+    """A plane of state as it is stored in memory, which may be packed."""
     return moments.pack(plane) if packed else plane.copy()
 
 
 def same(gradient, weights, state, settings, packed):
-    """Whether compiled weights and state equal the golden ones, and all other arrays are unchanged."""
+    """Return whether compiled weights and state equal the golden ones, and no other array has changed."""
     count, used = len(gradient), settings.planes
     kept, result, planes = gradient.copy(), weights.copy(), [stored(plane, packed) for plane in state]
     before = [moments.unpack(plane, count) for plane in planes] if packed else state
@@ -51,27 +51,28 @@ def same(gradient, weights, state, settings, packed):
 
 
 def special():
-    """All pairs of special gradients and weights, with special state in another order."""
+    """All pairs of a special gradient and a special weight, with special state in random order."""
     gradient, weights = (np.ascontiguousarray(x.reshape(-1)) for x in np.meshgrid(SPECIAL, SPECIAL))
     generator = np.random.default_rng(3)
     return gradient, weights, [generator.permutation(weights) for _ in range(2)]
 
 
 def mixed(count, seed=1):
-    """Numbers of many scales, whose second moments are not negative."""
+    """Random gradients, weights and moments of widely varying magnitude, with second moments that are not
+    negative."""
     gradient, weights, first, second = (scaled(count, 4 * seed + index, -60, 40) for index in range(4))
     return gradient, weights, [first, second & np.uint32(0x7FFF_FFFF)]
 
 
 def near(count, seed=1):
-    """Numbers as in training, of one scale per array."""
+    """Random gradients, weights and moments of the magnitudes that are usual in training."""
     generator = np.random.default_rng(seed)
     gradient, weights, first = (bits_of(generator.standard_normal(count) * scale) for scale in (1e-3, 1, 1e-3))
     return gradient, weights, [first, bits_of(generator.random(count) * 1e-6)]
 
 
 def anything(count, seed=1):
-    """Random bits."""
+    """Gradients, weights and moments that are random bits."""
     gradient, weights, *state = random_words(4 * count, seed).reshape(4, count)
     return gradient, weights, state
 
@@ -80,7 +81,7 @@ def anything(count, seed=1):
 @pytest.mark.parametrize("weight_factor", [0.0, -0.0, 0.99, -1e-40])
 @pytest.mark.parametrize("clip", [np.inf, 1e-3, 0.0, -2.0, 1e-40, np.nan])
 def test_numbers(rule, nesterov, packed, weight_factor, clip):
-    """Every option, with special numbers, mixed scales, numbers as in training, and random bits."""
+    """Every option gives the golden bits for special numbers, various magnitudes, usual numbers, and random bits."""
     settings = usual(rule, nesterov, weight_factor=weight_factor, clip=clip)
     for arrays in (special(), mixed(1000), near(1000), anything(1000)):
         assert same(*arrays, settings, packed)
@@ -88,7 +89,7 @@ def test_numbers(rule, nesterov, packed, weight_factor, clip):
 
 @every_kind
 def test_settings(rule, nesterov, packed):
-    """Scalars that are random bits, of random scale, or special."""
+    """Results are golden even for scalar settings that are random bits, of random magnitude, or special numbers."""
     generator = np.random.default_rng(rule + 10)
     for trial in range(60):
         bits = (random_words(9, trial), scaled(9, trial, -20, 20), generator.choice(SPECIAL, 9))[trial % 3]
@@ -99,7 +100,7 @@ def test_settings(rule, nesterov, packed):
 
 @every_kind
 def test_lengths(rule, nesterov, packed):
-    """Lengths from 0 to 70, and arrays that start at any element."""
+    """Vectors may have any length from 0 to 70, and may start at any element of an array."""
     gradient, weights, state = mixed(75)
     settings = usual(rule, nesterov)
     for count in range(71):
@@ -109,7 +110,7 @@ def test_lengths(rule, nesterov, packed):
 
 @pytest.mark.parametrize("rule", [Rule.MOMENTUM, Rule.ADAM, Rule.ADAMW])
 def test_every_packed_moment(rule):
-    """All 16-bit patterns in each plane."""
+    """Packed state may have any 16-bit pattern in each plane."""
     patterns = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     gradient, weights, state = near(1 << 16)
     for plane in range(rule.planes):
@@ -117,7 +118,8 @@ def test_every_packed_moment(rule):
 
 
 def test_every_rounding():
-    """New state at, just below and just above each tie between two bfloat16 numbers, and other NaNs."""
+    """New state is packed correctly at, just below and just above each tie between two bfloat16 numbers, and for
+    NaNs."""
     bits = (np.arange(1 << 16, dtype=np.uint32)[:, np.newaxis] << np.uint32(16) | words(0, 1, 0x7FFF, 0x8000, 0x8001,
                                                                                       0xFFFF)).reshape(-1)
     settings = usual(Rule.MOMENTUM, gradient_scale=1, first_decay=0, first_gain=1, weight_factor=0)
@@ -125,7 +127,7 @@ def test_every_rounding():
 
 
 def test_roots():
-    """Roots of every 64th number of an even and an odd exponent, and quotients by these roots."""
+    """Square roots, and quotients by them, match the model for every 64th number with an even and an odd exponent."""
     square = np.arange(0x3F00_0000, 0x4000_0000, 64, dtype=np.uint32)
     first = square * np.uint32(0x9E37_79B9) & np.uint32(0x00FF_FFFF) | np.uint32(0x3F00_0000)
     settings = usual(Rule.ADAM, first_decay=1, first_gain=0, second_decay=1, second_gain=0, epsilon=0,
@@ -135,7 +137,7 @@ def test_roots():
 
 
 def test_slices():
-    """Threads may update different slices."""
+    """Several threads may update different slices of the same arrays."""
     gradient, weights, state = near(4096)
     settings, parts = usual(Rule.ADAM), [slice(start, start + 512) for start in range(0, 4096, 512)]
     expected, planes = golden.update(gradient, weights, state, settings)
@@ -148,7 +150,7 @@ def test_slices():
 
 @pytest.mark.parametrize("option", ["-march=native", "-DONE_VERSION"])
 def test_all_instructions_of_the_processor(option, monkeypatch):
-    """Results are the same with all of the processor's instructions, and with the common baseline only."""
+    """Results do not depend on whether all of the processor's instructions are used, or only the common baseline."""
     loaded = optimizer.load(flags=(*optimizer.FLAGS, option))
     assert optimizer._agrees(loaded)
     monkeypatch.setattr(optimizer, "kernel", lambda: loaded)

@@ -1,4 +1,4 @@
-"""Collectives at compiled speed: the results, residuals and traffic of the golden ring, bit for bit."""
+"""Compiled collectives have the results, residuals and traffic of the golden ring, bit for bit."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from tests.words import random_words
 
 NODES = (1, 2, 3, 4, 8)
 
-#: Blocks that are empty, one element, around one to three groups, and around segments of 32, 96 and 256 elements.
+#: Lengths of blocks: none, one element, and lengths around one to three groups and segments of 32, 96 and 256.
 BLOCKS = (0, 1, 31, 32, 33, 63, 64, 65, 95, 96, 97, 191, 193, 255, 256, 257, 513)
 
 
@@ -30,7 +30,7 @@ def codec_of(name):
 
 
 def vectors(nodes, length, seed):
-    """Numbers of similar scales, of which half are zero on every rank, with special numbers in between."""
+    """Gradients of similar magnitude for each rank, with many zeros, negative zeros and special numbers."""
     x = np.stack([scaled(length, seed + rank, -8, 8) for rank in range(nodes)])
     random = random_words(x.size, seed).reshape(x.shape)
     x[random % 4 == 0] = 0
@@ -41,7 +41,7 @@ def vectors(nodes, length, seed):
 
 
 def assert_same(a, b):
-    """Compare results: arrays, numbers, and the members of classes and sequences."""
+    """Check that two results are equal: arrays or numbers, or all members of dataclasses and sequences."""
     if dataclasses.is_dataclass(a):
         for field in dataclasses.fields(a):
             assert_same(getattr(a, field.name), getattr(b, field.name))
@@ -55,7 +55,8 @@ def assert_same(a, b):
 
 
 def cases(seed):
-    """Shapes and options of collectives: every length of blocks with two numbers of nodes, which depend on seed."""
+    """Shapes and options of collectives: each length in ``BLOCKS`` with two numbers of nodes, which depend on the
+    seed."""
     generator = np.random.default_rng(seed)
     for index, block in [*enumerate(BLOCKS, seed), *enumerate(BLOCKS, seed + 1)]:
         nodes = NODES[index % len(NODES)]
@@ -67,7 +68,7 @@ def cases(seed):
 
 @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if not is_agreed(CODECS[name])])
 def test_sums(name):
-    """Two successive collectives; the second one adds the residuals of the first one."""
+    """Two successive collectives equal the golden ring's, where the second one adds residuals of the first one."""
     for seed, (shape, options) in enumerate(cases(CODECS[name].code)):
         gradients, (expected, residuals) = vectors(*shape, seed), np.zeros((2, *shape), np.uint32)
         before = gradients.copy()
@@ -81,7 +82,7 @@ def test_sums(name):
 
 @pytest.mark.parametrize("name", list(WEIGHT_CODECS))
 def test_weights(name):
-    """Weights through every codec, with a codebook if it has one."""
+    """Weights are sent through every codec, with a codebook if the codec has one."""
     codec = codec_of(name)
     settings = ring.settings(optimizer.Rule.SGD, gradient_scale=0.5, learning_rate=0.1)
     for length, segment in ((0, 32), (33, 32), (700, 96), (1000, 256)):
@@ -105,7 +106,7 @@ def test_sums_of_integers(name):
 
 @pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
 def test_long_blocks(name):
-    """Blocks of several parts."""
+    """Collectives may have blocks that are processed in several parts."""
     if name not in CODECS:
         pytest.skip(f"{name} is not in this copy")
     shape = 2, 4 * ring.PART + 77
@@ -117,7 +118,7 @@ def test_long_blocks(name):
 
 
 def test_kernels_of_a_codec():
-    """Every codec with kernels has its own, with its codebook; other codecs have none."""
+    """Each codec with kernels gets its own kernels, with its codebook, and all other codecs get none."""
     for name in formats.names():
         for codec in (CODECS[name], codec_of(name)):
             assert compiled.kernels_of(codec).codec == codec
@@ -127,7 +128,7 @@ def test_kernels_of_a_codec():
 
 
 def test_codecs_without_kernels():
-    """Such a codec is computed by the golden model."""
+    """If a codec has no kernels, the golden model computes its collectives."""
     codec = dataclasses.replace(CODECS["raw"], code=99, exact=False)
     gradients, (expected, residuals) = vectors(3, 500, 1), np.zeros((2, 3, 500), np.uint32)
     assert_same(*(module.all_reduce(gradients, gradient_codec=codec, residuals=kept)

@@ -1,4 +1,4 @@
-"""Times of compiled collectives: sim/bench/collectives.py."""
+"""Measurement of the time of compiled collectives: sim/bench/collectives.py."""
 
 from sim.bench import collectives
 from sim.golden.codecs import CODECS

@@ -1,4 +1,4 @@
-"""Command that reports errors and monotonicity of exp and log: output and failures."""
+"""Command that reports the errors and monotonicity of exp and log: its output, and failures that it detects."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_command(monkeypatch, capsys):
     exp, log = capsys.readouterr().out.splitlines()
     assert exp.startswith("exp: 50,")
     assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
-    # An error of one unit in the last place of a coefficient changes some bits; an error of a quarter is large.
+    # A coefficient that is wrong by one unit in the last place changes some bits; a quarter gives a large error.
     monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
     assert bench.main() == 1
     assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]

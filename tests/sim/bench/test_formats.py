@@ -1,4 +1,4 @@
-"""Times of the kernels of codecs: sim/bench/formats.py."""
+"""Measurement of the time of codec kernels: sim/bench/formats.py."""
 
 from sim.arithmetic import formats
 from sim.bench import formats as bench
@@ -6,7 +6,7 @@ from sim.golden.codecs import CODECS
 
 
 def test_command(monkeypatch, capsys):
-    """The table has a line for each codec, without a hop for codecs of weights only."""
+    """The table has a line for each codec. Codecs that are only for weights have no time for a hop."""
     measured = bench.measure
     monkeypatch.setattr(bench, "measure", lambda name: measured(name, length=5000))
     bench.main()

@@ -1,10 +1,10 @@
-"""Times of the compiled optimizer: sim/bench/optimizers.py."""
+"""Measurement of the time of the compiled optimizer: sim/bench/optimizers.py."""
 
 from sim.bench import optimizers as bench
 
 
 def test_command(monkeypatch, capsys):
-    """The table has a line for each rule, without a time of packed state for SGD."""
+    """The table has a line for each rule; SGD has no time for packed state."""
     measured = bench.measure
     monkeypatch.setattr(bench, "measure", lambda name: measured(name, length=5000))
     bench.main()

@@ -1,4 +1,4 @@
-"""Encoding and decoding with every codec: sim/bench/round_trip.py."""
+"""Measurement of encoding followed by decoding, with every codec: sim/bench/round_trip.py."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sim.bench import round_trip
 
 @pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
 def test_within_the_limit(name):
-    """A packet is decoded completely; its first beat is decoded long before its last beat is encoded."""
+    """All beats of a packet are decoded, and the first one long before the last one is encoded."""
     first, last = round_trip.measure(name)
     assert 1 < first <= 25 < round_trip.LIMIT
     assert last >= first + round_trip.BEATS - 1

@@ -1,4 +1,4 @@
-"""Codecs for weights and gradients, by name: words, elements and codebook of each."""
+"""Codecs for weights and gradients: the words, elements and codebook of each one."""
 
 import ml_dtypes
 import numpy as np
@@ -12,16 +12,16 @@ from sim.golden.features.table.codec import TableCodec
 from tests.refusals import refuses
 from tests.words import bits_of, values_of
 
-#: Number of elements and words per block, for every codec with fixed-length packets.
+#: Number of elements and words in a block, for every codec with packets of fixed length.
 BLOCKS = {
     "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
     "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
     "mxfp4_e2m1": (32, 4.25), "centroid16": (32, 4), "centroid64": (32, 6), "mxfp8_e4m3_up": (32, 8.25),
     "mxfp4_e2m1_up": (32, 4.25), "nvfp4": (16, 2.25)}
-#: Codecs with the highest codes.
+#: Codecs that come last in the order of codec numbers.
 LAST = ["mxfp8_e4m3_up", "mxfp4_e2m1_up", "nvfp4"]
 COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 256)
-#: Maximum relative error of numbers with exponent -1: half of the last place, of a bin or of a step.
+#: Maximum relative error of numbers from 1/2 to 1: half of the last place, of a bin or of a step.
 ERRORS = {"bf16": 2.0 ** -8, "mx9": 2.0 ** -7, "mx6": 2.0 ** -4, "mx4": 2.0 ** -2, "bfp8": 2.0 ** -7,
           "mxint8": 2.0 ** -7, "mxfp8_e4m3": 2.0 ** -3, "mxfp8_e5m2": 2.0 ** -3, "mxfp6_e2m3": 2.0 ** -4,
           "mxfp6_e3m2": 2.0 ** -3, "mxfp4_e2m1": 2.0 ** -2, "table32": 1 / 64,
@@ -32,7 +32,7 @@ SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x
 
 
 def codec_of(name):
-    """Return the codec with the given name, with evenly spaced centroids if it has a codebook."""
+    """Return the codec of the given name, with evenly spaced centroids if it uses a codebook."""
     codec = WEIGHT_CODECS[name]
     if isinstance(codec, TableCodec):
         return codec.bind((2 * np.arange(32) + 1) << 17)
@@ -42,7 +42,7 @@ def codec_of(name):
 
 
 def elements(seed, count):
-    """Draw numbers between -1 and 1, with occasional special values in every second vector."""
+    """Draw numbers between -1 and 1; every second vector also has some special values."""
     generator = np.random.default_rng(seed)
     values = bits_of(generator.uniform(-1, 1, count))
     if seed % 2:
@@ -50,14 +50,14 @@ def elements(seed, count):
     return values.astype(np.uint32)
 
 
-#: Weight codecs that keep decoded numbers unchanged; NVFP4 changes them only below its scale.
+#: Weight codecs that do not change numbers that they have decoded; NVFP4 changes them only below its scale.
 REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name].repeatable or name == "nvfp4")]
 
-# --- every codec
+# --- tests of every codec
 
 
 def test_names():
-    """Codec names are in the expected order; formats added later come after them."""
+    """Names of codecs are in the expected order, and formats that are added later come last."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -77,7 +77,7 @@ def test_names():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_words(name):
-    """Blocks have the expected number of words, rounded up to whole words."""
+    """Vectors of any length have the expected number of words, rounded up to whole words."""
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
@@ -87,7 +87,7 @@ def test_words(name):
 
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_decoded_once_is_decoded_for_good(name):
-    """A decoded vector of any size and contents can be encoded and decoded again without loss."""
+    """A vector that has been decoded once is encoded and decoded again without any change."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
         values = elements(seed, count)
@@ -109,7 +109,7 @@ def test_none(name):
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_error(name):
-    """The error is bounded for numbers of equal magnitude below one."""
+    """For numbers of similar magnitude below one, the relative error is within the format's bound."""
     values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
     values *= np.random.default_rng(4).choice([-1, 1], 256)
     decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
@@ -131,11 +131,11 @@ def test_raw():
     assert words.tolist() == codec.decode(words).tolist() == values.tolist()
     assert codec.decode(words, 7).tolist() == values[:7].tolist()
     words[0] ^= 1
-    assert values[0] != words[0]  # decoded values are a copy
+    assert values[0] != words[0]  # decoded values are not a view of the words
 
 
 def test_bfloat16():
-    """Each word holds two numbers, with the even-numbered element in the low half."""
+    """A bf16 word has two numbers, with the element of even number in the lower half."""
     values = elements(1, 1001)
     words = ALL["bf16"].encode(values)
     with np.errstate(invalid="ignore"):
@@ -148,7 +148,8 @@ def test_bfloat16():
 
 
 def test_bfp8_by_hand():
-    """Sixteen elements share an 8-bit exponent, followed by a sign and seven bits per element."""
+    """In mx9, sixteen elements share an 8-bit exponent, which is followed by a sign and seven bits for each
+    element."""
     codec = WEIGHT_CODECS["bfp8"]
     words = codec.encode(bits_of([1.5, -1, 0.25]))
     number = 127 | 96 << 8 | (128 + 64) << 16 | 16 << 24
@@ -157,7 +158,7 @@ def test_bfp8_by_hand():
 
 
 def test_centroids_by_hand():
-    """With centroids 1 to 16, each number is rounded to the nearest one; ties go to the lower one."""
+    """With centroids 1 to 16, each number is rounded to the nearest centroid; ties go to the lower one."""
     codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
     values = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
     words = codec.encode(values)
@@ -166,21 +167,21 @@ def test_centroids_by_hand():
     assert words.tolist() == [sum(plane << 8 * position for position, plane in enumerate(planes)), 0, 0, 0]
     assert values_of(codec.decode(words, 8)).tolist() == [index + 1 for index in indices]
     assert values_of(codec.decode(words)).tolist()[8:] == [1] * 24
-    # All centroids of the registry's codec are zero.
+    # All centroids of a codec are zero in the registry.
     assert WEIGHT_CODECS["centroid16"].decode(words, 8).tolist() == [0] * 8
     assert WEIGHT_CODECS["centroid16"].decode(WEIGHT_CODECS["centroid16"].encode(values), 8).tolist() == [0] * 8
 
 
 def test_table_by_hand():
-    """1.0 and -3.5 give two exponents, the last one repeated, and 7-bit codes of the nearest centroids."""
+    """1.0 and -3.5 give two exponents, the last of which is repeated, and 7-bit codes of the nearest centroids."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7
     assert words[0] == 127 | 128 << 8 | 128 << 16
     assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
-    # 1.03125 is a centroid; 1.04 is nearer to it than to 1.0625.
+    # 1.03125 is a centroid, which is nearer to 1.04 than 1.0625 is
     assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
-    # If the host loads no centroids, the registry's codec represents only powers of two.
+    # Until the host loads centroids, the codec of the registry represents only powers of two.
     listed = WEIGHT_CODECS["table32"]
     assert values_of(listed.decode(listed.encode(bits_of([1.0, -3.5])), 2)).tolist() == [1, -2]
 
@@ -188,7 +189,7 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A packet has one byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
+    """A table32 packet has one byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -217,9 +218,9 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """``span`` returns the known length, missing word count and error flag of packets with a table."""
+    """For packets with a table, ``span`` returns the known length, the number of missing words, and an error flag."""
     codec = WEIGHT_CODECS["table32"]
-    two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
+    two = [0x60_60_50_40, *range(16)]  # three exponents, and codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)
     assert codec.span([*two, 5, 6], 64) == (17, 0, False)
     assert codec.span(two, 32) == (9, 0, False)

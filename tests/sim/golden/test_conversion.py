@@ -1,4 +1,4 @@
-"""Compare conversions with numpy and ml_dtypes or, where neither supports them, with exact fractions."""
+"""Conversions of formats agree with numpy and ml_dtypes or, if neither supports a format, with exact fractions."""
 
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ from tests.hdl.floating import operands
 
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
-#: Formats of IEEE 754 and ml_dtypes, keyed by their number of exponent and fraction bits.
+#: Types of numpy and ml_dtypes, keyed by their number of exponent and fraction bits.
 NARROW = {(4, 3): ml_dtypes.float8_e4m3, (5, 2): ml_dtypes.float8_e5m2, (3, 4): ml_dtypes.float8_e3m4}
 WIDE = {(5, 10): np.float16, (8, 7): ml_dtypes.bfloat16}
 TYPES = {**NARROW, **WIDE}
@@ -26,12 +26,12 @@ def canonical(values, format):
 
 
 def every(format):
-    """All encodings of a format of at most 16 bits together with their values."""
+    """All encodings of a format of at most 16 bits, and their values."""
     bits = np.arange(1 << 1 + sum(format), dtype=np.uint32)
     return bits, bits.astype(np.uint8 if sum(format) < 8 else np.uint16).view(TYPES[format])
 
 
-# --- formats
+# --- conversions between formats
 
 
 @pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
@@ -52,7 +52,8 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves round correctly when the lower half is near a tie; a round trip preserves them."""
+    """Numbers with any upper half round correctly if their lower half is near a tie, and bfloat16 converts back
+    exactly."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -65,7 +66,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """Numbers of narrow formats (all) and of 16-bit formats (every fifth) convert to the nearest number."""
+    """All numbers of narrow formats, and every fifth of 16-bit formats, convert to the nearest number."""
     bits, values = (column[::1 if source in NARROW else 5] for column in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
@@ -85,7 +86,7 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """Numbers round to nearest, ties to even; half a step above the largest number becomes infinity."""
+    """Numbers round to nearest, ties to even. From half a step above the largest number on, they become infinity."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])
@@ -103,7 +104,7 @@ def test_formats_of_no_library(source, target):
         assert got == sign << sum(target) | best, (bits, number)
 
 
-# --- integers
+# --- conversions to and from integers
 
 
 def test_integers_by_hand():
@@ -134,7 +135,7 @@ def test_integers():
 @pytest.mark.parametrize("width", [2, 5, 8, 64])
 @pytest.mark.parametrize("source", [(4, 3), (2, 5), (5, 2), (6, 1)])
 def test_every_number_as_an_integer(source, width):
-    """Every number rounds to an integer like Python's exact fractions, with ties to even."""
+    """Every number rounds to the same integer as Python's exact fractions, with ties to even."""
     bits = np.arange(1 << 1 + sum(source))
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(

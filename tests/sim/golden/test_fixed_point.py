@@ -1,4 +1,4 @@
-"""Test the fixed-point optimizer against hand-computed values and its definition in fractions."""
+"""The fixed-point optimizer agrees with values computed by hand, and with its definition in fractions."""
 
 import math
 from fractions import Fraction
@@ -24,7 +24,7 @@ from tests.refusals import refuses
 ONE = 1 << FRACTION_BITS
 RULES = [Rule.SGD, Rule.MOMENTUM]
 
-# --- numbers
+# --- tests of number conversions
 
 
 def test_quantise():
@@ -33,7 +33,7 @@ def test_quantise():
         127, 127, 127, 127, -128, -128, -128]
     assert quantise([1.0, -2.0, 2.0, 0.9], SCALAR_WIDTH, FRACTION_BITS).tolist() == [
         1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
-    # One half minus the smallest float64 step: adding one half before rounding down would give 1.
+    # This is the float64 number below one half. Adding one half and rounding down would give 1.
     assert quantise(0.49999999999999994, 8, 0) == 0
     refuses("Values must be numbers, not array(nan)", quantise, np.nan, 8, 0)
 
@@ -46,7 +46,7 @@ def test_dequantise():
 
 @pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
 def test_quantised_by_definition(width, fraction_bits):
-    """All sixteenths of a step, in and around the range, become floor(x + 1/2), clamped to the range."""
+    """Every multiple of 1/16 step, within the range and around it, becomes floor(x + 1/2), clamped to the range."""
     steps = np.arange(-40 << width, 40 << width)
     values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
     low, high = -(1 << width - 1), (1 << width - 1) - 1
@@ -56,7 +56,7 @@ def test_quantised_by_definition(width, fraction_bits):
 
 @pytest.mark.parametrize("width", [2, 8, 11])
 def test_every_pattern(width):
-    """Two's complement by definition: the highest bit has negative weight."""
+    """Two's complement by its definition, in which the highest bit has a negative weight."""
     patterns = np.arange(1 << width)
     expected = [sum(1 << bit for bit in range(width - 1) if bits >> bit & 1) - (bits >> width - 1 << width - 1)
                 for bits in patterns.tolist()]
@@ -69,11 +69,11 @@ def test_saturate():
     assert saturate([127, 128, 1 << 40, -128, -129, -(1 << 40)], 8).tolist() == [127, 127, 127, -128, -128, -128]
 
 
-# --- updates
+# --- tests of updates
 
 
 def test_bit_patterns():
-    """Bit patterns in two's complement give the same results as numbers."""
+    """An update gives the same results for bit patterns in two's complement as for numbers."""
     model = Fixed(width=8, workers=2)
     total = model.reduce(to_bits([[-128, 127], [-128, 1]], 8))
     assert total.tolist() == [0x100, 0x080]
@@ -86,7 +86,7 @@ def test_bit_patterns():
 
 
 def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
-    """Compute an update from its definition, in exact arithmetic."""
+    """Compute an update from its definition, with exact arithmetic."""
     def nearest(value):
         return math.floor(value + Fraction(1, 2))
 
@@ -111,7 +111,7 @@ def compare(rule, width, total, weight, velocity, scale, rate, momentum):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_operand_of_8_bits(rule):
-    """All values of each operand match the definition, also with corner cases of the scalars."""
+    """Updates match the definition for all values of each operand, and for corner cases of the scalars."""
     every = np.arange(-128, 128)
     for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
         scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
@@ -122,7 +122,7 @@ def test_every_operand_of_8_bits(rule):
 
 
 def draw(generator, width, count):
-    """Draw numbers of ``width`` bits; every third one is near zero or at an end of the range."""
+    """Draw numbers of ``width`` bits; a third of them are near zero or near an end of the range."""
     half = 1 << width - 1
     numbers = generator.integers(-half, half, count)
     corners = [-half, 1 - half, -half // 2, -1, 0, 1, half // 2, half - 2, half - 1]
@@ -137,12 +137,12 @@ def test_against_integers(rule, width):
     compare(rule, width, *(draw(generator, bits, 5_000) for bits in (width + 3, width, width, *[SCALAR_WIDTH] * 3)))
 
 
-# --- sums and times
+# --- tests of sums and latencies
 
 
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_sums(workers):
-    """Sums are exact at both ends of the range, and have the required number of bits."""
+    """Sums over workers are exact at both ends of the range, and have just enough bits."""
     model = Fixed(width=8, workers=workers)
     assert model.total_width == 8 + math.ceil(math.log2(workers))
     ends = to_bits([[-128, 127, -1]] * workers, 8)
@@ -154,7 +154,8 @@ def test_sums(workers):
 @pytest.mark.parametrize(("rules", "expected"), [
     ((Rule.SGD,), (0, 6, 9, 12)), ((Rule.MOMENTUM,), (1, 7, 10, 13)), ((Rule.SGD, Rule.MOMENTUM), (1, 7, 10, 13))])
 def test_times(rules, expected):
-    """Latencies are product 3, rounding 1, saturation 2; 1 more for the state; then 3, 1 and 2 again."""
+    """A product takes 3 cycles, rounding 1 and saturation 2; the state takes 1 more, and then these three follow
+    again."""
     model = Fixed(rules=rules)
     assert (model.planes, model.step, model.weight, model.latency) == expected
     assert (model.state, model.new_state) == ((0,) * expected[0], (expected[1],) * expected[0])
@@ -162,7 +163,7 @@ def test_times(rules, expected):
 
 
 def test_planes_that_are_not_used():
-    """Planes that the rule does not use are unchanged."""
+    """Planes of state that a rule does not use stay unchanged."""
     settings = FixedSettings(Rule.SGD, ONE, ONE, ONE)
     _, (state,) = update([5], [0], [[7]], settings, width=8)
     assert state.tolist() == [7]

@@ -1,4 +1,4 @@
-"""Hand-computed transfer times; tests/host/transports/test_backdoor.py compares these with nodes."""
+"""Transfer times computed by hand. tests/host/transports/test_backdoor.py compares the model with nodes."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_alone(config, address, read, write):
 
 
 def test_one_behind_the_other():
-    """A node with all features buffers one word of the next request and the last word of the response."""
+    """With all features, a node buffers one word of the next request and the last word of the response."""
     port = PortModel(FULL)
     assert [port.write(0, 5), port.read(0, 2, 3), port.write(0, 1), port.write(200, 1)] == [16, 32, 43, 212]
     port = PortModel(REDUCED)
@@ -30,6 +30,7 @@ def test_one_behind_the_other():
 @pytest.mark.parametrize(("config", "ends"), [
     (FULL, [18, 18, 18, 22, 22, 22, 22, 26]), (REDUCED, [17, 17, 17, 17, 21, 21, 21, 21])])
 def test_registers(config, ends):
-    """Visits occur every four cycles: the first read takes the next one, and later reads every other one."""
+    """Registers are visited every four cycles: the first read uses the next visit, and later reads every second
+    one."""
     assert [PortModel(config).read_registers(cycle, 1) for cycle in range(8)] == ends
     assert [PortModel(config).read_registers(cycle, 23) for cycle in range(8)] == [end + 8 * 22 for end in ends]

@@ -1,4 +1,4 @@
-"""Golden models import only names and layouts from hdl, no units; core models import no features."""
+"""Golden models import only names and layouts from hdl, not units, and core models import no features."""
 
 import ast
 import dataclasses
@@ -12,14 +12,15 @@ from amaranth.hdl import Elaboratable
 
 from sim import golden
 
-#: These functions return the text of an error, not a layout.
+#: Functions that may be imported although they return the text of an error instead of a layout.
 TEXTS = {"choice_error"}
 ROOT = Path(golden.__path__[0])
 FILES = sorted(ROOT.rglob("*.py"))
 
 
 def is_name(name, value):
-    """Whether ``value`` is plain data (number, text, enumeration, description) or returns a layout."""
+    """Return whether ``value`` is data (number, text, enumeration, description) or a function that returns a
+    layout."""
     if isinstance(value, type):
         describes = dataclasses.is_dataclass(value) or value.__module__.startswith("hdl.config.")
         return not issubclass(value, Elaboratable) and (issubclass(value, enum.Enum) or describes)

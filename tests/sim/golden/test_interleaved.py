@@ -1,4 +1,4 @@
-"""Golden model of the interleaved order, and cycle models with credits and in slots."""
+"""Golden model of the interleaved order of packets, and cycle models for links with credits and with slots."""
 
 import graphlib
 
@@ -12,7 +12,7 @@ from sim.golden.interleaved import blockwise, order
 from sim.golden.ring_cycles import update_cycles
 from tests.refusals import refuses
 
-#: Measured cycles of a dense update with credits, keyed by (elements, nodes): docs/ring/interleaved.md.
+#: Measured cycles of a dense update on links with credits, by (elements, nodes): docs/ring/interleaved.md.
 MEASURED = {(16384, 2): 17030, (16384, 4): 25486, (16384, 8): 29714, (4832, 4): 7624, (4832, 8): 8887}
 
 
@@ -25,7 +25,7 @@ def test_order():
                               (AG, 3, 0)]
     assert order(3, 2, 0) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(2, 0, 1) == [(AG, 0, 0), (AG, 1, 0)]
-    # A participant with fewer steps keeps its position in the common order.
+    # A node with fewer steps keeps its position in the order of all nodes.
     assert order(3, 2, 0, both=True) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(3, 3, 1) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 0, 2), (SR, 1, 2), (SR, 2, 0),
                               (AG, 0, 0), (SR, 2, 1), (SR, 2, 2), (AG, 1, 0), (AG, 2, 0)]
@@ -35,7 +35,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """With two alternating segments, packets are forwarded two slots later, or three for weights."""
+    """If two segments alternate, a packet is forwarded two slots after it arrives, or three slots for weights."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -53,7 +53,7 @@ def test_distances(nodes):
 
 
 def has_circle(waits):
-    """Whether events wait for each other in a cycle; ``waits`` maps each event to its prerequisites."""
+    """Return whether events wait for each other in a cycle, where ``waits`` maps each event to its prerequisites."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError:
@@ -67,7 +67,7 @@ def ends(*shape, **room):
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16])
 def test_no_deadlock(nodes):
-    """Room for three packets in each ingress and for two sums avoids deadlock, with one phase or both."""
+    """Rings do not deadlock if each ingress has room for three packets and each node for two sums, in any phases."""
     for segments in (1, 2, 3, 4, 7):
         for phases in ((SR, AG), (SR,), (AG,)):
             assert ends(nodes, segments, credits=3, room=2, phases=phases), (segments, phases)
@@ -76,35 +76,35 @@ def test_no_deadlock(nodes):
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
 def test_deadlock(nodes):
-    """Rings deadlock with only two packets of ingress buffer, or with room for only one sum."""
+    """Rings deadlock if an ingress has room for only two packets, or a node for only one sum."""
     for phases in ((SR, AG), (SR,), (AG,)):
         assert not ends(nodes, 4, credits=2, room=2, phases=phases)
     assert not ends(nodes, 4, credits=3, room=1)
 
 
 class TestCycles:
-    """Cycle models, which docs/ring/interleaved.md compares with measurements."""
+    """Tests of the cycle models, which docs/ring/interleaved.md compares with measurements."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_credits(self, nodes):
-        """With credits, the interleaved order costs no extra cycles."""
+        """On links with credits, the interleaved order takes no additional cycles."""
         for length in (1024, 4832, 16384):
             assert update_cycles(length, nodes, interleaves=True) == update_cycles(length, nodes)
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """In slots, an update takes at most a given factor of the measured cycles, and no slot is lost."""
+        """On links with slots, an update takes at most the given multiple of measured cycles, and no slot is lost."""
         measured = MEASURED[16384, nodes]
         two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
         assert single.cycles <= bar * measured
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # The cycle count is never below the cycles needed for the slots.
+        # An update takes more cycles than its slots.
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without interleaving, packets to forward miss the next slot, except on rings of two nodes."""
+        """Without interleaving, packets that are forwarded miss the next slot, except on rings of two nodes."""
         for nodes in (4, 8):
             result = slot_cycles(16384, nodes, interleaves=False)
             assert result.cycles > 1.65 * MEASURED[16384, nodes]
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """Room for more packets than one superframe's slots plus one in transit does not save any cycles."""
+        """No cycles are saved by room for more packets than the slots of one superframe plus one in transit."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

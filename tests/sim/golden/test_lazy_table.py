@@ -1,4 +1,4 @@
-"""Tables that import their entries when they are read."""
+"""Tables in which an entry's module is imported when the entry is read."""
 
 import json
 

@@ -7,11 +7,11 @@ from sim.golden.masking import Element, Job, Mask
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
-#: Lowest row maximum for which masked weights are guaranteed to be zero.
+#: Lowest maximum of a row for which the weights at masked positions are guaranteed to be zero.
 MIN_MAXIMUM = -9000.0
 
 
-# --- masks by hand
+# --- masks computed by hand
 
 
 @pytest.mark.parametrize(("mask", "picture"), [
@@ -35,7 +35,7 @@ def test_kinds(mask, picture):
 
 
 def test_external_words():
-    """The second of two 5 x 5 matrices starts in the middle of a word, at bit 25."""
+    """The mask of the second of two 5 x 5 matrices starts in the middle of a word, at bit 25."""
     job = Job(rows=5, columns=5, count=2, mask=Mask(external=True))
     mask = np.zeros((2, 5, 5), bool)
     mask[0, 0, 0] = mask[0, 1, 2] = mask[1, 0, 0] = mask[1, 4, 4] = True
@@ -68,7 +68,7 @@ def test_apply():
 
 
 def test_beats():
-    """Two rows of five elements give the expected beats with four lanes."""
+    """With four lanes, rows of five elements are masked in the expected beats."""
     job = Job(rows=2, columns=5, mask=Mask(triangle=True, diagonal=3))
     beats = model.mask_beats([job], 4)
     assert job.beats(4) == len(beats) == 4
@@ -82,7 +82,7 @@ def test_beats():
 
 
 def test_beats_that_need_words():
-    """For 70 elements in rows of seven, with four lanes, the beats at 0, 32 and 64 need new words."""
+    """For 70 elements in rows of seven, with four lanes, the beats at elements 0, 32 and 64 need new mask words."""
     job = Job(rows=10, columns=7, mask=Mask(external=True))
     beats = model.mask_beats([job], 4, [np.ones((1, 10, 7), bool)])
     assert np.flatnonzero(beats.word).tolist() == [0, 9, 18]
@@ -90,7 +90,7 @@ def test_beats_that_need_words():
 
 
 def test_sparsify():
-    """Mask 1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN and an infinity with thresholds around 1."""
+    """Sparsify the sums 1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN and an infinity, with thresholds around 1."""
     gradients = [0x3F80_0000, 0x3F80_0000, 0xBF00_0000, 0x8000_0000, 0xFFC0_1234, 0xFF80_0000]
     errors = [0x3F80_0000, 0xBF80_0000, 0xBF00_0000, 0x8000_0000, 0, 0]
     sums = [0x4000_0000, 0, 0xBF80_0000, 0x8000_0000, 0x7FC0_0000, 0xFF80_0000]
@@ -110,7 +110,7 @@ def test_sparsify():
 
 
 def test_sparsify_loses_nothing():
-    """Over several steps, sent and deferred elements add up to the gradients if no sum is rounded."""
+    """If no sum is rounded, the elements sent in several steps and the remaining errors add up to the gradients."""
     generator = np.random.default_rng(1)
     gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
     errors, sent = np.zeros(500, np.uint32), np.zeros(500)
@@ -122,7 +122,7 @@ def test_sparsify_loses_nothing():
     np.testing.assert_array_equal(sent + errors.view(np.float32), gradients.sum(axis=0))
 
 
-# --- the alternative value, and softmax
+# --- the alternative value of masked positions, and softmax
 
 
 def _value(format):
@@ -142,7 +142,7 @@ def test_alternatives():
 
 @pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
 def test_masked_weight_is_zero_for_every_maximum(format):
-    """Masked weights are zero for every finite row maximum in the range, with one mask or two."""
+    """Weights at masked positions are zero for every finite row maximum in the range, with one mask or two."""
     encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
     encodings = encodings[np.isfinite(maxima) & (maxima >= MIN_MAXIMUM)]
@@ -159,7 +159,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 
 
 def test_masked_weight_is_zero_in_fp32():
-    """Masked weights are zero for row maxima at the limit, near powers of two, and drawn from the range."""
+    """Weights at masked positions are zero for row maxima at the limit, near powers of two, and random ones."""
     generator = np.random.default_rng(1)
     border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
@@ -177,7 +177,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """If the row maximum is as low as the alternative value, masked positions get nonzero weights."""
+    """If the maximum of a row is as low as the alternative value, masked positions do get weights."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < MIN_MAXIMUM
@@ -196,7 +196,7 @@ def test_causal_softmax(format):
     weights = model.softmax(model.apply(scores, mask, model.alternative(format)), format)
     assert (weights[~mask] == 0).all()
     assert (weights[mask] > 0).all()
-    # Softmax over the unmasked elements only gives the same weights.
+    # A softmax over only the unmasked elements gives the same weights.
     for row in range(13):
         alone = model.softmax(scores[0, row:row + 1, :min(row + 1, 9)], format)
         np.testing.assert_array_equal(weights[0, row, :min(row + 1, 9)], alone[0])

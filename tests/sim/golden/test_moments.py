@@ -1,4 +1,4 @@
-"""Moments in memory: words are compared with ml_dtypes, rows and cycles are checked by hand."""
+"""Packed moments: words are compared with ml_dtypes, rows and cycles with results computed by hand."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def beats(elements, keep, last):
     return model.Beats(np.array(elements, np.uint32), np.array(keep, bool), np.array(last, bool))
 
 
-# --- words
+# --- tests of words
 
 
 def test_by_hand():
@@ -32,7 +32,7 @@ def test_unpacking_keeps_all_bits():
 
 @pytest.mark.parametrize("count", range(6))
 def test_odd_counts(count):
-    """The upper half of the last word is zero."""
+    """If the number of elements is odd, the upper half of the last word is zero."""
     words = model.pack([0x3F80_0000] * count)
     assert words.tolist() == [0x3F80_3F80] * (count // 2) + [0x3F80] * (count % 2)
     assert model.unpack(words, count).tolist() == [0x3F80_0000] * count
@@ -43,11 +43,11 @@ def test_count(count):
     refuses(f"Element count must end in the last of 3 words, not {count}", model.unpack, [1, 2, 3], count)
 
 
-# --- beats
+# --- tests of beats
 
 
 def test_beats_by_hand():
-    """Vectors of five elements and of one element are packed and unpacked, in two lanes."""
+    """With two lanes, a vector of five elements and a vector of one element are packed and unpacked."""
     source = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
                    [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
     rows, completes = model.pack_beats(source)
@@ -58,12 +58,12 @@ def test_beats_by_hand():
     unpacked, counts = model.unpack_beats(rows)
     assert counts.tolist() == [2, 1, 1]
     assert unpacked.elements.tolist() == [[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 0], [6 << 16, 0]]
-    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word's keep bit covers both of its elements
+    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word has one keep bit for both elements
     assert unpacked.last.tolist() == [False, False, True, True]
 
 
 def test_beats_that_end_early():
-    """With four lanes, dropped elements become zero, and a word of a packed row has one or two elements."""
+    """With four lanes, elements that are not kept become zero, and words of packed rows have one or two elements."""
     source = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
                     [9 << 16, 10 << 16, 9, 9]],
                    [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
@@ -73,7 +73,7 @@ def test_beats_that_end_early():
     assert rows.keep.tolist() == [[True, True, False, False], [True, False, False, False], [True, True, True, False]]
     assert rows.last.tolist() == [True, True, True]
     unpacked, counts = model.unpack_beats(rows)
-    # A row of two words is one beat of four elements; a row of three words is two beats.
+    # A row of two words is unpacked to one beat of four elements, and a row of three words to two beats.
     assert counts.tolist() == [1, 1, 2]
     assert unpacked.keep.tolist() == [[True] * 4, [True, True, False, False], [True] * 4, [True, True, False, False]]
     assert unpacked.last.tolist() == [True, True, False, True]
@@ -82,7 +82,8 @@ def test_beats_that_end_early():
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_beats_are_words(lanes):
-    """Packed rows contain the elements' words, and unpacking restores the elements, for any length."""
+    """For vectors of any length, packed rows have the same words as packed vectors, and unpacking restores
+    elements."""
     generator = np.random.default_rng(lanes)
     for count in range(1, 6 * lanes + 1):
         vector = generator.integers(0, 1 << 16, count, dtype=np.uint32) << np.uint32(16)
@@ -95,7 +96,7 @@ def test_beats_are_words(lanes):
         assert len(rows) == completes.sum() == -(-count // (2 * lanes))
         assert rows.elements[rows.keep].tolist() == model.pack(vector).tolist()
         unpacked, counts = model.unpack_beats(rows)
-        # If at most half of the lanes of the last row have words, it takes a single beat.
+        # If at most half of the lanes have words in the last row, it is unpacked to a single beat.
         alone = 2 * int(rows.keep[-1].sum()) <= lanes
         assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
         assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()

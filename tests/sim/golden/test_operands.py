@@ -1,4 +1,4 @@
-"""Test operand formats: rounding and products, against an independent library and exact fractions."""
+"""Operand formats: rounding and products agree with an independent library and exact fractions."""
 
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ def test_bfloat16_is_the_librarys():
 
 
 def test_products_are_exact():
-    """The product of two rounded numbers is not rounded again, as checked in fractions over all exponents."""
+    """Products of two rounded numbers are exact, as checked in fractions for all exponents."""
     generator = np.random.default_rng(2)
     a, b = (bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
     products = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
@@ -53,8 +53,8 @@ def test_products_are_exact():
 
 
 def test_sums():
-    """Known sums show that factors are rounded, but initial values and sums are not."""
-    near = 1 + 2.0**-9  # rounds to 1
+    """Known sums show that factors are rounded to the format, but not initial values and sums."""
+    near = 1 + 2.0**-9  # is rounded to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
     start = np.array([[2.0**-20]], np.float32)
@@ -63,7 +63,7 @@ def test_sums():
 
 
 def dot_product(left, right, tensor_scale):
-    """Compute the dot product of two NVFP4 blocks from the definition of scales and elements."""
+    """Compute the dot product of two NVFP4 blocks from the definition of scales and elements, in exact fractions."""
     (scale, row), (other, column) = (defined(numbers, tensor_scale) for numbers in (left, right))
     return sum(x * y for x, y in zip(row, column, strict=True)) * scale * other * Fraction(tensor_scale) ** 2
 
@@ -71,7 +71,7 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """A dot product is exact, not rounded to binary32, but results out of range become zero or infinity."""
+    """A dot product is exact, without rounding to binary32, but becomes zero or infinity if it is out of range."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
@@ -95,7 +95,7 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
 
 
 def test_sums_of_nvfp4():
-    """Blocks are added to an unrounded initial number, with rounding after each one, as known results show."""
+    """Dot products of blocks are added to an initial number, which is not rounded, and each sum is rounded."""
     generator = np.random.default_rng(4)
     for k in (1, 15, 16, 17, 50):
         a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
@@ -109,9 +109,9 @@ def test_sums_of_nvfp4():
                 total = np.float32(total + np.float32(float(dot_product(*part, 1))))
             assert total == result[row, column], f"{k=}"
     for left, right, wanted in (
-            ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is halfway to 0.5, and 0.75 to 1, which is even
+            ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is a tie between 0 and 0.5, and 0.75 rounds to 1, which is even
             ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # a sixth is 11 / 64
-            ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # the largest number, and a larger one
+            ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # largest number, and a larger one
             ([2.0**-12], [6], 0), ([2.0**-10], [6], 6 * 2.0**-10), ([1e-40], [1e38], 0),
             ([np.inf, 1], [0, 1], np.nan), ([1], [np.nan], np.nan)):
         a, b = np.array([left], np.float32), np.array([right], np.float32).T
@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums are bit-identical to the golden model, even with products flushed to zero and NaNs."""
+    """Compiled sums are bit-identical to the golden model, even if products are flushed to zero or are NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

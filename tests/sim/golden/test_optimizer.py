@@ -11,12 +11,12 @@ def bits(*values):
 
 
 def test_reduce_is_a_balanced_tree():
-    # 2**24 absorbs a one but not a two, so the order matters.
+    # The sum of 2**24 and 1 is 2**24, but adding 2 changes it, so the order of additions matters.
     big, one = 2.0**24, 1.0
     assert reduce([bits(big), bits(one), bits(one)]) == bits(big)
     assert reduce([bits(one), bits(one), bits(big)]) == bits(big + 2)
     assert reduce([bits(big), bits(one), bits(one), bits(one)]) == bits(big + 2)
-    # (0 1) (2 3) (4 5) 6: the unpaired element waits for a partner on the next level.
+    # The tree is (0 1) (2 3) (4 5) 6: an element without a partner gets one on the next level.
     assert reduce([bits(x) for x in (0, 0, 0, 0, big, one, one)]) == bits(big)
     assert reduce([bits(x) for x in (0, 0, 0, 0, one, big, -big)]) == bits(0)
     assert reduce([bits(-0.0)]) == 0x80000000
@@ -39,14 +39,14 @@ def test_momentum():
     total, weights, state = bits(4, 0, 1e-45), bits(1, 1, 0), bits(2, -8, 1e-45)
     settings = scalars(Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.25, first_decay=0.75)
     new_weights, new_state = update(total, weights, [state], settings)
-    # The last element is the smallest subnormal number: half of it rounds to 0, and three quarters round back to it.
+    # The last element is the smallest subnormal number. Half of it rounds to 0, three quarters round to itself.
     assert new_state[0].tolist() == bits(3.5, -6, 1e-45).tolist()
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
 
 @pytest.mark.parametrize(("options", "momentum", "weight"), [
     ({"first_gain": 0.25}, 3, -2),
-    ({"nesterov": True}, 9, -11.5),  # the step from m' = 0.5 * 2 + 8 = 9 is 0.5 * 9 + 8
+    ({"nesterov": True}, 9, -11.5),  # m' = 0.5 * 2 + 8 = 9, so the step is 0.5 * 9 + 8
 ], ids=["dampening", "nesterov"])
 def test_options_of_momentum(options, momentum, weight):
     settings = scalars(Rule.MOMENTUM, gradient_scale=1, learning_rate=1, first_decay=0.5, **options)
@@ -62,7 +62,7 @@ def test_weight_decay_is_part_of_the_gradient(rule):
 
 
 def test_no_weight_decay_leaves_the_gradient_alone():
-    """An infinite weight does not turn the gradient into NaN, and -0.0 does not become +0.0."""
+    """Without weight decay, an infinite weight does not make the gradient NaN, and -0.0 does not become +0.0."""
     for zero in (0.0, -0.0):
         settings = scalars(Rule.SGD, gradient_scale=1, learning_rate=1, weight_factor=zero)
         assert update(bits(4, 0), bits(np.inf, -0.0), [], settings)[0].tolist() == bits(np.inf, -0.0).tolist()
@@ -73,7 +73,7 @@ def test_clip():
     assert limit(values, int(bits(2)[0])).tolist() == bits(2, -2, 2, -2, 0, -0.0, 2, -2).tolist()
     assert limit(values, int(bits(np.inf)[0])).tolist() == values.tolist()
     assert limit(np.array([0xFFC00001, 0x7F800001], np.uint32), int(bits(2)[0])).tolist() == [NAN, NAN]
-    # Scaling precedes clipping.
+    # Gradients are scaled before they are clipped.
     settings = scalars(Rule.SGD, gradient_scale=0.5, learning_rate=1, clip=1.5)
     assert update(bits(4, -2), bits(0, 0), [], settings)[0].tolist() == bits(-1.5, 1).tolist()
 
@@ -84,11 +84,11 @@ ADAM = {"gradient_scale": 1, "learning_rate": 0.5, "first_decay": 0.5, "first_ga
 
 @pytest.mark.parametrize(("rule", "factor", "gradient", "weight", "start"), [
     (Rule.ADAM, 0, 4, 1, 1),
-    (Rule.ADAM, 0.25, 2, 8, 8),  # decay is part of the gradient: 2 + 0.25 * 8
+    (Rule.ADAM, 0.25, 2, 8, 8),  # decay is added to the gradient: 2 + 0.25 * 8
     (Rule.ADAMW, 0.75, 4, 8, 6),  # decay shrinks the weight: 0.75 * 8
 ])
 def test_adam(rule, factor, gradient, weight, start):
-    """m' = 0.5 * 2 + 0.5 * 4 = 3; v' = 0.75 * 16 + 0.25 * 16 = 16; d = 3 / (4 + 1)."""
+    """In both rules, m' = 0.5 * 2 + 0.5 * 4 = 3, v' = 0.75 * 16 + 0.25 * 16 = 16, and d = 3 / (4 + 1)."""
     settings = scalars(rule, **ADAM, **({"weight_factor": factor} if factor else {}))
     new_weights, (first, second) = update(bits(gradient), bits(weight), [bits(2), bits(16)], settings)
     assert (first, second) == (bits(3), bits(16))
@@ -96,7 +96,7 @@ def test_adam(rule, factor, gradient, weight, start):
 
 
 def test_adam_without_epsilon():
-    """A gradient that was always zero has no direction, so the quotient is NaN; epsilon prevents that."""
+    """If a gradient was always zero, Adam's quotient is NaN without epsilon, since the gradient has no direction."""
     state = [bits(0), bits(0)]
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **{**ADAM, "epsilon": 0}))[0] == NAN
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **ADAM))[0] == bits(1)
@@ -105,7 +105,7 @@ def test_adam_without_epsilon():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
 def test_every_operation_rounds_once(rule, nesterov):
-    """The module's equations give the same results when evaluated in numpy's own binary32."""
+    """The golden model's equations give the same results if they are evaluated in numpy's own binary32."""
     generator = np.random.default_rng(1)
     total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
     second = abs(second)

@@ -18,14 +18,14 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """Flip bits of a packet, counted from its start."""
+    """Flip some bits of a packet, by their number from its start."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
     return words
 
 
-# --- words
+# --- tests of words
 
 
 def test_header_by_hand():
@@ -40,7 +40,7 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field is in its position, both when all other bits are zeros and when they are ones."""
+    """Each field has its position in the header, both if all other bits are zeros and if they are ones."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
     assert alone.words() == [value << low if index == word else 0 for index in range(3)]
@@ -51,7 +51,7 @@ def test_fields(field, word, low, width):
 
 
 def test_parse():
-    """Any three words form a header. Missing words count as zero, and further words are ignored."""
+    """Any three words form a header. Missing words count as zero, and additional words are ignored."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -62,7 +62,7 @@ def test_parse():
 
 
 def test_checksum():
-    """The published CRC-32 check value covers nine bytes; the words contain the first eight."""
+    """The published check value of CRC-32 is for nine bytes; two words contain the first eight of them."""
     assert zlib.crc32(b"123456789") == 0xCBF43926
     assert checksum([0x34333231, 0x38373635]) == zlib.crc32(b"12345678") == 0x9AE0DAAF
     assert checksum([]) == 0
@@ -92,7 +92,7 @@ def test_packets():
 
 
 def test_numbers():
-    """Types, codecs and status numbers match the protocol."""
+    """Numbers of types, codecs and statuses match the protocol."""
     assert (DATA, ABORT) == (1, 2)
     names = {codec: name for name, codec in CODECS.items()}
     assert {number: names[codec_of(Header(codec=number))] for number in range(16)} == {
@@ -101,22 +101,23 @@ def test_numbers():
         10: "mxfp6_e2m3", 11: "mxfp6_e3m2", 12: "mxfp4_e2m1", 13: "table32", 14: "centroid16", 15: "centroid64"}
 
 
-# --- valid packets
+# --- tests of valid packets
 
 
 def test_accepted():
-    """The whole payload is output, even if the destination or the record type is unexpected."""
+    """The whole payload of a valid packet is output, for any destination and any expected record type."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
     assert verdict(packet(changed(destination=99), PAYLOAD), HEADER, epoch=EPOCH) == due
-    # Without elements nothing is passed on.
+    # If there are no elements, nothing is output.
     empty = changed(length=0)
     assert verdict(packet(empty), empty, epoch=EPOCH) == Verdict(done=True)
 
 
 def test_accepted_zero_value():
-    """40 elements are encoded as one mask and its values, then a mask for the last eight and its values."""
+    """In zero_value, 40 elements are a mask and its values, then a mask for the last eight elements and its
+    values."""
     header = changed(codec=ZERO_VALUE, length=40)
     payload = (0x8000_0001, 11, 12, 0x80, 13)
     for words in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
@@ -127,7 +128,8 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of the format's size is accepted with any contents; one word more or less is rejected."""
+    """A payload with the format's number of words is accepted with any contents; one word more or less is
+    rejected."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -139,7 +141,7 @@ def test_accepted_codes(codec, length, words):
 @pytest.mark.parametrize(("codec", "length", "words", "extra"), [
     (0, 3, 3, 1), (0, 0, 0, 4), (2, 7, 4, 2), (20, 3, 3, 1), (20, 40, 40, 3), (22, 3, 2, 5), (22, 0, 0, 1)])
 def test_additional_words(codec, length, words, extra):
-    """Words in addition to those of the elements are accepted, also without elements; their number is checked."""
+    """A payload may have the expected number of additional words, even if it has no elements."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + extra + 1))
     options = {"epoch": EPOCH, "extra": extra}
     assert verdict(packet(header, payload), header, **options) == Verdict(offered=payload, complete=True, done=True)
@@ -152,7 +154,7 @@ def test_additional_words(codec, length, words, extra):
             code=Refusal.WRONG_LENGTH, detail=0xFFFF, offered=payload[:-1])
 
 
-# --- rejections
+# --- tests of rejections
 
 
 @pytest.mark.parametrize(("field", "got", "code", "detail"), [
@@ -164,18 +166,18 @@ def test_additional_words(codec, length, words, extra):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """A mismatch in any field is rejected, with no payload passed on; so is a wrong CRC."""
+    """A packet with any field that does not match, or with a wrong CRC, is rejected, and no payload is output."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
-    # A stomped packet is reported as PEER_ABORT, since its source already reports the error itself.
+    # A stomped packet is reported as PEER_ABORT, because the node that sent it reports the error itself.
     stomped = packet(changed(**{field: got}), PAYLOAD, stomp=True)
     source = 7 if field == "source" else 4
     assert verdict(stomped, HEADER, epoch=EPOCH) == Verdict(code=Refusal.PEER_ABORT, detail=source << 16)
 
 
 def test_order_of_mismatches():
-    """As fields are corrected one by one, the first remaining mismatch, in checking order, is reported."""
+    """If several fields do not match, the first of them in the order of checks is reported."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
              "collective": 1, "block": 1}
     codes = []
@@ -188,7 +190,8 @@ def test_order_of_mismatches():
 
 
 def test_lengths():
-    """Missing elements in a RAW payload are reported. If there are too many, the last word is withheld."""
+    """The number of elements missing in a RAW payload is reported. If there are too many, the last word is not
+    output."""
     for count in range(3):
         assert verdict(packet(HEADER, PAYLOAD[:count]), HEADER, epoch=EPOCH) == Verdict(
             code=Refusal.WRONG_LENGTH, detail=3 - count << 16 | 0xFFFF, offered=PAYLOAD[:count])
@@ -200,7 +203,7 @@ def test_lengths():
     ((), 2, 0), ((3,), 2, 1), ((3, 11), 2, 2), ((3, 11, 12), 1, 3), ((0,), 1, 1), ((3, 11, 12, 1), 1, 4),
     ((3, 11, 12, 0, 0), 0, 3), ((3, 11, 12, 0x100, 13), 1, 3), ((0, 0x8000_0000), 1, 1)])
 def test_lengths_of_zero_value(payload, missing, offered):
-    """Missing groups of 40 elements are reported; a mask with a bit after the last one is not passed on."""
+    """The number of missing groups is reported; a mask with a bit beyond the last of 40 elements is not output."""
     header = changed(codec=ZERO_VALUE, length=40)
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(
         code=Refusal.WRONG_LENGTH, detail=missing << 16 | 0xFFFF, offered=payload[:offered])
@@ -214,24 +217,24 @@ def test_ends_in_its_header(count):
 
 
 def test_a_word_alone_is_no_packet():
-    """The CRC of zero words is 0, but a CRC by itself is not a packet."""
+    """A single word is not a packet, even though the CRC of no words is 0."""
     for word in (0, 0xFFFF_FFFF, 0x0500_0001):
         assert verdict([word], None, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=0)
 
 
 def test_aborts():
-    """ABORT packets are accepted with or without a record. Their length field contains the reason."""
+    """ABORT packets are accepted whether or not a packet is expected. Their length field contains the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8, abort_seen=True)
-        # A stomped packet is ignored.
+        # A stomped ABORT packet does not count as one.
         assert verdict(packet(abort, stomp=True), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8)
 
 
 def test_older_epochs():
-    """Undamaged packets of the 128 previous epochs (mod 256), stomped or not, are silently dropped."""
+    """Undamaged packets of the previous 128 epochs (mod 256), stomped or not, are dropped without an error."""
     for age in range(1, 256):
         for older in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
             got = verdict(older, HEADER, epoch=EPOCH)
@@ -241,7 +244,7 @@ def test_older_epochs():
 
 
 def test_every_bit_counts():
-    """One or two flipped bits always make the CRC wrong, and the last word is never passed on."""
+    """If any one or two bits are flipped, the CRC is wrong, and the last word is never output."""
     words = packet(HEADER, PAYLOAD)
     bits = 32 * len(words)
     pairs = [(bit, (bit + step) % bits) for bit in range(bits) for step in (1, 5, 37)]

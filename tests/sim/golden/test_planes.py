@@ -4,7 +4,7 @@ import pytest
 from sim.golden import planes
 from tests.refusals import refuses
 
-# --- codes and words
+# --- tests of codes and words
 
 
 def test_by_hand():
@@ -20,7 +20,7 @@ def test_two_groups_by_hand():
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3
     assert planes.pack(codes, 2).tolist() == [0x0002_0001, 0x0080_0000, 0x0101, 0]
-    # One-bit codes: each code has its own bit position.
+    # Codes of one bit are packed in the order of bits.
     assert planes.pack([1, 0, 1, 1, *[0] * 27, 1], 1).tolist() == [0x8000_000D]
     assert planes.pack([], 5).tolist() == planes.unpack([], 5).tolist() == []
 
@@ -36,7 +36,7 @@ def test_round_trip(width):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 13, 17, 32])
 def test_every_bit_has_a_place(width):
-    """By definition, bit b of code n is bit (8 b + n) mod 8 of the bytes that hold its eight codes."""
+    """Bit b of code n is bit (8 b + n) mod 8 of the bytes for its eight codes, as in the definition."""
     codes = np.random.default_rng(width).integers(0, 1 << width, 64)
     number = 0
     for index, code in enumerate(codes.tolist()):

@@ -1,4 +1,4 @@
-"""Hand-checked timing-model kernel; random tests: :mod:`tests.features.programs.golden.test_program`."""
+"""Kernel of the timing model, checked by hand; random tests: :mod:`tests.features.programs.golden.test_program`."""
 
 import math
 import re
@@ -18,7 +18,7 @@ def test_items_of_a_queue_follow_each_other():
 
 
 def test_an_item_may_start_later():
-    """If nothing ends before an item may start, the kernel advances to the item's start cycle."""
+    """If no item ends before the next one may start, the kernel advances to the cycle in which it starts."""
     queues = Queues([2])
     assert queues.run(ready=lambda queue, index: 4 if index == 0 else queues.ends[0][0] + 10,
                       cycles=lambda queue, index: 1)

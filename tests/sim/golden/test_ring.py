@@ -27,7 +27,7 @@ def packet_words(values):
 
 
 def step_by_step(gradients, segment):
-    """Model a scatter-reduce by messages; return the owners' sums and the words sent per hop and rank."""
+    """Model a scatter-reduce as messages between ranks; return the owners' sums and the words per hop and rank."""
     nodes, length = gradients.shape
     blocks = [np.flatnonzero(np.arange(length) // 32 % nodes == block) for block in range(nodes)]
     count = max(-(-len(block) // segment) for block in blocks)
@@ -48,7 +48,7 @@ def step_by_step(gradients, segment):
 class TestBlocks:
     @pytest.mark.parametrize(("segment", "size"), [(32, 1), (96, 200), (128, 1 << 15)])
     def test_parts(self, segment, size, monkeypatch):
-        """Parts of up to ``size`` elements, but at least a segment, have the segments of each block in order."""
+        """Blocks are processed in parts of up to ``size`` elements, or one segment if that is longer, in order."""
         monkeypatch.setattr(ring, "PART", size)
         for nodes, length in itertools.product(SIZES, LENGTHS):
             for block_offset in range(nodes):
@@ -96,7 +96,8 @@ class TestBlocks:
 
     @pytest.mark.parametrize("nodes", SIZES)
     def test_parts_of_a_vector(self, nodes):
-        """An element belongs to the same block in every command, and each rank's blocks are dense."""
+        """An element belongs to the same block in each command that covers it, and the blocks of a rank have no
+        gaps."""
         whole = ring.block_indices(1000, nodes)
         for first in range(0, 32):
             part = ring.block_indices(1000 - 32 * first, nodes, block_offset=first % nodes)
@@ -163,7 +164,7 @@ class TestReduction:
                 assert traffic.gather_words[hop, rank] == expected
 
     def test_order_of_the_sum(self):
-        # Summation of block b starts at rank b, so blocks round differently: (2^24 + 1) + 1 loses both ones.
+        # The sum of block b starts at rank b, so rounding differs between blocks: (2^24 + 1) + 1 loses both ones.
         column = np.array([2.0**24, 1, 1], dtype=np.float32)
         gradients = ring.bits(np.repeat(column[:, None], 96, axis=1))
         total, _ = ring.all_reduce(gradients)
@@ -173,7 +174,8 @@ class TestReduction:
         gradients = ring.bits(np.array([[-0.0, np.inf, np.nan, 3], [-0.0, -np.inf, 1, -3]], dtype=np.float32))
         total, traffic = ring.all_reduce(gradients)
         assert total.tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0]
-        # Rank 0 sends block 0 (mask, three non-zeros), gets it back (mask, two non-zeros), and forwards nothing.
+        # Rank 0 sends block 0 (a mask and three nonzeros), gets it back (a mask and two nonzeros), and does not
+        # forward it.
         assert traffic.words.tolist() == [4 + 4 + 4, 4 + 4 + 3]
 
     def test_one_node_canonicalises(self):
@@ -187,7 +189,7 @@ class TestReduction:
 class TestTraffic:
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_dense_bound(self, nodes):
-        """For dense gradients the bound equals the closed-form link-cycle bounds."""
+        """For dense gradients, the bound equals the closed form of link cycles."""
         length = 16384
         gradients = ring.bits(np.ones((nodes, length)))
         share = (nodes - 1) * length // nodes
@@ -220,7 +222,7 @@ class TestTraffic:
         ones = ring.bits(np.ones(1024, dtype=np.float32))
         gradients = np.stack([ones, ones ^ 0x8000_0000, ones, ones ^ 0x8000_0000])
         _, traffic = ring.all_reduce(gradients)
-        # The bound of a hop of 256 elements is 264 words if all are nonzero, and 256 positions if all are zero.
+        # For a hop of 256 elements, the bound is 264 words if all are nonzero, and 256 positions if all are zero.
         assert traffic.density.tolist() == [1, 0, 1]
         assert traffic.scatter_bound == 264 + 256 + 264
         assert traffic.bound == traffic.scatter_bound + 256 + 2 * 64
@@ -244,7 +246,7 @@ class TestGather:
         result, traffic = ring.all_gather(weights, segment=32)
         assert result.tolist() == [*range(200, 232), *range(32, 64), *range(164, 196), *range(296, 300)]
         assert traffic.density.shape == (0,)
-        # Rank 0 sends block 1 and then block 0, each as two segments, of which one may be empty.
+        # Rank 0 sends block 1 and then block 0, each in two segments, one of which may be empty.
         assert traffic.gather_words[:, 0].tolist() == [32 + 8, 36 + 8]
 
     def test_broadcast(self):
@@ -285,7 +287,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # Scatter-reduce sends the same words as a plain all-reduce, and weights are sent raw.
+        # The scatter-reduce sends the words of an all-reduce, and weights are sent raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)
@@ -301,7 +303,7 @@ class TestFusedUpdate:
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
     def test_packed_state_is_rounded_after_the_update(self, rule):
-        """Weights are as with unpacked state; state is rounded to bfloat16, and unused planes are unchanged."""
+        """Packed state gives the same new weights; state is rounded to bfloat16, and unused planes do not change."""
         generator = np.random.default_rng(9)
         gradients = random_gradients(generator, 2, 333, density=0.9)
         weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))
@@ -331,7 +333,7 @@ class TestWeightCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", CODECS)
     def test_values_and_words(self, name, nodes):
-        """Master weights match a run without a codec; weights are decoded from them segment by segment."""
+        """Master weights are the same as without a codec; each segment of weights is decoded from them."""
         codec = WEIGHT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -362,7 +364,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("mx9", 72), ("bf16", 128), ("mxfp4_e2m1", 64)])
     def test_dense_bound(self, name, words):
-        """Weights in mx9 take nine bits instead of 32; with four lanes, a segment takes at least 64 cycles."""
+        """Weights in mx9 take nine bits instead of 32, but with four lanes, a segment takes at least 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
@@ -370,7 +372,7 @@ class TestWeightCodecs:
 
 
 def recoded(codec, segments, values):
-    """Values after encoding and decoding each segment as a packet."""
+    """Values after each segment has been encoded to a packet and decoded."""
     result = values.copy()
     for index in segments:
         result[index] = codec.decode(codec.encode(values[index]), len(index))
@@ -387,7 +389,7 @@ class TestGradientCodecs:
     @pytest.mark.parametrize("name", [
         name for name in GRADIENT_CODECS if name != "zero_value" and not GRADIENT_CODECS[name].agreed])
     def test_values_words_and_residuals(self, name, nodes):
-        """Sums are correct at every hop in two steps, where the second step adds the first step's residuals."""
+        """Sums are right at every hop of two steps, the second of which adds the residuals of the first."""
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -438,7 +440,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("raw", 256), ("mx9", 72), ("mx4", 64)])
     def test_dense_bound(self, name, words):
-        """With four lanes, every segment takes at least 64 cycles."""
+        """With four lanes, any segment takes at least 64 cycles, in any codec."""
         gradients = ring.bits(np.ones((4, 16384)))
         options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, **options).traffic
@@ -447,7 +449,7 @@ class TestGradientCodecs:
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
 
     def test_raw_sums_are_exact(self):
-        """Raw sums equal zero-value sums."""
+        """Sums of raw gradients equal sums of zero_value gradients."""
         gradients = random_gradients(np.random.default_rng(1), 4, 500, density=0.5)
         raw, _ = ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["raw"])
         assert np.array_equal(raw, ring.all_reduce(gradients)[0])

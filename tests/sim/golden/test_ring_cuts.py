@@ -1,4 +1,4 @@
-"""Vectors split into several commands, in the golden model: sim/golden/ring.py."""
+"""Vectors that are split into several commands, in the golden model: sim/golden/ring.py."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tests.sim.golden.test_ring import random_gradients
 
 
 def cut(generator, length):
-    """Return bounds of commands that together cover a vector, which is cut between groups."""
+    """Cut a vector at random group boundaries; return the start and end of each command."""
     groups = -(-length // 32)
     count = min(int(generator.integers(0, 6)), groups - 1)
     inner = np.sort(generator.choice(np.arange(1, groups), count, replace=False)) * 32
@@ -19,10 +19,12 @@ def cut(generator, length):
 
 
 class TestCuts:
-    """Commands for parts, with each part's first group as block offset, sum like a single command."""
+    """Commands for parts of a vector give the same results as one command if block offsets are the parts' first
+    groups."""
 
     def test_sums_of_random_cuts(self):
-        """Sums do not depend on how a vector is cut, in a thousand ways; contiguous blocks would change most."""
+        """A thousand vectors have the same sums however they are cut. (If blocks were contiguous, most would
+        change.)"""
         generator = np.random.default_rng(19)
         for number in range(1000):
             nodes, length = number % 8 + 1, int(generator.integers(1, 600))
@@ -42,7 +44,7 @@ class TestCuts:
     @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
         WEIGHT_CODECS, itertools.cycle(GRADIENT_CODECS), strict=False)))
     def test_updates_of_random_cuts(self, gradient_codec, weight_codec):
-        """With every codec, weights, master weights, state and residuals do not depend on an update's cuts."""
+        """However an update is cut, weights, master weights, state and residuals are the same, with every codec."""
         assert len(WEIGHT_CODECS) >= len(GRADIENT_CODECS)
         generator = np.random.default_rng(len(gradient_codec) + 7 * len(weight_codec))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
@@ -70,7 +72,7 @@ class TestCuts:
     @pytest.mark.parametrize(("gradient_codec", "weight_codec"), [
         ("zero_value", "raw"), ("raw", "bf16"), ("mx9", "raw"), ("mxfp8_e4m3", "mx9"), ("bf16", "mxfp4_e2m1")])
     def test_update_in_three_commands(self, gradient_codec, weight_codec, nodes):
-        """Reduce-scatter, updates of own blocks, and all-gather are equivalent to a fused update."""
+        """A reduce-scatter, updates of the nodes' own blocks, and an all-gather are equivalent to a fused update."""
         generator = np.random.default_rng(nodes)
         for length in (1, 33, 700, 1000):
             gradients = random_gradients(generator, nodes, length, density=0.9)
@@ -81,7 +83,7 @@ class TestCuts:
             left = ring.bits(generator.standard_normal((nodes, length)) / 100)
             residuals, parts = left.copy(), left.copy()
             whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **codec, **weight)
-            # The sums of the last layers are sent first.
+            # Sums of the last layers come first.
             sums = gradients.copy()
             for start, stop in reversed(cut(generator, length)):
                 rest = parts[:, start:stop].copy()
@@ -93,7 +95,7 @@ class TestCuts:
             for rank in range(nodes):
                 block = (rank + 1) % nodes
                 own = ring.block_indices(length, nodes)[block]
-                # The node's own block starts at group `block`; its next group is N groups further.
+                # The node's own block starts at group `block`, and each of its further groups is N groups later.
                 assert np.array_equal(own, 32 * block + ring.places(len(own), stride=nodes))
                 alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings,
                                           residuals=parts[rank:rank + 1, own], **codec, **weight)

@@ -1,4 +1,4 @@
-"""Golden model of root-reduce collectives, and its cycle model."""
+"""Golden model of collectives with a single root, and their cycle model."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_packets(nodes):
-    """A rank's successor receives exactly the rank's packets; each link of the owner carries one phase."""
+    """Each rank receives the packets that its predecessor sends, and each link of the root carries only one phase."""
     for owner in range(nodes):
         every = [root_reduce.packets(6, nodes, owner, rank) for rank in range(nodes)]
         for rank, (sent, _) in enumerate(every):
@@ -41,14 +41,14 @@ def test_known_sums():
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
-    # Terms starting at the owner's successor: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
+    # In order, from the root's successor: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
     assert sums == {0: 1.0, 1: 2.0, 2: 2.0, 3: 2.0}
     assert float(golden.floats(root_reduce.total(golden.bits([[3], [4]]), 1))[0]) == 7.0
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_sums_are_those_of_a_block(nodes):
-    """A one-group vector has a single owner; results and words match a fused update."""
+    """If a vector has one group, it has one owner in any case, and results and words match a fused update."""
     generator = np.random.default_rng(nodes)
     gradients = golden.bits(generator.standard_normal((nodes, 32)).astype(np.float32) * (generator.random(
         (nodes, 32)) < 0.5))
@@ -76,7 +76,7 @@ def test_sums_are_those_of_a_block(nodes):
 
 
 def test_words():
-    """Dense words per rank: 4 for header and CRC, 8 for masks per 256 gradients, 1 per element."""
+    """Words that each rank sends if dense: 4 for header and CRC, 8 for masks per 256 gradients, 1 per element."""
     gradients = golden.bits(np.ones((4, 600)))
     traffic = root_reduce.fused_update(gradients, gradients[0], [], golden.settings(
         Rule.SGD, gradient_scale=1, learning_rate=1), 2).traffic
@@ -95,7 +95,7 @@ def test_errors():
 
 
 class TestCycles:
-    """The cycle model, which docs/ring/root_reduce.md compares with measurements."""
+    """Tests of the cycle model, which docs/ring/root_reduce.md compares with measurements."""
 
     @pytest.mark.parametrize(("nodes", "bar"), [(4, 1.36), (8, 1.18)])
     def test_half_rate(self, nodes, bar):
@@ -104,29 +104,30 @@ class TestCycles:
         clean = update_cycles(16384, nodes)
         cycles = {lag: update_cycles(16384, nodes, rates=rates, owner=1, lag=lag) for lag in range(5)}
         assert update_cycles(16384, nodes, rates=rates) > 1.95 * clean
-        # Cycles are never less than the load of a link, and no lag takes fewer cycles than the gateware's lag.
+        # The slow link's load is a lower limit, and the gateware's lag takes the fewest cycles of all lags.
         assert nodes / (nodes - 1) * 0.99 * clean < cycles[3] < bar * clean
         assert cycles[3] == min(cycles.values())
-        assert cycles[0] > 2 * clean  # the phases do not overlap
+        assert cycles[0] > 2 * clean  # phases follow one another
         assert best_owner(16384, nodes, rates=rates)[0] == 1
 
     def test_choice(self):
-        """No owner is chosen if links are equal, there are two nodes, or a link is only slightly slow."""
+        """No root is chosen if links are equally fast, if there are two nodes, or if a link is only slightly
+        slower."""
         assert best_owner(16384, 4, rates=[1] * 4)[0] is None
         assert best_owner(16384, 2, rates=[0.5, 1])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.95])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.25])[0] == 7
 
     def test_slow_optimizer(self):
-        """No owner is chosen if it would be the bottleneck because it must update all elements."""
+        """No root is chosen if its optimizer would be the bottleneck, as it must update all elements."""
         assert update_cycles(4096, 8, owner=0, update_rate=0.25) > 4 * 4096
         assert best_owner(4096, 8, rates=[1] * 7 + [0.5], update_rate=0.25)[0] is None
 
 
 def waits(nodes, segments, *, lag, credits, room):
-    """Return, for each event of a command, the events it waits for. An ingress has room for ``credits`` packets, and
-    the owner for ``room`` sums that the gather has not consumed. Nodes are numbered along the chain, with the owner
-    last."""
+    """Return the prerequisites of each event of a command. An ingress has room for ``credits``
+    packets, and the root for ``room`` sums that the gather has not consumed. Nodes are numbered along the chain,
+    which ends at the root."""
     last = nodes - 1
     sent, received = zip(*(root_reduce.packets(segments, nodes, last, rank, lag=lag) for rank in range(nodes)),
                          strict=True)
@@ -140,7 +141,7 @@ def waits(nodes, segments, *, lag, credits, room):
                 event.append(("send", node, sent[node][number - 1]))
             if number >= credits:
                 event.append(("receive", (node + 1) % nodes, sent[node][number - credits]))
-            if packet in received[node]:  # the packet is passed on
+            if packet in received[node]:  # the node forwards the packet
                 at = received[node].index(packet)
                 event += [("send", before, packet), *(("receive", node, prior) for prior in received[node][:at][-1:])]
             elif phase == AG:
@@ -159,7 +160,8 @@ def ends(nodes, **shape):
 
 @pytest.mark.parametrize("nodes", range(2, 17))
 def test_no_deadlock(nodes):
-    """There is no deadlock if the lag is less than the room at both ends; two packets and sums suffice."""
+    """There is no deadlock if the lag is below the room of ingress and root together; two packets and sums
+    suffice."""
     for credits in (1, 2, 4):
         for room in (1, 2, 4):
             assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))
@@ -167,7 +169,7 @@ def test_no_deadlock(nodes):
 
 
 def test_deadlock():
-    """A lag that exceeds the total room causes a deadlock; each node's ingress counts as room."""
+    """A lag that is longer than the room of all nodes causes a deadlock. The ingress of each node counts as room."""
     longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
                for credits in (1, 2) for room in (1, 2)}
     assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}

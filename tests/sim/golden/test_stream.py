@@ -1,4 +1,4 @@
-"""Test a queue's cycle model by hand and against a cycle-by-cycle simulation."""
+"""Cycle model of a queue, checked by hand and against a simulation of each cycle."""
 
 import collections
 import itertools
@@ -19,11 +19,11 @@ def text(pattern):
 
 
 def digits(offered):
-    """Return the indices of offered beats as text, one digit per cycle."""
+    """Return the index of the beat offered in each cycle, as text with one character per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
-# --- patterns
+# --- tests of patterns
 
 
 @pytest.mark.parametrize(("pattern", "expected"), [
@@ -32,12 +32,12 @@ def test_first_from(pattern, expected):
     assert stream.first_from(flags(pattern)) == expected
 
 
-# --- queues
+# --- tests of queues
 
 
 def run(depth, latency, beats, willing, ready):
     """Simulate a queue: return (i_valid, i_ready, o_valid, offered, level) for each cycle."""
-    held = collections.deque()  # stored beats, each with the first cycle when it may be offered
+    held = collections.deque()  # stored beats, with the cycle from which each can be offered
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -69,7 +69,7 @@ def test_against_a_queue(depth, latency, source, sink):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_pattern(depth):
-    """All patterns of six cycles on both sides match the simulated queue."""
+    """The model matches the simulated queue for all patterns of six cycles at its input and output."""
     patterns = [flags(marks) for marks in itertools.product(".#", repeat=6)]
     for willing, ready in itertools.product(patterns, patterns):
         got = stream.queue(depth=depth, latency=1, beats=4, willing=willing, ready=ready)
@@ -78,7 +78,7 @@ def test_every_pattern(depth):
             assert getattr(got, name).tolist() == list(expected), (name, text(willing), text(ready))
 
 
-# --- sources and output registers
+# --- tests of sources and output registers
 
 
 def test_a_feed():
@@ -90,7 +90,7 @@ def test_a_feed():
     assert feed.accept(5) == 7  # the queue is ready from cycle 5 and offers from cycle 7
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # No beats remain: the queue stays ready until the end of the run and offers nothing.
+    # As no beats are left, the queue offers nothing and stays ready until the end.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."

@@ -1,4 +1,4 @@
-"""The order of summation: known answers, and each function compared with plain loops."""
+"""Order of summation: known answers, and each function compared with plain loops."""
 
 import math
 
@@ -33,7 +33,8 @@ class TestKnownAnswers:
         ([2**24, 1, 1], bits(2**24)), ([1, 1, 2**24], bits(2**24 + 2)),
     ], ids=str)
     def test_sums(self, terms, expected):
-        """Dot products with ones, row sums, column sums and rows added at one index give the same known sum."""
+        """Dot products with ones, row sums, column sums, and rows that are added at one index give the same known
+        sum."""
         assert dot(terms, [1] * len(terms)) == expected
         assert golden.row_sums(single(*terms)[None]).view(np.uint32).tolist() == [[expected]]
         assert golden.column_sums(single(*terms)[:, None]).view(np.uint32).tolist() == [expected]
@@ -45,11 +46,12 @@ class TestKnownAnswers:
         assert dot([2**-70], [2**-70]) == bits(2**-140)
         assert dot([2**-75], [2**-75]) == bits(0.0)
         assert dot([0], [np.inf]) == NAN
-        # The exact sum is 2^-24; a fused multiply-add would return it.
+        # A fused multiply-add would give the exact sum, which is 2^-24.
         assert dot([-1 - 2**-11, 1 + 2**-12], [1, 1 + 2**-12]) == bits(0.0)
 
     def test_a_sum_goes_on(self):
-        """A sum can start from an initial value or be split; an initial -0.0 is kept if there are no terms."""
+        """A sum may have an initial value, and may be split. An initial value of -0.0 is kept if there are no
+        terms."""
         assert dot([1, -1e8], [1, 1], 1e8) == bits(0.0)
         assert dot([], [], -0.0) == bits(-0.0)
         generator = np.random.default_rng(1)
@@ -73,7 +75,7 @@ class TestKnownAnswers:
 
 
 class TestDefinitions:
-    """Reference versions of the functions as Python loops, with each operation rounded to binary32."""
+    """The functions match Python loops in which each operation is rounded to binary32."""
 
     def rows(self, seed, shape):
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * 5
@@ -99,7 +101,7 @@ class TestDefinitions:
             expected = expected + (exponential.log(total)[0] - (row[label] - row.max()))
         assert loss == expected
         weights = np.array(quotients)
-        assert weights.tobytes() != golden.softmax(scores).tobytes()  # the golden softmax multiplies by reciprocals
+        assert weights.tobytes() != golden.softmax(scores).tobytes()  # since golden softmax multiplies by reciprocals
         weights[np.arange(6), labels] -= np.float32(1)
         assert gradient.tobytes() == weights.tobytes()
         exact = sum(math.log(np.exp(row.astype(float) - row[label]).sum())
@@ -124,7 +126,7 @@ class TestDefinitions:
             assert actual.tolist() == [value * spread for value in centred]
 
     def test_binary64(self):
-        """The functions also work without rounding to binary32, as required for finite differences."""
+        """The functions also work without rounding to binary32, which finite differences need."""
         scores, labels = self.rows(4, (3, 5)).astype(np.float64), np.array([0, 1, 2])
         loss, gradient = golden.cross_entropy(scores, labels)
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)

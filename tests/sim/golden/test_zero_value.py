@@ -17,7 +17,7 @@ def _sparse(generator, count, density):
 
 
 def test_known_answers():
-    # Mask strings start with element 0.
+    # Strings of mask bits start with element 0.
     assert model.encode(A).tolist() == [int("01010010"[::-1], 2), *bits_of([5, -3, 7])]
     assert model.encode(B).tolist() == [int("01110010"[::-1], 2), *bits_of([-5, 2, 4, 1])]
     total = model.add(model.encode(A), model.encode(B))

@@ -1,4 +1,4 @@
-"""Helpers for the cache tests that create and list cache entries."""
+"""Helpers for tests of the cache, which create and list its entries."""
 
 import os
 import time
@@ -7,17 +7,17 @@ from sim.verilated import cache, cache_folder
 
 
 def entry(letter="a", kind="verilog"):
-    """Path of an entry, which has a digest in its name."""
+    """Path of a cache entry, which has a digest in its name."""
     return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
 
 
 def write(fresh):
-    """The smallest possible build: write one file."""
+    """A minimal build, which writes a single file."""
     (fresh / "product").write_text("product")
 
 
 def make(kind="verilog", letter="a", size=0, age=0.0):
-    """Create an entry of ``size`` bytes, last used ``age`` seconds ago by a process that has ended."""
+    """Create a cache entry of ``size`` bytes, last used ``age`` seconds ago by a process that has ended since."""
     path = entry(letter, kind)
     cache_folder.make(path.parent)
     path.mkdir(mode=0o755)
@@ -28,5 +28,5 @@ def make(kind="verilog", letter="a", size=0, age=0.0):
 
 
 def left(folder):
-    """Names in the folder of one kind, except for its lock and the records of its users."""
+    """Names in a folder for one kind of entry, without its lock and the records of its users."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]

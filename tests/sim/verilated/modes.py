@@ -1,23 +1,24 @@
-"""Floating-point modes of the current thread that differ from the IEEE 754 defaults."""
+"""Floating-point modes of a thread that differ from the defaults of IEEE 754."""
 
 import contextlib
 import ctypes
 import platform
 
-#: Bits of MXCSR: subnormal operands are zero, round upwards, subnormal results are zero.
+#: Bits of MXCSR that make subnormal operands zero, round upwards, and make subnormal results zero.
 _MXCSR = 0x0040 | 0x4000 | 0x8000
-#: Offset of MXCSR in fenv_t on x86-64.
+#: Offset of MXCSR in the structure fenv_t on x86-64.
 _PLACE = 28
-#: FE_UPWARD on other processors with Linux or macOS.
+#: Value of FE_UPWARD on other processors with Linux or macOS.
 _UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
 
-#: A number that vanishes when added to one, unless rounding is upwards.
+#: A number so small that adding it to one has no effect, unless rounding is upwards.
 SMALL = 2.0**-60
 
 
 @contextlib.contextmanager
 def hostile():
-    """Round upwards and, if the layout of the floating-point environment is known, flush subnormals to zero."""
+    """Round upwards and, if the layout of the floating-point environment is known, flush subnormal numbers to
+    zero."""
     library = ctypes.CDLL("libm.so.6" if platform.system() == "Linux" else None)
     kept, changed = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     library.fegetenv(kept)

@@ -1,4 +1,4 @@
-"""Probes with the ports of real nodes, which test the harness instead of reducing gradients."""
+"""Probes with the ports of real nodes. They test the simulation harness, and do not sum gradients."""
 
 from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
@@ -6,12 +6,12 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-#: Host word to be replaced with the number of the cycle in which it is on the ring's wires.
+#: Host word that is replaced with the number of the cycle in which it is on the ring's wires.
 STAMP = 0xFFFF_FFFF
 
 
 class Probe(wiring.Component):
-    """Send host packets to the next node, and report the arrival cycle of every word received.
+    """Probe that sends host packets to the next node, and reports the cycle in which each received word arrives.
 
     A host packet is sent as one ring packet with the same words, except that each :data:`STAMP` is replaced with the
     cycle in which that word is on the wires. A packet needs a credit to start; there is one credit after reset. For
@@ -86,7 +86,7 @@ class Probe(wiring.Component):
 
 
 class TwoPorts(wiring.Component):
-    """Send host words on two ports of links with replay wires, and report the state of all wires.
+    """Probe that sends host words on two ports of links with replay wires, and reports the state of all wires.
 
     Bit 0 of a host word selects the port that puts the word on its wires in the next cycle; bits 8 to 15 are also
     used as ``check``, and bit 1 as ``kind``. When a word arrives at a port, the host receives four words: first the

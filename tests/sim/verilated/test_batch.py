@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Evaluating several nodes together (sim/verilated/batch.py) gives the same cycles as one by one."""
+"""Nodes that are evaluated together (sim/verilated/batch.py) take the same cycles as nodes evaluated one by one."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_list_of_calls(tmp_path):
 
 
 def test_statements_between_calls(tmp_path):
-    """The statements between two calls become a function that is called at the same position."""
+    """Statements between two calls become a function, which is called in the same position."""
     lines = "        if (vlSelfRef.a) {\n            vlSelfRef.b = 1U;\n        }\n"
     call = "        Vx___024root___nba_comb"
     path = write(tmp_path, BEFORE + LIST.replace(call, lines + call) + AFTER)
@@ -90,7 +90,7 @@ def test_other_code_is_left_alone(tmp_path, old, new):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_same_cycles(seed):
-    """Responses, counters and the entire state are the same with any number of threads."""
+    """Responses, counters and the entire state do not depend on the number of threads."""
     results = []
     for batched in (False, True):
         library = build_ring(Probe(), batched=batched)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Folder for one kind of entry in an empty cache."""
+    """Folder for one kind of entry in a cache that is empty."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verilog"
 
@@ -36,7 +36,7 @@ def test_keeps_nothing_of_a_failure(folder):
 
 
 def test_waits_for_another(folder):
-    """If several processes need the same entry, only one builds it."""
+    """If several processes need the same entry, only one of them builds it."""
     calls = []
 
     def build(fresh):
@@ -57,7 +57,7 @@ def test_waits_for_another(folder):
 
 
 class Builds:
-    """Build function that writes a product, another file and a subfolder, and counts its calls."""
+    """Build function that writes a product, another file and a subfolder, and counts how often it is called."""
 
     def __init__(self):
         self.count = 0
@@ -88,7 +88,7 @@ def flip(path):
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
 def test_builds_again_what_is_damaged(folder, damage, name):
-    """A damaged file is rebuilt, even in a process that has already read it intact."""
+    """A damaged file is built again, even by a process that has already read it when it was intact."""
     build = Builds()
     for _ in range(2):
         directory = cached(entry(), build)
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A truncated library, which would crash any process that loads it, is rebuilt."""
+    """A truncated library is built again, as it would crash any process that loads it."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -140,7 +140,7 @@ def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-#: Builds until it is stopped, running a program that starts another program, like a compiler.
+#: Script that builds until it is stopped and, like a compiler, runs a program that starts another program.
 BUILDER = """
 import os
 import re
@@ -169,7 +169,7 @@ with ended_by_signals():
 
 @pytest.fixture
 def begin():
-    """Start a process and return it while it is building; all processes are ended with the test."""
+    """Function that starts a process and returns it while it builds. All processes end with the test."""
     processes = []
 
     def started(directory):
@@ -192,11 +192,11 @@ def begin():
 
 
 def descendants(process):
-    """Direct and indirect child processes."""
+    """Process IDs of direct and indirect child processes."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = status(int(path.name))
-        if fields:  # only for processes that have not ended
+        if fields:  # empty if the process has ended
             parents.setdefault(int(fields[1]), []).append(int(path.name))
     pids = [process]
     for number in pids:
@@ -206,7 +206,7 @@ def descendants(process):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing(begin, folder, number):
-    """After a signal, neither a folder nor a running program is left."""
+    """A signal that ends a build leaves neither a folder nor a running program."""
     process = begin(entry())
     children = descendants(process.pid)
     process.send_signal(number)
@@ -220,12 +220,12 @@ def test_a_signal_leaves_nothing(begin, folder, number):
 
 
 def names(folder):
-    """Names in a folder, without digests and random parts."""
+    """Names in a folder, without their digests and random parts."""
     return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in left(folder))
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
-    """Leftovers of killed builds are removed whatever their names, while a running build's files stay."""
+    """Whatever killed builds have left is removed, and the files of a build that is running stay."""
     killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()
@@ -235,7 +235,7 @@ def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     assert names(folder) == [".a", ".a.lock", ".b", ".b.lock"]
     cached(entry("c"), Builds())
     assert names(folder) == [".b", ".b.lock", "c"]
-    assert len(list((folder / ".users").iterdir())) == 2  # this process and the process still running
+    assert len(list((folder / ".users").iterdir())) == 2  # this process and the one still running
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert left(folder) == [entry("c").name]

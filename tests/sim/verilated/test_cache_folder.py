@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test the cache's location, size limit and digest inputs, and the rejection of unsuitable folders."""
+"""Location and size limit of the cache, inputs of digests, and the rejection of unsuitable folders."""
 
 import ctypes
 import errno
@@ -39,7 +39,7 @@ def nobody(monkeypatch, home):
         raise KeyError
 
     for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
-        monkeypatch.setenv(name, "")  # restored after the test, whatever it is set to
+        monkeypatch.setenv(name, "")  # so that it is restored after the test in any case
         monkeypatch.delenv(name)
     if home is not None:
         monkeypatch.setenv("HOME", home)
@@ -48,7 +48,7 @@ def nobody(monkeypatch, home):
 
 class TestRoot:
     def test_default(self, monkeypatch):
-        """The default folder is outside the program's folder and the working directory."""
+        """The default folder of the cache is neither in the program's folder nor in the working directory."""
         for value in (None, ""):
             monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
             if value is not None:
@@ -63,7 +63,7 @@ class TestRoot:
             cache_folder.folder("other")
 
     def test_relative(self, monkeypatch, tmp_path):
-        """A relative path is resolved when first used, for this process and its children."""
+        """A relative path is made absolute when it is first used, for this process and its children."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(cache_folder.VARIABLE, "here")
         assert cache_folder.root() == tmp_path / "here"
@@ -81,7 +81,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("home", [None, "relative"])
     def test_no_home(self, home, monkeypatch, tmp_path):
-        """A user without a home folder gets a private folder, also for tools that the process starts."""
+        """A user without a home folder gets a private folder, which tools started by the process use too."""
         nobody(monkeypatch, home)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert cache_folder.checked() is None
@@ -95,7 +95,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("kind", ["file", "link", "mode", "owner", "none"])
     def test_no_home_and_no_private_folder(self, kind, monkeypatch, tmp_path):
-        """Another user's files in the temporary folder are not used."""
+        """Files of another user in the temporary folder are not used."""
         nobody(monkeypatch, None)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         private = tmp_path / f"gradring-{os.geteuid()}"
@@ -121,7 +121,8 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder's permissions follow the umask, unlike a temporary folder's; no other user can write."""
+        """The folder has permissions as in the umask, unlike a temporary folder, and no other user can write to
+        it."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -142,7 +143,8 @@ def test_no_size(text):
 
 
 class TestRefusals:
-    """Unsuitable cache folders are rejected with a one-line message that names folder and variable."""
+    """Unsuitable folders for the cache are rejected with a one-line message that names the folder and the
+    variable."""
 
     def build(self):
         return cached(entry(), lambda fresh: (fresh / "a").write_text("a"))
@@ -156,7 +158,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Fake a refusal by the operating system, since file permissions do not restrict every user."""
+        """Simulate an error of the operating system, because file permissions do not restrict every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -172,7 +174,7 @@ class TestRefusals:
         (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
-        """If the folder is not writable, complete entries can still be used."""
+        """If the cache is not writable, its complete entries can still be used."""
         path = make("verilog", "b")
         self.refuse(monkeypatch, code)
         with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
@@ -189,7 +191,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """If a tool fails because the disk is full, the error is a single line, without the tool's output."""
+        """If a tool fails because the disk is full, the error is one line without the tool's output."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -202,7 +204,7 @@ class TestRefusals:
             cached(entry(), lambda fresh: (fresh / "absent").read_text())
 
     def test_limit(self, folder, monkeypatch):
-        """The size limit is checked before anything is built."""
+        """An invalid size limit is rejected before anything is built."""
         monkeypatch.setenv(cache_folder.LIMIT, "much")
         with pytest.raises(ToolError, match=r"^GRADRING_CACHE_LIMIT: Size must be .* such as 5GB .*, not 'much'$"):
             cached(entry(), lambda fresh: pytest.fail("built"))
@@ -227,7 +229,8 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """A build prunes well below the limit, so the next need not; this process's entries are kept."""
+        """A build prunes to well below the limit, so that the next one need not prune; this process's entries are
+        kept."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -236,7 +239,7 @@ class TestBound:
         assert 700_000 < sum(entry.size for entry in cache_content.entries()) <= 900_000
 
     def test_short_processes_keep_to_the_limit(self, folder, monkeypatch):
-        """The first build of a process checks the size unless another process has just done it."""
+        """The first build of a process checks the size of the cache, unless another process has just checked it."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
@@ -248,7 +251,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Files are kept if the variable names a folder that is not a cache."""
+        """Files stay if the variable names a folder that is not a cache."""
         make("verilog", "a")
         (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
@@ -263,12 +266,12 @@ class TestBound:
         assert not folder.exists()
 
 
-# Tests of the contents of digests.
+# Tests of the inputs of digests.
 
 
 @pytest.fixture
 def compilers(tmp_path, monkeypatch):
-    """Replace the system's compiler with a script that adds options."""
+    """Function that replaces the system's compiler with a script that adds options."""
     real = toolchain.compiler()
 
     def choose(*options, name="cxx"):
@@ -286,12 +289,12 @@ def compilers(tmp_path, monkeypatch):
         function.cache_clear()
 
 
-#: An instruction set extension that processors of this architecture have or may have.
+#: Option for an instruction set extension that some or all processors of this architecture have.
 EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform.machine(), "-D__EXTENSION__")
 
 
 def test_target(compilers, monkeypatch):
-    """Digests include the compiler's version and target processor, but not its path."""
+    """Digests include the version and target processor of the compiler, but not its path."""
     first = toolchain.target()
     compilers()
     assert toolchain.target() == first
@@ -314,7 +317,7 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A compiler script that enables an extension builds a different library (only the harness, here)."""
+    """A compiler script that enables an extension builds another library (in this test, only its harness)."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -340,14 +343,14 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     second = library()
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
-    assert len(cache_content.entries()) == 4  # two libraries, each with Verilator's runtime
-    # Replace the first library with the second, as a careless copy might do.
+    assert len(cache_content.entries()) == 4  # two libraries, and the runtime of Verilator for each
+    # Overwrite the first library with the second, as might happen by mistake.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """Makefiles ignore user-defined options, since digests do not include them."""
+    """Makefiles ignore a user's own options, because digests do not include them."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -358,7 +361,7 @@ class TestVerilog:
         return verilog.convert(SkidBuffer(shape=3), name=name)
 
     def test_changed_by_hand(self, folder):
-        """Verilog edited by hand is rebuilt, even if the process has read it before."""
+        """Verilog that was edited by hand is built again, even if the process has read it before."""
         first = self.convert("buffer")
         path, = folder.glob("verilog/buffer-*/design.v")
         path.write_text(first.text.replace("buffer", "puffer"))
@@ -371,12 +374,12 @@ class TestVerilog:
         assert self.convert("buffer") == first
 
     def test_another_way_to_make_it(self, folder, monkeypatch):
-        """A clone that runs Yosys differently does not use entries of this clone."""
+        """If another clone runs Yosys in a different way, it does not use the entries of this clone."""
         self.convert("buffer")
         monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
         self.convert("buffer")
         designs = [path for path in folder.glob("verilog/buffer-*") if "-of-" not in path.name]
-        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # one per component
+        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # one for each component
 
 
 def test_results_are_not_in_the_cache():

@@ -1,4 +1,4 @@
-"""The cache changes only its own files: every kind of entry among decoys of all forms."""
+"""The cache changes only its own files: entries of every kind are surrounded by similar files of other programs."""
 
 import json
 import os
@@ -19,9 +19,9 @@ DIGEST = "0123456789abcdef01234567"
 
 @pytest.fixture
 def top(tmp_path, monkeypatch):
-    """Path of a cache that does not exist yet."""
+    """Path of a cache that does not exist yet, with a small size limit."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setenv(cache_folder.LIMIT, "1k")  # each build makes the cache too large
+    monkeypatch.setenv(cache_folder.LIMIT, "1k")  # exceeded by each build
     monkeypatch.setattr(cache_bound, "_added", None)
     return tmp_path / "cache"
 
@@ -31,7 +31,7 @@ def build(fresh):
 
 
 def make(kind, name=f"unit-{DIGEST}"):
-    """Create an entry that no process uses."""
+    """Create a cache entry that no process uses."""
     path = cache_folder.folder(kind) / name
     cache_folder.make(path.parent)
     path.mkdir(mode=0o755)
@@ -47,7 +47,7 @@ def clear(monkeypatch):
     return caught.value.code
 
 
-#: User actions on the cache, keyed by name.
+#: What a user can do with the cache, by name.
 ACTS = {
     "build": lambda patch: [cached(cache_folder.folder(kind) / f"built-{DIGEST}", build) for kind in
                             cache_folder.KINDS],
@@ -59,13 +59,13 @@ ACTS = {
 
 
 def tree(*folders):
-    """All paths under the given folders, with file contents and link targets."""
+    """Map all paths in the given folders to the contents of files and the targets of links."""
     return {str(path): (os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None)
             for folder in folders for path in sorted(folder.rglob("*"))}
 
 
 def project(path):
-    """Create another program's folder, with files named like those in a cache."""
+    """Create a folder of another program, with names of files as in a cache."""
     path.mkdir(parents=True)
     (path / "source.v").write_text("module source; endmodule")
     (path / MANIFEST).write_text(json.dumps({"version": 1}))
@@ -76,17 +76,17 @@ def project(path):
     return path
 
 
-#: Names that are neither entries nor files that accompany entries.
+#: Names that belong neither to entries of the cache nor to files that accompany entries.
 NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-{DIGEST.upper()}",
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
          f".project-{DIGEST}-1234567", f".project-{DIGEST}-1234567x", f".project-{DIGEST}", ".git"]
-#: Names that belong to the cache: entries and leftovers of builds.
+#: Names that belong to the cache, for entries and for what builds leave.
 OWN = [f"linked-{DIGEST}", f"linked-{DIGEST}-62.5-1", f".linked-{DIGEST}-12345678", f".linked-{DIGEST}.lock"]
 
 
 def plant(folder, foreign):
-    """Put decoys of every form in a kind's folder; ``foreign`` is outside the cache."""
+    """Put foreign files of every form in a folder for one kind of entry; ``foreign`` is outside of the cache."""
     for name in NAMES:
         project(folder / name)
         (folder / f"{name}.txt").write_text("a user's file")
@@ -100,7 +100,8 @@ def plant(folder, foreign):
 
 @pytest.mark.parametrize("act", ["prune", "clear", "build"])
 def test_decoys_stay(top, tmp_path, monkeypatch, act):
-    """Files without a valid digest in their name are kept in folders of all kinds, as are link targets."""
+    """Files without a valid digest in their name are kept in all folders of the cache, and so are targets of
+    links."""
     foreign = project(tmp_path / "foreign")
     entries = [make(kind) for kind in cache_folder.KINDS]
     for kind in cache_folder.KINDS:
@@ -119,7 +120,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """Symbolic links in place of a kind's folder or of the process notes folder are not followed."""
+    """Symbolic links are not followed if they take the place of a folder for entries or for records of users."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -147,7 +148,7 @@ def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
 
 
 def test_links_for_locks(top, tmp_path):
-    """Locks are neither created nor held through symbolic links."""
+    """Locks are neither created nor held if their path is a symbolic link."""
     path = make("verilog")
     (tmp_path / "file").write_text("a user's file")
     for name in (".lock", f".other-{DIGEST}.lock"):
@@ -160,7 +161,7 @@ def test_links_for_locks(top, tmp_path):
 
 
 def tags(top, tmp_path):
-    """Folders with another program's tag, or with other content in a file of the tag's name."""
+    """Yield ways to replace the file that marks a folder as a cache: with another program's, or other content."""
     tag, text = top / cache_folder.TAG, cache_folder._TAG
     yield "none", lambda: None
     yield "another program's", lambda: tag.write_text(text.splitlines()[0] + "\n# Made by another program.\n")
@@ -173,7 +174,7 @@ def tags(top, tmp_path):
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
-    """Every cache action rejects a folder with foreign files in a one-line message, and changes nothing."""
+    """Every use of the cache rejects a folder with foreign files in a one-line message, and changes nothing."""
     for kind in cache_folder.KINDS:
         make(kind)
     project(top / "photographs")
@@ -201,7 +202,7 @@ def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
 
 
 def test_an_empty_folder_becomes_a_cache(top):
-    """Empty folders, folders with a half-written tag and caches of older versions become caches."""
+    """Folders become caches if they are empty, contain only a half-written tag, or are caches of older versions."""
     top.mkdir(mode=0o755)
     assert cache_content.prune(most=-1) == cache_content.Removed((), ())
     assert list(top.iterdir()) == []
@@ -215,7 +216,7 @@ def test_an_empty_folder_becomes_a_cache(top):
 
 
 def test_a_link_to_a_cache(top, tmp_path, monkeypatch):
-    """The cache may be on another disk: the tag is in the folder that the link points to."""
+    """The cache may be a link to a folder, as on another disk; the tag is in the folder itself."""
     make("verilog")
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "link"))
     (tmp_path / "link").symlink_to(top)
@@ -224,7 +225,7 @@ def test_a_link_to_a_cache(top, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_cache_that_other_users_may_write(top, monkeypatch, mode):
-    """A cache or kind's folder that other users can write to is neither filled nor read."""
+    """A cache, or a folder in it, to which other users can write is neither filled nor read."""
     paths = [make(kind) for kind in cache_folder.KINDS]
     for folder in (top, *(path.parent for path in paths)):
         folder.chmod(mode)
@@ -251,7 +252,7 @@ def test_an_empty_folder_that_other_users_may_write(top):
 
 
 def test_a_cache_of_another_user(top, monkeypatch):
-    """The cache must be owned by the user or by the system's administrator."""
+    """A cache must be owned by the user or by the system's administrator."""
     path, real = make("verilog"), os.stat
 
     def stat(owner):
@@ -272,7 +273,7 @@ def test_a_cache_of_another_user(top, monkeypatch):
 
 
 def test_a_mask_that_lets_a_group_write(top):
-    """The cache is safe whatever the user's umask."""
+    """Other users cannot write to the cache, whatever the user's umask is."""
     mask = os.umask(0o002)
     try:
         path = cached(cache_folder.folder("verilog") / f"unit-{DIGEST}", build)
@@ -298,7 +299,7 @@ def test_an_entry_that_other_users_may_write(top, name):
     '{"manifest.json": [1, ""]}', '{"a\\u0000b": [1, ""]}', '{"product": [true, ""]}', "[" * 100_000, "\xff",
 ])
 def test_manifests_of_others(top, text):
-    """An entry with a manifest that no build has written is not complete."""
+    """An entry is not complete if its manifest was not written by a build."""
     path = make("verilog")
     (path.parent / "secret").write_text("secret")
     (path / MANIFEST).write_text(text, encoding="latin-1")

@@ -1,4 +1,4 @@
-"""Several processes share one cache: killed during a build, concurrent, and while entries are removed."""
+"""Several processes that share one cache: builds that are killed or concurrent, and removal of entries in use."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-#: Builds a ring with real Verilog, and with fakes of Verilator and the compiler that write the expected files. At
-#: the selected stage, the process prints the name of the stage and waits to be killed.
+#: Script that builds a ring from real Verilog, with stubs of Verilator and the compiler that write the expected
+#: files. At the selected stage, the process prints the name of the stage and waits to be killed.
 BUILDER = """
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ print(library.path, flush=True)
 
 @pytest.fixture
 def begin(cache):
-    """Start processes that are terminated after the test."""
+    """Function that starts processes, which are terminated after the test."""
     begun = []
 
     def start(script, argument):
@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """Hidden files left in the cache folder, other than locks, and the files that record its users."""
+    """Hidden files in the folders of the cache, except for locks, and the files that record users of folders."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -109,7 +109,8 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """After a kill at any stage, the next build works like a first build and removes all leftover files."""
+    """After a kill at any stage, the next build works like a first build, and removes everything that is left
+    over."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -118,20 +119,20 @@ def test_killed_at_each_stage(cache, begin):
         assert left(cache), stage
     out, _ = begin(BUILDER, "none").communicate(timeout=120)
     *stages, path = out.splitlines()
-    assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # its Verilog was complete
+    assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # Verilog was already complete
     path = Path(path)
     assert path.read_text() == "ring.so"
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
-    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no remains of killed builds
-    # One entry each for the component, its design, Verilator's runtime and the ring.
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # nothing of killed builds
+    # There is one entry each for the component, its design, the runtime of Verilator and the ring.
     assert sorted(item.kind for item in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
     assert left(cache) == []
 
 
 def test_two_at_once_build_once(cache, begin):
-    """With two concurrent processes, the second one waits for the first one's build and reuses it."""
+    """Of two processes at the same time, the second one waits for the first one's build and uses it."""
     first = begin(BUILDER, "link")
     lines_until(first, "link")
     second = begin(BUILDER, "none")
@@ -148,7 +149,7 @@ def test_two_at_once_build_once(cache, begin):
     assert left(cache) == []
 
 
-#: Script that keeps the cache folder given as its argument in use until its standard input ends.
+#: Script that keeps the cache folder in its argument in use until its standard input ends.
 USER = """
 import sys
 from pathlib import Path
@@ -160,7 +161,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """An entry is not removed, on request or for the size limit, until the process using it has ended."""
+    """While a process uses an entry, the entry is not removed, either on request or for the size limit."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
@@ -176,7 +177,7 @@ def test_what_is_used_is_not_removed(cache, begin):
 
 
 def test_a_cache_that_is_cleared_breaks_no_build(begin):
-    """Clearing the cache keeps the folder that a build is filling and the entries that the build has used."""
+    """Clearing the cache keeps the folder in which a build is running, and the entries that this build has used."""
     process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)
@@ -189,7 +190,7 @@ def test_a_cache_that_is_cleared_breaks_no_build(begin):
     assert cache_content.entries() == []
 
 
-#: Runs short processes for two seconds: some remove unused entries, all read the entries that they need.
+#: Script that runs short processes for two seconds: some remove unused entries, and all read the entries they need.
 CROWD = """
 import os
 import random
@@ -229,7 +230,7 @@ while time.monotonic() < end:
 
 
 def test_many_want_and_remove_the_same(cache):
-    """A process that has requested an entry can read it for as long as the process runs."""
+    """A process that has requested an entry can read it until the process ends."""
     processes = [subprocess.Popen([sys.executable, "-c", CROWD, str(seed)], cwd=ROOT) for seed in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
     cache_content.prune(most=-1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Identities of components: what determines them, and components that have none."""
+"""Identities of components: what they depend on, and components that have none."""
 
 import functools
 import os
@@ -41,7 +41,7 @@ print(identity_of(Queue(shape=3, depth=4)), identity_of(FloatAdder()))
 
 
 class Applied(wiring.Component):
-    """Component that applies a function to its input."""
+    """Component that applies a Python function to its input."""
 
     i: In(4)
     o: Out(4)
@@ -59,18 +59,18 @@ class Applied(wiring.Component):
 
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
-    """Treat the sources as loaded, so that these tests can run right after a source has been edited."""
+    """Treat source files as loaded, so that these tests can run right after a file has been edited."""
     monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
 
 
 class Named(NamedTuple):
-    """A tuple with its own type."""
+    """A subclass of tuple, which gives a component no identity."""
 
     number: int
 
 
 class Numbered(int):
-    """A number with its own type."""
+    """A subclass of int, which gives a component no identity."""
 
 
 def _plus(number):
@@ -84,7 +84,7 @@ def test_the_same_in_each_process():
 
 
 def test_units_differ():
-    """Every unit has an identity, and all identities are distinct."""
+    """Every unit has an identity, and no two units have the same."""
     identities = [identity_of(unit.component({})) for unit in UNITS.values()]
     assert None not in identities
     assert len(set(identities)) == len(UNITS)
@@ -100,7 +100,7 @@ MAKE = [
 
 
 def test_parameters():
-    """Equal parameters give equal identities; different parameters give different ones."""
+    """Equal parameters give equal identities, and different parameters give different identities."""
     identities = [identity_of(make()) for make in MAKE]
     assert None not in identities
     assert identities == [identity_of(make()) for make in MAKE]
@@ -108,12 +108,12 @@ def test_parameters():
 
 
 def test_flags():
-    """Flag values with no bit set or several bits set have no name."""
+    """Flag values count in an identity even if they have no name, as with no bit or several bits set."""
     assert len({identity_of(Applied(_plus(1), flags=EventFlag(number))) for number in range(4)} - {None}) == 4
 
 
 def test_state_is_told_apart():
-    """Two attributes that share an object give a different identity than two equal objects."""
+    """If two attributes are the same object, the identity differs from the identity with two equal objects."""
     first, other = [1], [1]
     assert identity_of(Applied(_plus(1), a=first, b=first)) != identity_of(Applied(_plus(1), a=first, b=other))
 
@@ -124,13 +124,13 @@ def test_unknown(attribute):
 
 
 def test_globals_are_seen(monkeypatch):
-    """The identity covers globals: it changes with a module's constants and functions and with an added format."""
+    """An identity depends on globals: on the constants and functions of modules, and on formats that are added."""
     before, node = identity_of(Queue(shape=3, depth=4)), identity_of(Node(NodeConfig()))
     with monkeypatch.context() as patch:
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)
         assert identity_of(Queue(shape=3, depth=4)) != before
     identities = set()
-    for number in (1, 2):  # two functions with the same code
+    for number in (1, 2):  # functions with the same code
         with monkeypatch.context() as patch:
             patch.setattr(stream, "connect_stream", _plus(number))
             identities.add(identity_of(Queue(shape=3, depth=4)))
@@ -162,7 +162,7 @@ for _ in range(2):
 
 
 def test_sources_are_seen(tmp_path):
-    """Identities cover modules imported directly or indirectly, and are None once a source has changed."""
+    """Identities depend on all modules that are imported, even indirectly, and are None once a source has changed."""
     for name in ("hdl", "sim"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     changed = tmp_path / "hdl/floating/stages.py"
@@ -181,7 +181,7 @@ def test_sources_are_seen(tmp_path):
 
 
 def test_convert(monkeypatch, tmp_path):
-    """A component is elaborated once per name and platform, and again if its stored design is removed."""
+    """A component is elaborated only once per name and platform, unless its stored design is removed."""
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
     seen = []
     convert = verilog.rtlil.convert
@@ -206,14 +206,14 @@ def test_convert(monkeypatch, tmp_path):
     assert seen[4:] == ["Applied"] * 2
 
 
-#: Node features that also describe an operand format to the compute engine.
+#: Features of nodes that also describe operand formats to the compute engine.
 _OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
-#: Nodes that lack a feature but import its sources, which are therefore in their keys; keyed by feature.
+#: For each feature, nodes without it that import its sources, so that these sources are in the nodes' keys.
 IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}
 
 
 def test_keys_cover_the_features_of_a_node(monkeypatch):
-    """A source file of a feature affects only the keys of nodes that have the feature."""
+    """A source file of a feature affects only the keys of nodes with this feature."""
     nodes = {name: from_dict(options) for name, (options, _) in FEATURED.items()}
 
     def keys():

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Links of arbitrary wiring: every wire and every kind of fault, compared with a model."""
+"""Links with arbitrary wiring: every wire and every kind of fault, compared with a model."""
 
 import dataclasses
 
@@ -16,7 +16,8 @@ from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 
 LATENCY = 16
-#: Ports 0 form a ring of all nodes; ports 1 of two nodes are connected, and port 1 of the third to itself.
+#: Wiring in which ports 0 form a ring of all nodes, ports 1 of two nodes are connected, and the third node's port 1
+#: is connected to itself.
 WIRING = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)), ((2, 1), (2, 1))]
 
 
@@ -32,7 +33,7 @@ def credits_library():
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A word seen on the wires of an input port."""
+    """A word that was on the wires of an input port."""
 
     cycle: int
     port: int
@@ -43,7 +44,8 @@ class Seen:
 
 
 def take(ring, node):
-    """Read a node's reports; return the words seen, in order, and the line levels in each report."""
+    """Read the reports of a node; return the words on its wires in order, and the levels of its lines in each
+    report."""
     seen, levels = [], []
     while (packet := ring.receive(node)) is not None:
         first, *data, line = (int(word) for word in packet)
@@ -56,12 +58,12 @@ def take(ring, node):
 
 
 def line_of(ring):
-    """Return the line levels at port 0 of node 0, keyed by arrival cycle."""
+    """Return the levels of the line at port 0 of node 0 by the cycle in which they arrive."""
     return {cycle - 1 - age: line >> age & 1 for cycle, line, _ in take(ring, 0)[1] for age in range(16)}
 
 
 def expected(words, *, start, port):
-    """Return the words of one host packet, sent from cycle ``start`` on, as they leave a fault-free link."""
+    """Return the words of one host packet as they leave a link without faults, if sent from cycle ``start`` on."""
     return [Seen(start + n + 1 + LATENCY, port, word >> 1 & 1, int(n == len(words) - 1), word >> 8 & 0xFF, word)
             for n, word in enumerate(words)]
 
@@ -71,12 +73,12 @@ def words_for(generator, port, count):
 
 
 def test_any_wiring(library):
-    """Ports are connected as specified by the wiring, with all wires, in both simulators."""
+    """In both simulators, ports are connected as the wiring specifies, with all of their wires."""
     generator = np.random.default_rng(1)
     with VerilatedRing(library, nodes=3, wiring=WIRING, threads=2) as ring:
         assert (ring.ports, ring.replay) == (2, True)
         other = PysimRing(TwoPorts, nodes=3, wiring=WIRING)
-        ring.run(1)  # in the other ring, a word is first offered in the second cycle
+        ring.run(1)  # the other ring offers its first word in the second cycle
         words = {}
         for link in ring.links:
             node, port = link.source
@@ -98,7 +100,7 @@ def test_any_wiring(library):
                     assert [item for item in seen if item.port == link.target[1]] == want
             for cycle, *lines in levels:
                 for port, line in enumerate(lines):
-                    # A signal line is low until the first level arrives.
+                    # The line of a signal is low until its first level arrives.
                     times = [cycle - 1 - age - LATENCY for age in range(16)]
                     assert line == sum((time >> 1 + port & 1 if time >= 0 else 0) << age
                                        for age, time in enumerate(times)), (cycle, port)
@@ -106,7 +108,7 @@ def test_any_wiring(library):
 
 
 def test_a_port_without_a_link(library):
-    """A port without a link loses sent words, receives none, and its line is low."""
+    """If a port has no link, words sent to it are lost, it receives none, and its line is low."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 1), (1, 0))]) as ring:
         ring.send(0, [2, 5, 4, 3])
         ring.send(1, [9, 8])
@@ -119,7 +121,7 @@ def test_a_port_without_a_link(library):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_faults(library, seed):
-    """Random faults depend only on the seed, for any threads and quantum, in both simulators."""
+    """In both simulators, random faults depend only on the seed, and not on the number of threads or the quantum."""
     faults = RandomFaults(rate=0.1, seed=seed)
     generator = np.random.default_rng(seed)
     words = [words_for(generator, 0, 300) for _ in range(2)]
@@ -142,7 +144,7 @@ def test_random_faults(library, seed):
         for cycle in range(700):
             word = words[link][cycle - 1] if 1 <= cycle <= 300 else 0
             valid = int(1 <= cycle <= 300)
-            # The wires hold the last word that the host offered, which after a packet is its last word.
+            # Wires keep the last word that the host has offered, which after a packet is the packet's last word.
             shown = word if valid else words[link][-1] if cycle > 300 else 0
             flit = {"valid": valid, "kind": shown >> 1 & 1, "last": int(cycle >= 300), "check": shown >> 8 & 0xFF,
                     "data": shown}
@@ -155,7 +157,7 @@ def test_random_faults(library, seed):
             if flit.pop("valid") and cycle + LATENCY < 700:
                 want.append((cycle + LATENCY, flit["data"], flit["kind"], flit["last"], flit["check"]))
         seen, _ = reports[1 - link]
-        # The reports of the last words are still on their way to the host.
+        # Reports of the last words have not reached the host yet.
         assert len(seen) > 165
         assert [(item.cycle, item.data, item.kind, item.last, item.check) for item in seen] == want[:len(seen)]
         assert dataclasses.asdict(counts[link]) == {
@@ -176,7 +178,7 @@ def test_random_faults(library, seed):
         ring.run(699)
         reports = [take(ring, node) for node in range(2)]
         counts = [link.faults() for link in ring.links]
-    # The host's first word is offered in the second cycle.
+    # In the other ring, the host offers its first word in the second cycle.
     other = PysimRing(TwoPorts, nodes=2, wiring=wiring, faults=faults)
     for node in range(2):
         other.send(node, np.array(words[node], np.uint32))
@@ -208,7 +210,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
         ring.links[0].flip("valid", word=1)
         ring.links[0].flip("valid", cycle=40)
         ring.links[0].flip("check[3]", cycle=40)
-        ring.links[0].flip("kind", cycle=50)  # flip a wire in a cycle without a word
+        ring.links[0].flip("kind", cycle=50)  # flips a wire in a cycle without a word
         ring.send(0, [4, 6, 8 | 1 << 8])
         ring.run(100)
         assert [(word.cycle, word.data, word.check) for word in take(ring, 1)[0]] == [
@@ -219,7 +221,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
 
 
 def test_flips_of_the_line(library):
-    """Flipping the backward line changes its level for one cycle only."""
+    """If the backward line is flipped, its level changes for only one cycle."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0)), ((1, 0), (0, 0))]) as ring:
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)
@@ -230,7 +232,7 @@ def test_flips_of_the_line(library):
 
 
 def test_flips_of_credits(credits_library):
-    """If a credit is lost, the second packet waits; a spurious credit lets it pass."""
+    """A lost credit delays the second packet, and a spurious credit lets it pass."""
     with VerilatedRing(credits_library, nodes=2) as ring:
         def packets(*flips):
             ring.reset()
@@ -245,7 +247,7 @@ def test_flips_of_credits(credits_library):
             return stamps
 
         (first, second), = [packets()]
-        sent = second - 2 - LATENCY  # one cycle to count the credit, one from the host to the wires
+        sent = second - 2 - LATENCY  # credit takes one cycle to count, and one to the wires
         assert packets(sent) == [first]
         assert packets(sent - 5) == [first, second - 5]
         assert ring.links[0].faults().back == 1
@@ -259,7 +261,7 @@ def test_flips_of_credits(credits_library):
     ("swap", {"packet": 1}, [0, 1, 2, 6, 7, 8, 3, 4, 5]),
 ])
 def test_words_and_packets(library, change, target, want):
-    """Drop, duplicate or swap a word or packet in three packets of three words."""
+    """A word or packet can be dropped, duplicated or swapped among three packets of three words."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as ring:
         getattr(ring.links[0], change)(**target)
         ring.run(10)
@@ -297,7 +299,7 @@ def test_the_line_through_cuts_and_changes_of_latency(library):
 
         def level(cycle):
             latency = 16 if cycle < 40 else 5 if cycle < 72 else 9
-            if 72 <= cycle < 76:  # when the latency increases, no level arrives for some cycles
+            if 72 <= cycle < 76:  # since the latency increases, no level arrives for some cycles
                 return None
             time = cycle - latency
             return 0 if time < 0 or 10 <= time < 20 else time >> 1 & 1

@@ -1,4 +1,4 @@
-"""Rings that mix nodes from several libraries: every node behaves as in a ring of its own kind."""
+"""Rings of nodes from several libraries, in which every node behaves as in a ring of its own library."""
 
 import pytest
 from pywellen import Waveform
@@ -10,7 +10,7 @@ from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 from tests.sim.verilated.test_ring import load, outcome, reports
 
-#: Data mask used by nodes of the second kind.
+#: Mask that nodes of the second kind apply to data.
 MASK = 0xA5A5_0F0F
 OTHERS = [(1,), (0, 3), (1, 2, 3)]
 
@@ -30,7 +30,7 @@ def mixture(probe, masking, masked, nodes=4):
 
 
 def unmasked(result, masked):
-    """Packets, counters and links of a result, with the nodes' masks removed from the data."""
+    """Packets, counters and links of a result, after removing the masks of nodes from the data."""
     packets, text, links, _ = result
     return [(node, [word ^ MASK if node in masked and index % 2 else word for index, word in enumerate(packet)])
             for node, packet in packets], text, links
@@ -39,7 +39,7 @@ def unmasked(result, masked):
 @pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
 def test_each_node_is_of_its_kind(probe, masking, masked, seed):
-    """Nodes act as in a ring of one kind, in the same cycles, for any number of threads and any quantum."""
+    """Nodes act in the same cycles as in a ring of one kind, for any number of threads and any quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
@@ -56,7 +56,7 @@ def test_each_node_is_of_its_kind(probe, masking, masked, seed):
 
 
 def test_nodes_evaluated_together_and_alone(probe):
-    """A library that evaluates nodes one by one can be mixed with one that evaluates them together."""
+    """A library that evaluates its nodes one by one can be mixed with a library that evaluates them together."""
     results = []
     for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
         with VerilatedRing(library, nodes=4, threads=2) as ring:
@@ -95,14 +95,14 @@ def test_state_of_other_places_is_refused(probe, masking):
 
 
 def test_header_of_one_library(probe):
-    """With identical nodes, one library and a list of libraries give the same header."""
+    """If all nodes are the same, one library and a list of libraries give the same header."""
     with VerilatedRing(probe, nodes=3) as single, VerilatedRing([probe] * 3) as other:
         assert single.header == other.header
         assert probe.digest.encode() in single.header
 
 
 def test_failed_assertion_names_the_node(probe, masking):
-    """The smaller report memory fills up first, on whichever kind of node has it."""
+    """A failed assertion names its node, and a node with a smaller report memory fails earlier."""
     for libraries, failing in [([probe, masking, probe], 1), ([masking, probe, probe], 1)]:
         with VerilatedRing(libraries) as ring:
             ring.send(0, [1] * 4000)

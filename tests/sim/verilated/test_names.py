@@ -23,7 +23,7 @@ OPERATIONS = operations(NodeConfig())
 
 
 def states(unit):
-    """Return the states of a class's state machines in source order."""
+    """Return the states of the state machines of a class, in the order of its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(unit)))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute) and node.func.attr == "State"]
@@ -57,7 +57,7 @@ def test_enumerations():
 
 
 def test_save_file_names_signals_of_the_wave(tmp_path):
-    """The waveform contains every trace of the save file, and the translation files have the right names."""
+    """The waveform has every trace that the save file names, and the translation files have the right state names."""
     component = Probe()
     with VerilatedRing(build_ring(component, traced=True), nodes=2) as ring:
         ring.start_wave(tmp_path / "ring.fst")

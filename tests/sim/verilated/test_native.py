@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Native floating-point units match the gateware in bits and latency, for any compiler and caller."""
+"""Native floating-point units match the gateware in bits and latency, for any compiler and any caller."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.hdl.floating import operands, pipeline
 from tests.sim.verilated.modes import hostile
 from tests.sim.verilated.probe import Probe
 
-#: Floating-point units for each supported latency and DSP block count, with their golden functions.
+#: Floating-point units with each supported latency and number of DSP blocks, and their golden functions.
 UNITS = {
     "add": (FloatAdder, floating.add),
     **{f"multiply {dsps}": (functools.partial(FloatMultiplier, dsps=dsps), floating.multiply) for dsps in (4, 2, 1)},
@@ -33,7 +33,7 @@ UNITS = {
 
 
 def operands_of(name, seed):
-    """Pairs of corner cases, uniformly random bit patterns, and patterns near the format's borders."""
+    """Operands: pairs of corner cases, uniformly random bits, and bits near the limits of the format."""
     generator = np.random.default_rng(seed)
     corners = operands.corners(FP32)
     drawn = [operands.uniform(FP32, generator), operands.near_exponents(FP32, generator, 1 << 17),
@@ -45,7 +45,8 @@ def operands_of(name, seed):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_bits(name):
-    """Results appear in the right cycles; folded units get operands every few cycles, else random bits."""
+    """Results appear in the right cycles. Folded units get operands only every few cycles, and random bits
+    otherwise."""
     make, function = UNITS[name]
     unit, seed = make(), len(name)
     values = operands_of(name, seed)
@@ -68,7 +69,7 @@ def test_other_formats_stay_gateware(kind, format):
 
 
 def test_arithmetic_is_part_of_a_design():
-    """Native and gateware versions of a component have different identities."""
+    """A component has different identities with native and with gateware arithmetic."""
     unit = FloatAdder()
     designs = {arithmetic: verilog.convert(unit, name="adder", identity="FloatAdder()", arithmetic=arithmetic)
                for arithmetic in Arithmetic}
@@ -80,7 +81,7 @@ def test_arithmetic_is_part_of_a_design():
 
 
 def test_modes_of_the_caller():
-    """Results do not depend on the caller's floating-point modes, which are restored afterwards."""
+    """Results do not depend on the floating-point modes of the caller, which are restored afterwards."""
     for name in ("add", "multiply 4", "divide 1", "square root 1"):
         make, function = UNITS[name]
         unit = make()
@@ -93,7 +94,7 @@ def test_modes_of_the_caller():
         assert operands.differences(values[0], values[-1], got, want) == [], name
 
 
-#: Program that enables all traps, rounds down and sets a flag, then prints the rule that the library broke.
+#: Program that enables all traps, rounds down and sets a flag, and then prints the rule that the functions break.
 PROGRAM = """
 #include "native.h"
 #include <cstdio>
@@ -112,7 +113,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Return the rule reported as broken by the native functions after replacing ``before``."""
+    """Return the rule that the native functions break when ``before`` is replaced with ``after`` in their source."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,12 +133,12 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """If functions are broken the way unsafe compiler optimizations would, the error names the rule."""
+    """If functions are broken in the way that unsafe compiler optimizations break them, the error names the rule."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 
 def test_every_optimization(tmp_path):
-    """Results stay bit-identical with all optimizations, even on processors with fused multiply-add."""
+    """Results are bit-identical with all optimizations, even on a processor with fused multiply-add."""
     assert rule_of(tmp_path, flags=("-O3", "-march=native", "-ffp-contract=off", "-frounding-math")) == "none"
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rings in several processes: same cycles, words and counters as in one process; processes that die."""
+"""Rings in several processes have the same cycles, words and counters as in one process; processes may die."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def library():
 
 
 def traffic(ring, latency, seed, *, faults=None):
-    """Results of a ring for random packets over links with the given latency, starting from reset."""
+    """Results of a ring that sends random packets after a reset, over links with the given latency."""
     random = np.random.default_rng(seed)
     ring.reset()
     ring.set_faults(faults)
@@ -66,7 +66,7 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """Results do not depend on the quantum, even with a grid of 64 cycles instead of the default of 16."""
+    """Results do not depend on the quantum, even if exchanges are 64 cycles apart rather than the default of 16."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
         for item in (ring, other):
             item.set_grid(64)
@@ -90,7 +90,7 @@ def test_quanta_are_as_long_as_the_grid(library):
 
 
 def test_any_wiring():
-    """Replay links between any ports of three processes work, with faults and all kinds of disturbance."""
+    """Links with replay work between any ports of three processes, with faults and disturbances of all kinds."""
     library = build_ring(TwoPorts())
     wiring = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)),
               ((2, 1), (2, 1))]
@@ -120,7 +120,7 @@ def test_any_wiring():
 
 
 def test_states(library):
-    """A saved state is valid only for the same division into processes, and resumes identically."""
+    """A saved state is valid only for the same division into processes, and gives identical results when resumed."""
     with PartedRing(library, nodes=4, processes=LocalProcesses(2)) as ring, \
             VerilatedRing(library, nodes=4) as other:
         load(ring, 1)
@@ -147,7 +147,7 @@ def test_failed_assertion_names_the_node(library):
 
 
 def test_messages_of_any_length():
-    """Messages can be empty or longer than the queue, in both directions simultaneously."""
+    """Messages may be empty or longer than the queue, and may be sent in both directions at the same time."""
     last = os.urandom(300_000)
     code = ("import sys\nfrom sim.verilated.exchange import SharedExchange\n"
             "exchange = SharedExchange(int(sys.argv[1]), 1, 2)\nprint(flush=True)\ninput()\n"
@@ -172,7 +172,7 @@ def test_messages_of_any_length():
 
 
 def ended(processes, limit=10):
-    """Whether processes end within some seconds."""
+    """Return whether processes end within some seconds."""
     until = time.monotonic() + limit
     while any(map(is_alive, processes)):
         if time.monotonic() > until:
@@ -182,7 +182,7 @@ def ended(processes, limit=10):
 
 
 def test_a_process_that_dies_while_the_ring_runs(library):
-    """If a process dies while the ring runs, the message names it and the other processes end."""
+    """If a process dies while the ring runs, the message names it, and all other processes end."""
     processes = LocalProcesses(3)
     with PartedRing(library, nodes=6, processes=processes) as ring:
         started = [process.pid for process in processes._started]

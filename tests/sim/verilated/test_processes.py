@@ -43,7 +43,7 @@ def test_in_parallel_ends_what_goes_on_after_a_failure(tmp_path):
     assert time.monotonic() - begun < 30
 
 
-#: Ignores the request to terminate, and starts another program.
+#: Script that ignores the request to terminate and starts another program.
 STUBBORN = """
 import pathlib, signal, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -54,7 +54,7 @@ subprocess.run(["sleep", "300"])
 
 
 def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
-    """Programs that ignore the request to terminate are killed, including programs started since then."""
+    """Programs that ignore the request to terminate are killed, together with programs that they start meanwhile."""
     begun = time.monotonic()
 
     def work(number):
@@ -69,7 +69,7 @@ def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
     assert time.monotonic() < begun + 100
 
 
-#: Calls in_parallel repeatedly; during each call, a signal raises an exception at some point.
+#: Script that calls in_parallel many times, while a signal raises an exception at some point of each call.
 INTERRUPTED = """
 import faulthandler
 import random
@@ -99,14 +99,14 @@ print(interrupted)
 
 
 def test_in_parallel_can_be_interrupted_anywhere():
-    """Threads are joined no matter where a signal raises its exception, and none waits for a lock forever."""
+    """Threads are joined wherever a signal raises its exception, and no thread waits for a lock forever."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
                            capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 1000
 
 
-#: Prints its handler of SIGTERM.
+#: Script that prints its handler of SIGTERM.
 ASKED = "import signal; print(int(signal.getsignal(signal.SIGTERM)))"
 
 
@@ -118,7 +118,7 @@ class TestSignals:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def test_while_it_is_tidied_up(self, tmp_path):
-        """A second signal has no effect during cleanup, and newly started programs do not ignore it."""
+        """A second signal has no effect during cleanup, and programs that are started then do not ignore it."""
         output = []
 
         def tidied_up():
@@ -132,7 +132,7 @@ class TestSignals:
         assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """A signal ends the block even if it arrives in a finalizer, where Python discards exceptions."""
+        """A signal ends the block even if it arrives in a finalizer, in which Python discards exceptions."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ class TestSignals:
 
 
 def test_states_of_processes():
-    """The state of a process is correct if it sleeps, is stopped, has ended, or is no longer listed."""
+    """The state of a process is right if it is sleeping, stopped, has ended, or is no longer listed."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
     try:
         assert status(process.pid)[1] == str(os.getpid())

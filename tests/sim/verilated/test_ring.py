@@ -27,7 +27,7 @@ def ring(library):
 
 
 def reports(ring, node, *, limit=10_000):
-    """Cycles and data of the words of a node's next packet."""
+    """Return the cycles and data of all words in the next packet of a node."""
     ring.run(limit, until_packet_at=node)
     packet = ring.receive(node)
     assert packet is not None, ring.describe()
@@ -35,7 +35,7 @@ def reports(ring, node, *, limit=10_000):
 
 
 def load(ring, seed):
-    """Set random link parameters, and send packets to every node."""
+    """Set random parameters of links, and send packets to every node."""
     random = np.random.default_rng(seed)
     for link in ring.links:
         link.set_latency(data=int(random.integers(1, 40)), credit=int(random.integers(1, 40)))
@@ -50,7 +50,7 @@ def load(ring, seed):
 
 
 def outcome(ring, cycles):
-    """All results of a ring: each node's packets, counters, and the complete final state."""
+    """Run a ring and return all its results: packets of each node, counters, and the complete final state."""
     ring.run(cycles)
     packets = []
     for node in range(ring.nodes):
@@ -84,7 +84,7 @@ def test_latency_is_exact(ring, data, credit):
         assert (second - stamps == data).all()
         return stamps[0]
 
-    # The second packet waits for the first one's credit, so both latencies add to its delay.
+    # The second packet waits for the credit of the first one, so both latencies are part of its delay.
     assert second_packet(data, credit) - second_packet(1, 1) == data - 1 + credit - 1
 
 
@@ -227,7 +227,7 @@ def test_run_stops_at_a_packet(ring):
 
 @pytest.mark.parametrize("grid", [16, 48, 1 << 20])
 def test_slices_change_nothing(library, monkeypatch, grid):
-    """Cycles and states do not depend on how many cycles the library runs per slice."""
+    """Cycles and states do not depend on the number of cycles for which the library runs without interruption."""
     results = []
     for size in (1 << 40, 1 << 6):
         monkeypatch.setattr(verilated_ring, "_SLICE", size)
@@ -240,7 +240,7 @@ def test_slices_change_nothing(library, monkeypatch, grid):
 
 
 def test_signals_during_a_run(ring):
-    """A signal is handled while the library is running, not only after billions of cycles."""
+    """A signal is handled while the library runs, and not only after billions of cycles."""
     def stop(number, frame):
         raise InterruptedError
 

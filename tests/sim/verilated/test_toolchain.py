@@ -35,12 +35,12 @@ CODE = "def add(a, *, b=1):\n    return a + b\n"
     (CODE.replace("a + b", "a + b if a in {1, 2} else 0"), False),
 ], ids=["comments", "default", "keyword", "operation", "variable", "name", "function", "set"])
 def test_code(text, is_same):
-    """The digest ignores docstrings, comments and line breaks but covers all code."""
+    """The digest of a source ignores docstrings, comments and line breaks, but covers all code."""
     assert (toolchain.code(text) == toolchain.code(CODE)) is is_same
 
 
 def test_without_comments(tmp_path):
-    """Comments are removed from C++ and Verilog, but line breaks and comment-like strings are kept."""
+    """Comments are removed from C++ and Verilog, but line breaks, and strings that look like comments, are kept."""
     source = tmp_path / "source.cpp"
     source.write_text("int a = 1'000'000;  // a \"number\"\n/* two\nlines */ char b = '\"', "
                       "c[] = \"/* http://x \\\"\";\n// '\nint d = 'a' / 0x1'f / 2;  /* \" */\n")
@@ -50,7 +50,7 @@ def test_without_comments(tmp_path):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Search for tools again, ignoring earlier results."""
+    """Make a test search for tools again, instead of using earlier results."""
     functions = (toolchain.compiler, toolchain.verilator)
     for function in functions:
         function.cache_clear()
@@ -120,7 +120,7 @@ def test_convert_identity(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: pytest.fail("elaborated again"))
         assert convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4") == first
-    # A design converted from different sources, and from sources that changed while the process was running.
+    # A design is converted again if its sources differ, and every time if they change while the process is running.
     seen = []
     convert_ = verilog.rtlil.convert
     monkeypatch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: (
@@ -149,7 +149,7 @@ def test_verilator_error_is_shown(tmp_path, monkeypatch):
 
 
 class Table(wiring.Component):
-    """Two memories, one with equal words and one that also has different words."""
+    """Two memories: all words of one are equal, and the words of the other differ."""
 
     address: In(4)
     o: Out(8)

@@ -12,7 +12,7 @@ from tests.refusals import refuses
 
 
 class Accumulate(wiring.Component):
-    """Accumulator (which has state) with narrow and wide ports."""
+    """Accumulator, as an example of a unit with state, with narrow and wide ports."""
 
     a: In(16)
     wide: In(100)
@@ -37,7 +37,7 @@ class Double(wiring.Component):
 
 
 class Sloppy(wiring.Component):
-    """Unit that outputs the payload of its input even while no beat is offered."""
+    """Unit that outputs the payload of its input stream even while no beat is offered."""
 
     i: In(stream.Signature(70))
     seen: Out(70)

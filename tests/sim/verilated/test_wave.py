@@ -45,7 +45,7 @@ def unpack_lz4(packed, length):
 
 
 def blocks(fst):
-    """Return the blocks of an FST file as pairs of type and contents."""
+    """Return the blocks of an FST waveform file, as pairs of type and contents."""
     at = 0
     while at < len(fst):
         length = int.from_bytes(fst[at + 1:at + 9], "big")
@@ -106,7 +106,7 @@ def test_library_is_built_once(traced):
 
 @pytest.fixture(scope="module")
 def compressors(tmp_path_factory):
-    """Build a library from the headers that replace LZ4 and zlib."""
+    """Build a library from the headers that replace LZ4 and zlib, so that their functions can be called."""
     folder = tmp_path_factory.mktemp("compressors")
     (folder / "all.cpp").write_text("""
         #include <lz4.h>

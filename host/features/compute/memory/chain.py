@@ -1,4 +1,4 @@
-"""Chains of saved maps that exceed the memory: modelled time and the fastest policies.
+"""Chains of saved activation maps that exceed the memory: modelled time, and the fastest policies.
 
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is computed between
 the last forward and the first backward. The input of map 0 is always available. A map is kept, swapped (moved to far
@@ -34,7 +34,7 @@ __all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", 
 
 
 class Policy(enum.IntEnum):
-    """What happens to a map between its forward and its backward pass."""
+    """Treatment of an activation map between its forward and backward pass: kept, swapped or recomputed."""
 
     KEEP = 0
     SWAP = 1
@@ -46,7 +46,7 @@ Policies = Sequence[Policy]
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """A saved map: its size and the cost of computing it."""
+    """An activation map that is saved for the backward pass: its size, and the cost of computing it."""
 
     words: int
     #: Duration of the forward pass and of the backward pass in cycles.
@@ -66,7 +66,7 @@ class Map:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """A chain of maps, in forward order."""
+    """A chain of saved activation maps, in the order of the forward pass."""
 
     name: str
     maps: tuple[Map, ...]
@@ -77,7 +77,7 @@ class Chain:
 
     @property
     def words(self) -> int:
-        """Total words of all maps."""
+        """Total number of words of all maps."""
         return sum(saved.words for saved in self.maps)
 
     @property
@@ -109,7 +109,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A computation, or a move of a map, on the timeline."""
+    """A computation or a move of an activation map, on the timeline of a step."""
 
     #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     kind: str
@@ -121,7 +121,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The timeline of a step."""
+    """Timeline of a training step with saved maps, and its costs."""
 
     cycles: int
     #: Maximum number of words in use at the same time.
@@ -222,7 +222,7 @@ class _Step:
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether an event's maps and memory are available, assuming that all earlier work has ended."""
+        """Whether the maps and the memory for an event are available, given that all earlier work has ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
@@ -311,7 +311,7 @@ KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Policies for all maps, and the resulting timeline."""
+    """Decision for a chain: the policies for all maps, and the resulting timeline."""
 
     policies: tuple[Policy, ...]
     run: Run
@@ -319,7 +319,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """Plan that keeps a chain's maps within a budget of words."""
+    """Plan that fits a chain's saved maps into a budget of words."""
 
     chain: Chain
     #: Policies of all maps, and the resulting timeline.
@@ -337,7 +337,7 @@ class MapPlan:
 
 def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
           best: Decision | None = None) -> Decision | None:
-    """Return the fastest candidate that fits, the first of several; it must beat ``best``, if given."""
+    """Return ``best`` or, if faster, the fastest candidate that fits; on a tie, the first one."""
     for policies in candidates:
         most = None if best is None else best.run.cycles
         again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
@@ -357,7 +357,7 @@ def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -
 
 
 def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
-    """Yield the pure plans of a kind."""
+    """Yield the pure plans of a kind, which treat all maps by a single rule."""
     count = len(chain.maps)
     yield [Policy.KEEP] * count
     if Policy.SWAP in KINDS[kind]:
@@ -411,7 +411,7 @@ class _Touches(Protocol):
 
 
 class Saved:
-    """Maps that a program saves for the backward pass, and the steps that write and read them.
+    """Activation maps that a program saves for the backward pass, and the steps that write and read them.
 
     Parameters
     ----------
@@ -448,11 +448,11 @@ class Saved:
 
     @property
     def loss(self) -> range:
-        """Steps that follow the last forward and precede the first backward."""
+        """Steps of the loss, which follow the last forward pass and precede the first backward pass."""
         return range(self._begins[-1], self.turn + 1)
 
     def forward(self, number: int) -> range:
-        """Steps of a map's forward pass; they start after the steps of the previous map."""
+        """Steps of a map's forward pass, which follow the forward steps of the previous map."""
         return range(self._begins[number], self._begins[number + 1])
 
     def backward(self, number: int) -> range:

@@ -47,7 +47,7 @@ class Operation:
     """An operation of a program."""
 
     name: str
-    #: Names of the buffers that the operation reads and of those it writes.
+    #: Names of the buffers that the operation reads, and of the buffers that it writes.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
@@ -155,7 +155,7 @@ def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> li
 
 
 def peak(buffers: Buffers, places: Sequence[int]) -> int:
-    """Return the number of words a plan needs."""
+    """Return the number of words that buffers at the given addresses need."""
     return max((address + buffer.words for buffer, address in zip(buffers, places, strict=True)), default=0)
 
 
@@ -243,7 +243,7 @@ def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Buffer addresses for one particular program."""
+    """Memory plan: buffer addresses for one particular program."""
 
     #: Digest of the program.
     digest: str

@@ -25,8 +25,8 @@ Array = npt.NDArray[np.float32]
 #: Multiply-adds per cycle in products, and elements per cycle in element-wise passes.
 UNITS, LANES = 16, 4
 _ASSUMED = "assumed: docs/memory_planning.md"
-PRODUCT = constant("steps in memory", 96, "a product, in addition to its multiply-adds", _ASSUMED)
-PASS = constant("steps in memory", 14, "an element-wise pass or a sum, in addition to its elements", _ASSUMED)
+PRODUCT = constant("steps in memory", 96, "overhead of a product, without its multiply-adds", _ASSUMED)
+PASS = constant("steps in memory", 14, "overhead of an element-wise pass or a sum, without its elements", _ASSUMED)
 
 
 def product_cycles(*sizes: int, count: int = 1) -> int:

@@ -1,1 +1,1 @@
-"""Search for the tiling factors of a matrix product, run on the actual gateware."""
+"""Search for a matrix product's tiling factors by running candidates on the actual gateware."""

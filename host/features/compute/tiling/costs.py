@@ -1,4 +1,4 @@
-"""Costs of plans: cycles counted by a node's engine or predicted by its model.
+"""Costs of a product's tiling plans: cycles counted by a node's engine or predicted by its model.
 
 A plan is a LAYERS command with one instruction per product. Its cost is the number of cycles that the command takes.
 """
@@ -47,7 +47,7 @@ class WrongProductError(Exception):
 
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
-    """Build a product without factors, with its operands stored back to back in a node's memories.
+    """Build a product without tiling factors, with its operands stored back to back in a node's memories.
 
     A and the gate are in the activation memory, B and the row that sums may start from in the weight memory, and C in
     the gradient memory. The parameters are as for :func:`host.features.compute.instructions.best_factors`.

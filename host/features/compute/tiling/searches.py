@@ -1,4 +1,4 @@
-"""Searches for good factors: two published methods and three baselines.
+"""Searches for good tiling factors: two published methods and three baselines.
 
 ===========  ================================================================================================
 G-BFS        greedy best-first search: neighbours of the best state, drawn at random, are evaluated next
@@ -23,7 +23,7 @@ from sim.golden.exponential import exp
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
 _NEIGHBOURS = 3  # number of neighbours drawn at a time (rho)
-#: Evaluations without improvement before a restart: divisor of the budget, and minimum.
+#: A search restarts after 1/12 of its budget without improvement, but at least 25 evaluations.
 _PATIENCE, _LEAST = 12, 25
 
 

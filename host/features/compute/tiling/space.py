@@ -104,7 +104,7 @@ class Space:
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the exponents of the factors; sorted ``bars`` are separators in a row of ``exponent`` twos."""
+        """Return the exponents of the factors: numbers of twos, out of ``exponent``, between the sorted ``bars``."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
@@ -176,7 +176,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Return the plan for a state, or the number of excess factors of two if the state does not fit."""
+        """Return the plan for a state or, if the state does not fit, by how many factors of two it is too large."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)

@@ -1,4 +1,4 @@
-// Pairs of bfloat16 elements, rounded to nearest even: sim/golden/features/bf16/codec.py.
+// Codec that packs pairs of bfloat16 elements, rounded to nearest even, as in sim/golden/features/bf16/codec.py.
 
 #include "blocks.h"
 

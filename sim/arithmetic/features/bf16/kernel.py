@@ -1,4 +1,4 @@
-"""Kernels of packets with bfloat16 elements."""
+"""Kernels that encode and decode packets of bfloat16 elements."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ __all__ = ["source"]
 
 
 def source(codec: Codec) -> FormatSource:
-    """Kernels of the codec; the format has no parameters."""
+    """Return the kernels of the bfloat16 codec, which has no parameters."""
     return FormatSource(path=Path(__file__).parent / "bfloat16.cpp")

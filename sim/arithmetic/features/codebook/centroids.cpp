@@ -1,17 +1,18 @@
-// Indices of the nearest centroids: sim/golden/features/codebook/codec.py. constants.h has the number of centroids.
+// Codec that sends the index of the nearest centroid of each element, as in sim/golden/features/codebook/codec.py.
+// constants.h defines the number of centroids.
 
 #include "constants.h"
 #include "planes.h"
 
 namespace {
 
-// Codebook of a codec: the bounds as integers in the order of the numbers, an unused one, and the centroids.
+// Codebook of a codec: bounds as integers that sort like the numbers, with one unused entry, and the centroids.
 struct Codebook {
     std::int32_t bounds[CENTROIDS];
     Word centroids[CENTROIDS];
 };
 
-// Index of the nearest centroid of each element of a group: the number of bounds that are not above it.
+// Index of the nearest centroid of each element of a group: the number of bounds less than or equal to the element.
 INLINE void nearest(const Codebook& book, const Word* x, Byte* indices) {
     std::int32_t ordered[GROUP], counts[GROUP] = {};
     VECTORIZE for (int i = 0; i < GROUP; ++i) {

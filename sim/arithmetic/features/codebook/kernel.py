@@ -1,4 +1,4 @@
-"""Kernels of weights as indices of the nearest centroids."""
+"""Kernels of the codec that sends weights as indices of their nearest centroids."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ __all__ = ["source"]
 
 
 def source(codec: CentroidCodec) -> FormatSource:
-    """Kernels of a codec, and its codebook."""
+    """Return the kernels of a codec, including its codebook."""
     count = codec.centroids
     bounds = np.array(codec.bounds or (0,) * (count - 1), np.uint32)
     ordered = np.where(bounds >> 31, bounds ^ np.uint32(0x7FFF_FFFF), bounds)

@@ -1,4 +1,5 @@
-// Blocks with a shared exponent: sim/golden/features/mx/block_format.py. constants.h has the format's parameters.
+// Codec of blocks with a shared exponent, as in sim/golden/features/mx/block_format.py. constants.h defines the
+// format's parameters.
 
 #include "blocks.h"
 #include "constants.h"
@@ -9,7 +10,7 @@ constexpr int CODE_BITS = 1 + MAGNITUDE_BITS;
 constexpr int SUBSETS = DIFFERENCE_BITS ? BLOCK_ELEMENTS / SUBSET : 0;
 constexpr int LARGEST_DIFFERENCE = (1 << DIFFERENCE_BITS) - 1;
 constexpr int NAN_EXPONENT = 255;
-constexpr int FAR = 26;  // a shift that leaves nothing of a significand, not even a tie
+constexpr int FAR = 26;  // a shift that rounds every significand to zero, even a tie
 
 static_assert(CODE_BITS <= 8 && SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
 static_assert(LOWEST >= 0, "blocks have exponents for all finite numbers");
@@ -17,7 +18,7 @@ static_assert(LOWEST >= 0, "blocks have exponents for all finite numbers");
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-// The largest exponent of each subset, for each of its elements.
+// Compute the largest exponent of each subset, and store it for each element of the subset.
 INLINE void subset_peaks(const int* exponents, int* peaks) {
     VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = exponents[i];
     for (int distance = 1; distance < SUBSET; distance *= 2) {
@@ -61,7 +62,7 @@ struct BlockFormat {
         store_codes<CODE_BITS, BLOCK>(codes, bytes + HEADER);
     }
 
-    // Code of one element, in a block or subset with the given largest exponent.
+    // Encode one element of a block or subset with the given largest exponent.
     INLINE Byte code(Word x, int exponent, int largest) {
         const int significand = exponent == 0 ? 0 : (x & 0x7fffff) | 1 << 23;
         const int field = exponent - (largest - TOP_FIELD + 1);
@@ -87,7 +88,7 @@ struct BlockFormat {
         VECTORIZE for (int i = 0; i < BLOCK; ++i) x[i] = nan ? NAN_BITS : element(codes[i], shared[i]);
     }
 
-    // Element of a code whose block or subset has the given exponent.
+    // Decode one element of a block or subset with the given exponent.
     INLINE Word element(int code, int shared) {
         constexpr int hidden = 1 << FRACTION_BITS, ones = (1 << MAGNITUDE_BITS) - 1;
         const int sign = code >> MAGNITUDE_BITS;
@@ -99,7 +100,7 @@ struct BlockFormat {
             integer = (magnitude & (hidden - 1)) | (field ? hidden : 0);
             power = larger(field, 1);
         }
-        // The integer as binary32 has its fraction, and its exponent with a bias of 127.
+        // The binary32 form of the integer has the element's fraction, and an exponent with a bias of 127.
         const int bits = pattern(static_cast<float>(integer));
         const int exponent = (bits >> 23) + shared - TOP_FIELD - FRACTION_BITS + power - 127;
         const bool top = INFINITIES && field > TOP_FIELD;

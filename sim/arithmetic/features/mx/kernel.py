@@ -11,7 +11,7 @@ __all__ = ["source"]
 
 
 def source(codec: FixedCodec) -> FormatSource:
-    """Kernels of a codec.
+    """Return the kernels of a codec.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Kernels of NVFP4."""
+"""Kernels of the NVFP4 codec."""
 
 from pathlib import Path
 from typing import cast
@@ -13,10 +13,10 @@ __all__ = ["source"]
 
 
 def source(codec: FixedCodec) -> FormatSource:
-    """Kernels of NVFP4 with the tensor scale of a codec."""
+    """Return the kernels of NVFP4 for the tensor scale of the given codec."""
     form = cast(NVFP4, codec.format)
     scales, elements, numbers = form.thresholds()
-    # The first number of a scale is zero, and the second one is half of the scale.
+    # For each scale, the first representable magnitude is zero, and the second is half of the scale.
     halves = np.where(np.arange(len(numbers)) == form.nan, 0, numbers[:, 1])
     return FormatSource(path=Path(__file__).parent / "nvfp4.cpp", constants={
         "SCALES": scales, "ELEMENTS": elements, "HALF_SCALES": halves})

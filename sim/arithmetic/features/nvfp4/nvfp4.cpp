@@ -1,4 +1,5 @@
-// Blocks of 16 E2M1 numbers with an E4M3 scale: sim/golden/features/nvfp4/nvfp4.py. constants.h has the thresholds.
+// Codec of blocks of 16 E2M1 numbers with an E4M3 scale, as in sim/golden/features/nvfp4/nvfp4.py. constants.h
+// defines the thresholds.
 
 #include "blocks.h"
 #include "constants.h"
@@ -10,7 +11,7 @@ constexpr int LARGEST_SCALE = 126, NAN_SCALE = 127;
 struct NVFP4 {
     static constexpr int BLOCK = 16, BYTES = 9;
 
-    // Scale of a block: the number of thresholds that its largest magnitude reaches, but at least 1.
+    // Code of a block's scale: the number of thresholds that its largest magnitude reaches, but at least 1.
     INLINE int scale(int largest) {
         int low = 0;
         for (int step = 64; step; step /= 2) {

@@ -1,4 +1,4 @@
-"""Kernels of weights with tables of exponents and centroids of fractions."""
+"""Kernels of the weight codec with a table of exponents per packet and centroids of fractions."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ __all__ = ["source"]
 
 
 def source(codec: TableCodec) -> FormatSource:
-    """Kernels of a codec, and its codebook."""
+    """Return the kernels of a codec, including its codebook."""
     count = codec.centroids
     fractions = np.array(codec.codebook or (0,) * count, np.uint32)
     nearest = np.searchsorted(codec.table.bounds(fractions), np.arange(1 << COMPARED), side="right")

@@ -1,5 +1,5 @@
-// Exponents from a table in each packet, and nearest centroids of fractions: sim/golden/features/table/codec.py.
-// constants.h has the number of centroids.
+// Codec with a table of exponents in each packet, and fractions rounded to the nearest centroid, as in
+// sim/golden/features/table/codec.py. constants.h defines the number of centroids.
 
 #include "constants.h"
 #include "planes.h"
@@ -13,7 +13,7 @@ struct Codebook {
     Byte nearest[1 << 12];
 };
 
-// Width of a code of a sign, the index of a centroid and the index of one of some exponents.
+// Width in bits of an element's code: sign, centroid index, and index into a table of the given number of exponents.
 INLINE int code_width(int exponents) {
     int width = 1 + INDEX_BITS;
     for (int rest = exponents - 1; rest; rest >>= 1) ++width;
@@ -24,7 +24,7 @@ INLINE int code_width(int exponents) {
 
 extern "C" {
 
-// Encode a packet of one or more elements; return the number of its words.
+// Encode a packet of one or more elements; return its number of words.
 std::int64_t encode(const void* table, std::int64_t count, const Word* x, Word* words) {
     const Codebook& book = *static_cast<const Codebook*>(table);
     Byte* bytes = reinterpret_cast<Byte*>(words);
@@ -46,7 +46,7 @@ std::int64_t encode(const void* table, std::int64_t count, const Word* x, Word* 
         for (int i = 0; i < size; ++i) {
             const Word exponent = x[first + i] >> 23 & 255, fraction = x[first + i] & 0x7fffff;
             Word index = book.nearest[fraction >> 11];
-            // Zero and infinity stay what they are, and no other number becomes one of them.
+            // Zero and infinity are encoded exactly, and no other number is rounded to either of them.
             if (exponent == 0 || exponent == 255) index = fraction == 0 ? 0 : index > 1 ? index : 1;
             const Word code = x[first + i] >> 31 | index << 1 |
                               static_cast<Word>(places[exponent]) << (1 + INDEX_BITS);
@@ -58,7 +58,7 @@ std::int64_t encode(const void* table, std::int64_t count, const Word* x, Word* 
     return (next - bytes) / 4;
 }
 
-// Decode a packet; return the number of its words, or -1 if `length` words are not a packet of `count` elements.
+// Decode a packet; return its number of words, or -1 if the `length` words are not a packet of `count` elements.
 std::int64_t decode(const void* table, std::int64_t count, const Word* words, std::int64_t length, Word* x) {
     const Codebook& book = *static_cast<const Codebook*>(table);
     const Byte* bytes = reinterpret_cast<const Byte*>(words);

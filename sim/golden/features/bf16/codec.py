@@ -11,7 +11,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class BFloat16:
-    """bfloat16 elements, rounded to nearest even and packed in pairs with the even element in the low half."""
+    """Format of bfloat16 elements, rounded to nearest even and packed in pairs, the even element in the low half."""
 
     block = 2
 

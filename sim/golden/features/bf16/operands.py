@@ -28,8 +28,8 @@ def bfloat16(bits: npt.ArrayLike) -> Bits:
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
     """Multiply operands rounded to bfloat16: exact, except that results below 2^-126 become signed zeros.
 
-    Binary32 can hold all 16 bits of a product, even of a subnormal one just below 2^-126, so no product is rounded up
-    to this limit.
+    Binary32 can represent all 16 bits of a product exactly, even of a subnormal product just below 2^-126, so no
+    product is rounded up to this limit.
     """
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
 

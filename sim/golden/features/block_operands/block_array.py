@@ -27,8 +27,8 @@ BANKS = 4
 
 
 class BlockUnits:
-    """State of a ``rows`` by ``columns`` array with blocks of ``block`` elements, cycle by cycle; scales
-    arrive ``delay`` cycles after exponents."""
+    """Cycle-accurate state of a ``rows`` by ``columns`` array with blocks of ``block`` elements; scales arrive
+    ``delay`` cycles after exponents."""
 
     SKID = 2
 
@@ -45,7 +45,7 @@ class BlockUnits:
         self._count: int | None = None
         self._held, self._waiting, self._number = 0, 0, 0
         self._complete: deque[int] = deque()
-        # Drain stages: whether an element ends a row and the tile; whether a complete row ends the tile.
+        # Drain stages: whether the element read ends a row and the tile; whether a complete row ends the tile.
         self._read: tuple[bool, int] | None = None
         self._whole: int | None = None
 
@@ -98,7 +98,7 @@ class BlockUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockArray:
-    """Array of ``rows`` by ``columns`` units."""
+    """Block dot product array of ``rows`` by ``columns`` units."""
 
     #: Parameters of the gateware unit.
     rows: int
@@ -117,7 +117,7 @@ class BlockArray:
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
-        """Results of all complete tiles."""
+        """Compute the result rows of all complete tiles of a sequence of beats."""
         ends = np.flatnonzero(beats.last.reshape(-1, SLOTS)[:, 0]) + 1
         tiles: list[tuple[Bits, int]] = []
         for begin, end in itertools.pairwise((0, *ends)):
@@ -127,7 +127,7 @@ class BlockArray:
         return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def _tile(self, beats: Beats) -> Bits:
-        """Sums of a tile, with shape (slots, rows, columns)."""
+        """Compute the sums of a tile, with shape (slots, rows, columns)."""
         total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         initial = beats.initial.reshape(-1, SLOTS)[:, 0]
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
@@ -144,8 +144,8 @@ class BlockArray:
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset, with a source and a sink that may stall.
-        ``willing``: cycles when the source may start to offer a beat; ``ready``: cycles when the sink is ready."""
+        """Trace every cycle from reset, with a source and a sink that may stall. ``willing`` gives the cycles when
+        the source may start to offer a beat, and ``ready`` the cycles when the sink is ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

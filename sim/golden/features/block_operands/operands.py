@@ -23,7 +23,7 @@ def _guard(model: BlockFormat) -> int:
 
 
 def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Split vectors into blocks along the last axis: integers (…, blocks, elements), exponents (…, blocks)."""
+    """Split the last axis into blocks; return integers (…, blocks, elements) and exponents (…, blocks)."""
     count = -(-bits.shape[-1] // model.block)
     padded = np.zeros((*bits.shape[:-1], count * model.block), np.uint32)
     padded[..., :bits.shape[-1]] = bits

@@ -32,7 +32,7 @@ class CentroidTable:
 
     @property
     def index_bits(self) -> int:
-        """Width of an index in bits."""
+        """Width of a centroid index in bits."""
         return (self.centroids - 1).bit_length()
 
     @property
@@ -63,7 +63,7 @@ class CentroidTable:
         return np.concatenate([table, planes.pack(values, self.index_bits)])
 
     def indices(self, words: npt.ArrayLike) -> Bits:
-        """Indices of a packet, as whole groups."""
+        """Unpack the centroid indices of a packet, in whole groups."""
         packet = np.asarray(words, np.uint32)
         if len(packet) <= self.table_words:
             raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(packet)!r}")
@@ -82,7 +82,7 @@ class CentroidTable:
         return elements[:count]
 
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
-        """Return the bounds between centroids: the smallest binary32 number nearer to the upper of each pair.
+        """Return the bounds between centroids: each is the smallest binary32 number nearer to the upper centroid.
 
         Bounds and centroids are bit patterns; centroids are finite and in ascending order. A bound of zero is -0.0.
         """
@@ -110,7 +110,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Inverse of :func:`_ordered`, in units of the smallest number; continues past infinity."""
+    """Inverse of :func:`_ordered`, in units of the smallest subnormal number; also defined beyond infinity."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction

@@ -16,7 +16,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidCodec:
-    """Weights as indices of the nearest centroids."""
+    """Codec that sends weights as indices of the nearest centroids."""
 
     code: int
     centroids: int
@@ -32,7 +32,7 @@ class CentroidCodec:
 
     @property
     def table(self) -> CentroidTable:
-        """Parameters of the format."""
+        """Parameters of the packet format with preloaded centroids."""
         return CentroidTable(centroids=self.centroids, loaded=True)
 
     @property

@@ -19,7 +19,7 @@ _PIPELINE = 4
 
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
-    """Multiply an index matrix (one row per output) by a vector, summing inputs before multiplying."""
+    """Multiply a matrix of centroid indices (one row per output) by a vector, summing inputs before multiplying."""
     matrix = np.asarray(indices)
     table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
     sums = np.zeros((len(matrix), len(table)), np.int64)

@@ -7,10 +7,10 @@ only these sums are multiplied:
     Y[b, o] = start[b, o] + the sum of C[c] · P[b, o, c] over c
     dC[c] = the sum of dY[b, o] · P[b, o, c] over b and o
 
-Every sum is ((s + t0) + t1) + …, each product and each sum rounded to nearest even; NaNs are canonical. P starts at
-+0.0, with i ascending; Y starts at ``start``, with c ascending. dC is first summed per lane, over the outputs o with
-o mod lanes equal to the lane's number: it starts at +0.0, with o ascending and, for each o, b ascending. Then the
-sums of lanes 1, 2, … are added to the sum of lane 0. Groups with fewer than eight examples, or with fewer outputs
+Every sum is ((s + t0) + t1) + …, with each product and each sum rounded to nearest even; NaNs are canonical. P starts
+at +0.0, with i ascending; Y starts at ``start``, with c ascending. dC is first summed per lane, over the outputs o
+with o mod lanes equal to the lane's number: it starts at +0.0, with o ascending and, for each o, b ascending. Then
+the sums of lanes 1, 2, … are added to the sum of lane 0. Groups with fewer than eight examples, or with fewer outputs
 than lanes, are padded with zero products. These change no bit of a sum that started at +0.0, unless one of their
 factors is infinite or NaN.
 
@@ -36,8 +36,8 @@ Indices = npt.NDArray[np.integer]
 
 
 def gather(indices: Indices, x: Array, centroids: int) -> Array:
-    """Input sums, of shape (examples, outputs, centroids). ``indices`` has shape (outputs, inputs); ``x`` has shape
-    (examples, inputs)."""
+    """Sums of the inputs that share a centroid, of shape (examples, outputs, centroids). ``indices`` has shape
+    (outputs, inputs); ``x`` has shape (examples, inputs)."""
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)
     for column, inputs in zip(indices.T, x.T, strict=True):
@@ -122,7 +122,7 @@ def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, cent
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, which keep their centroid gradient sums from job to job."""
+    """Model of a unit's lanes, which keep their sums of centroid gradients from job to job."""
 
     table: Array  # centroids
     lanes: int  # outputs in a job
@@ -132,15 +132,15 @@ class Lanes:
         self.totals = np.zeros((self.lanes, len(self.table)), np.float32)
 
     def product(self, indices: Indices, x: Array, start: Array) -> Array:
-        """Outputs of a PRODUCT, computed by :func:`product`."""
+        """Compute the outputs of a PRODUCT with :func:`product`."""
         return product(indices, self.table, x, start)
 
     def gradient(self, indices: Indices, x: Array, upstream: Array) -> None:
-        """Add a GRADIENT's terms to the sums of all lanes."""
+        """Add the terms of a GRADIENT to the sums of all lanes."""
         _add_terms(self.totals, upstream, gather(indices, x, len(self.table)))
 
     def total(self) -> Array:
-        """Centroid gradients returned by a TOTAL, which then clears all sums."""
+        """Return the centroid gradients of a TOTAL, which then clears all sums."""
         total = _combined(self.totals)
         self.totals = np.zeros_like(self.totals)
         return total

@@ -52,7 +52,7 @@ _MOST, _FACTORS = 4095, 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """Matrix product with resolved and checked operands."""
+    """Matrix product instruction with resolved and checked operands."""
 
     job: Job
     a: Operand
@@ -84,7 +84,7 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Row function with resolved and checked operands; without labels, it is a softmax."""
+    """Row function instruction with resolved and checked operands; without labels, it is a softmax."""
 
     source: Operand
     labels: Operand | None
@@ -111,7 +111,7 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centroid:
-    """Product with indices as weights, or centroid gradient, with resolved and checked operands."""
+    """Product with centroid indices as weights, or a centroid gradient, with resolved and checked operands."""
 
     target: Operand
     x: Operand
@@ -139,7 +139,7 @@ class Centroid:
         return self.centroids * self.indices.rows * groups
 
     def run(self, memories: Memories) -> bool:
-        """Run the instruction."""
+        """Run the instruction on the memories of its operands."""
         from sim.golden.features.codebook_layers import centroid_product
 
         x = self.x.read(memories)
@@ -174,7 +174,7 @@ Instruction = Gemm | Vector | Centroid | Rows
 
 
 def sources(instruction: Instruction) -> list[Operand]:
-    """Operands that an instruction reads: all except targets and the table of SCATTER."""
+    """Operands that an instruction reads: all except its targets and the table of SCATTER."""
     if isinstance(instruction, Rows):
         return list(instruction.sources)
     values = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
@@ -183,7 +183,7 @@ def sources(instruction: Instruction) -> list[Operand]:
 
 
 class _WrongError(Exception):
-    """Raised when an instruction is invalid."""
+    """Raised when an instruction of a list is invalid."""
 
 
 def _refuse(condition: object) -> None:
@@ -192,14 +192,14 @@ def _refuse(condition: object) -> None:
 
 
 def spaces(nodes: Nodes, rank: int) -> Memories:
-    """Memories of a golden node that lists of layers can access, keyed by place."""
+    """Memories of a golden node that LAYERS lists can access, keyed by place."""
     return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
             Place.ACTIVATIONS: nodes.activations[rank]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Compute engine of a node."""
+    """Golden model of a node's compute engine."""
 
     #: Size of the array: rows of units, and columns, which is also the number of elements per memory row.
     rows: int
@@ -370,8 +370,9 @@ class Engine:
     def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
                  sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
                  inside: bool = False) -> Operand:
-        """Check and resolve an operand. With ``ones`` it may consist of ones; a ``target`` must not be weights; with
-        ``repeats`` one row may stand for all rows; with ``inside`` it may begin within a memory row."""
+        """Check and resolve an operand. With ``ones``, it may consist of ones; a ``target`` must not be in the
+        weights; with ``repeats``, one row may stand for all rows; with ``inside``, it may begin in the middle of a
+        memory row."""
         _refuse(field["place"] not in list(Place))
         memory, (rows, columns) = Place(field["place"]), shape
         if memory is Place.ONES:
@@ -403,7 +404,7 @@ def _size(field: int, length: int) -> int:
 
 
 def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
-    """Number of the instruction with the lowest target of all that write into the list, or None."""
+    """Number of the instruction with the lowest target address among those that write into the list, or None."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
     overlaps = [(target.base, number) for number, item in enumerate(instructions) for target in item.targets
                 if target.meets(listed)]

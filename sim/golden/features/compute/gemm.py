@@ -54,7 +54,7 @@ def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GemmJob:
-    """Product of A (m by k) and B (k by n); factors are base-2 logarithms.
+    """Product of A (m by k) and B (k by n); loop factors are given as base-2 logarithms.
 
     If ``transpose_a`` or ``transpose_b`` is set, the memory holds the transpose.
     """
@@ -81,14 +81,14 @@ class GemmJob:
 
     @property
     def loops(self) -> loop_nest.Job:
-        """Corresponding job of the loop nest."""
+        """Job of the loop nest for this product."""
         return loop_nest.Job(
             m=self.m, n=self.n, k=self.k, tile=self.tile, row_tiles=self.row_tiles, column_tiles=self.column_tiles,
             rounds=self.rounds, order=self.order, resume=self.initial, common=int(self.start.stride == 0),
             align_m=self.transpose_a, align_k=int(not self.transpose_a or self.transpose_b))
 
     def fields(self) -> dict[str, Any]:
-        """Fields of the job payload."""
+        """Fields of the job as they are sent to the unit."""
         return dataclasses.asdict(self) | {"scale_mask": scale_mask_fields(self.scale_mask)}
 
 

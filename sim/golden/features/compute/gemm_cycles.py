@@ -17,7 +17,7 @@ from sim.golden.operands import FP32, operands_of
 
 __all__ = ["GemmCycles"]
 
-#: Units for operands in blocks.
+#: Array model for operands in block formats.
 _BLOCK_UNITS: OnDemand[Any] = OnDemand(
     "sim.golden.features.block_operands.block_array:BlockUnits", lambda units: units)
 
@@ -26,7 +26,7 @@ _INITIAL, _LAST, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(4))
 #: Flags of access sequence steps (in addition to READ) and of operand rows.
 _PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
-#: Memories without wait cycles.
+#: Default memory pacing, without wait cycles.
 _QUIET = Memory()
 
 
@@ -45,23 +45,23 @@ class GemmCycles:
     operands: str = FP32  # operand format; ``product`` is unused for block formats
     memory: Memory = _QUIET
 
-    #: Cycles from a job to ``bad``.
+    #: Latency in cycles from accepting a job to raising ``bad``.
     CHECKED = 4
 
     @property
     def loops(self) -> LoopNest:
-        """Loop nest of the unit."""
+        """Model of the unit's loop nest."""
         return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks, terms=operands_of(self.operands).terms)
 
     def units(self) -> Any:
-        """The array in its idle state."""
+        """Model of the unit's array, in its idle state."""
         form = operands_of(self.operands)
         if form.block is None:
             return MacUnits(self.rows, self.product)
         return _BLOCK_UNITS.load()(self.rows, self.lanes, form.terms, form.delay)
 
     def legal(self, job: GemmJob) -> bool:
-        """Whether the panels of a job fit and are aligned to memory rows."""
+        """Whether the panels of a job fit into the panel buffers and are aligned to memory rows."""
         return self.loops.legal(job.loops)
 
     def cycles(self, job: GemmJob) -> int:
@@ -103,7 +103,7 @@ class _Run:
         self.model, self.job, self.memory = model, job, model.memory
         self.outlines = model.loops.outline(job.loops)
         self.initial, self.gate, self.operands = RowFetch(self.ROWS), RowFetch(self.GATES), RowFetch(self.ROWS)
-        # State of the step planner, of the tile announcement and of the beats.
+        # State of the planner for steps, of the tile announcements and of the beats.
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
         self.next_outline(LoopNest.FIRST)
@@ -114,7 +114,7 @@ class _Run:
         self.following: int | None = None
         self.beat: int | None = None
         self.skid: deque[int] = deque()
-        # Panels and array.
+        # State of the panel buffers and of the array.
         self.full, self.filling, self.reading = [[False] * 2, [False] * 2], [0, 0], [0, 0]
         self.filled: deque[tuple[int, int, int]] = deque()
         self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
@@ -122,14 +122,14 @@ class _Run:
         self.leaving = self.units.leaving
         # Result rows being scaled: the cycle when each can be taken, and whether it is the last of its tile.
         self.scaled: deque[tuple[int, int]] = deque()
-        # Progress in planning operands, initial values and the drain.
+        # Progress of the planners for operand loads, initial values and the drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
         self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0
         self.tiles: deque[Tile] = deque()
         self.drain_phase, self.walk_offer, self.gate_offer = 0, None, None  # type: int, Tile | None, Tile | None
         self.walk: deque[int] = deque()
-        # Memory ports.
+        # State of the memory ports.
         self.written, self.ending, self.uncommitted, self.ended = False, 0, 0, False
         self.requested: int | None = None
         self.owners = 0
@@ -144,7 +144,7 @@ class _Run:
 
     @staticmethod
     def beats_of(outline: Outline) -> Iterator[int]:
-        """Beats of a step, as flags."""
+        """Yield the beats of a step, each as a set of flags."""
         for number, work in enumerate(outline.tiles):
             ending = number == len(outline.tiles) - 1
             for count in range(work.initial + work.terms):
@@ -229,7 +229,7 @@ class _Run:
         return (moves and not initial) or not self.pipe[3]
 
     def fill(self, cycle: int) -> None:
-        """Store a row in its panel."""
+        """Store an operand row in its panel."""
         if self.filled and self.filled[0][0] <= cycle:
             _, side, half = self.filled.popleft()
             self.full[side][half] = True
@@ -270,7 +270,7 @@ class _Run:
             self.wants_beats, self.ahead = False, self.outline
 
     def request(self, cycle: int, fetches: tuple[RowFetch, ...]) -> None:
-        """Accept a response, and request a row."""
+        """Accept a response from the memory, and request a row."""
         accepts = self.memory.request(cycle)
         free = (self.requested is None or accepts) and self.owners < self.REQUESTS
         if self.due and self.due[0][0] <= cycle and self.memory.response(cycle):
@@ -291,7 +291,7 @@ class _Run:
                 self.owners += 1
 
     def plan_operands(self, cycle: int) -> None:
-        """Plan the panel loads of a step in stages: choose a panel, multiply, add, offer its rows."""
+        """Plan the panel loads of a step in stages: choose a panel, multiply, add, and offer the panel's rows."""
         outline = self.outline
         if not self.wants_panels or cycle < self.offered or outline is None or outline.panel is None:
             return
@@ -340,7 +340,7 @@ class _Run:
         return tile
 
     def plan_drain(self) -> None:
-        """Plan the drain of a tile in stages: multiply, add, offer the sequences for C and the gate."""
+        """Plan the drain of a tile in stages: multiply, add, and offer the address sequences for C and the gate."""
         free = self.walk_offer is None and self.gate_offer is None
         if self.walk_offer is not None and not self.walk:
             self.walk.extend(self.results(self.walk_offer))
@@ -357,7 +357,7 @@ class _Run:
                 self.gate_offer = tile
 
     def results(self, tile: Tile) -> Iterator[int]:
-        """Result rows of a tile, as flags."""
+        """Flags of the result rows of a tile."""
         job, rows, lanes = self.job, self.model.rows << tile.tile, self.model.lanes
         groups = SLOTS >> tile.tile
         final = tile.m + rows >= job.m and tile.n + groups * lanes >= job.n and not tile.partial

@@ -26,7 +26,7 @@ _REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Step of the outer loops: rows of A and B to load, total beats, and beats before the first term."""
+    """Step of the outer loops: rows of A and B to load, all beats, and the beats before the first term."""
 
     a: int
     b: int
@@ -35,7 +35,7 @@ class Load:
 
 
 def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
-    """Steps of a valid job, in order."""
+    """List the steps of a valid job, in order."""
     loops = model.loops
     stride = loops.strides(job.loops)
     sizes = {"m": job.m, "n": job.n, "k": job.k}
@@ -61,7 +61,7 @@ def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
 
 
 def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
-    """Memory rows of a panel."""
+    """Number of memory rows in a panel."""
     lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
     return lines * -(-length // lanes)
 
@@ -77,7 +77,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
             read += step.a + step.b
             rows, last = (step.b, latest[1]) if step.b else (step.a, latest[0])
             if last:
-                # The panel before the previous one must be released; until then, the first rows wait in a queue.
+                # The panel before the previous panel must be released; until then, the first rows wait in a queue.
                 read = max(read, before + rows - _ROWS)
             begun = max(begun, read + _FILLED + step.beats - step.initial)
         latest = step.a, step.b

@@ -18,7 +18,7 @@ _SIZE_BITS = 12
 
 
 def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
-    """Yield the valid jobs with different factors and panels no larger than the product requires."""
+    """Yield the valid jobs with distinct loop factors and with panels no larger than the product requires."""
     for tile in range(4):
         at_once = {"m": model.rows << tile, "n": model.lanes * (SLOTS >> tile), "k": 1}
         most = {name: (-(-getattr(job, name) // size) - 1).bit_length() for name, size in at_once.items()}

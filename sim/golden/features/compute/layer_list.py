@@ -30,7 +30,7 @@ __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles to resolve an operand, and to resolve and compare one, excluding multiplications.
+#: Cycles to resolve an operand, and cycles to resolve and compare an operand, excluding multiplications.
 _RESOLVED, _COMPARED = 1, 3
 #: Cycles before the first operand, and cycles of an END instruction.
 _BEGIN, _END = 1, 2
@@ -41,7 +41,7 @@ def _kind(words: Bits) -> int:
 
 
 def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
-    """Row counts of the operands of ROWS. An unknown function is decoded by its low bits."""
+    """Row counts of the operands of a ROWS instruction. An unknown function is decoded by its low bits."""
     function, started = RowFunction(fields["function"] % len(RowFunction)), fields["started"]
     rows, count = fields["rows"] or length, fields["count"] or length
     heights = dict.fromkeys(ROW_OPERANDS, rows) | dict.fromkeys(("deviation", "scale", "shift"), 1)
@@ -52,7 +52,7 @@ def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
 
 
 def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list[int | None]:
-    """Row counts of the operands in the order they are checked; None for operands that are not checked."""
+    """Row counts of an instruction's operands in the order of their checks; None for unchecked operands."""
     if _kind(words) == Kind.CENTROID:
         fields = unpack(centroid_layout(), words)
         gradient, rows, outputs = fields["gradient"], fields["rows"] or length, fields["outputs"] or length

@@ -27,7 +27,7 @@ class Operand:
 
     @property
     def end(self) -> int:
-        """Address after the last element."""
+        """Address after the operand's last element."""
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:
@@ -45,5 +45,5 @@ class Operand:
         return memories[self.place][self.index()].view(np.float32)
 
     def write(self, memories: Memories, elements: npt.NDArray[np.float32]) -> None:
-        """Write the elements of the operand."""
+        """Write the elements of the operand to memory."""
         memories[self.place][self.index()] = np.ascontiguousarray(elements, np.float32).view(np.uint32)

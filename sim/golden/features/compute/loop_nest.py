@@ -38,7 +38,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Panels to load for a step."""
+    """Panels that are loaded for a step of the outer loops."""
 
     m: int
     n: int
@@ -49,7 +49,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Tile on which work begins."""
+    """Announcement of a tile when work on it begins."""
 
     m: int
     n: int
@@ -62,7 +62,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beat:
-    """One cycle of the array. In an initial beat, ``a``, ``b``, ``row`` and ``part`` are meaningless."""
+    """Beat: one cycle of the array. In an initial beat, ``a``, ``b``, ``row`` and ``part`` are meaningless."""
 
     a: int
     b: int
@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any; per tile, its announcement, if any, and beats."""
+    """Step of the outer loops: panels to load, if any, and for each tile, its announcement, if any, and its beats."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -89,7 +89,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in one step: whether its sums begin or end in this step, initial rounds and terms."""
+    """Work on a tile in one step: whether its sums begin or end in this step, and its initial rounds and terms."""
 
     tile: Tile
     first: bool
@@ -137,7 +137,7 @@ class LoopNest:
     #: Latency in cycles from accepting a job to ``bad``, and to offering its first step.
     CHECK = 3
     FIRST = 6
-    #: Latency in cycles from the end of one step's offer to the next offer.
+    #: Latency in cycles from the end of a step's offer to the offer of the next step.
     NEXT = 3
     #: Latency in cycles from a step, or from offering a tile, to offering the next tile.
     TILE = 3
@@ -175,7 +175,7 @@ class LoopNest:
         return job.row_tiles == job.column_tiles == 0 and ORDERS[job.order][-1] == "k"
 
     def outline(self, job: Job) -> Iterator[Outline]:
-        """Steps of a valid job, in order and without beats."""
+        """Yield the steps of a valid job, in order and without beats."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
         outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
@@ -242,7 +242,7 @@ class LoopNest:
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         payloads: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        # Earliest cycles for accepting a job, the beats of a step, the next step, and its tiles.
+        # Earliest cycles for accepting a job, and for offering a step's beats, the next step and its tiles.
         idle, free, following, announced = 0, 0, 0, 0
         for job in jobs:
             accepted = feed.accept(idle)
@@ -257,7 +257,7 @@ class LoopNest:
                 done = max(offer, following)
                 following = latest = max(done + 1, free)
                 if step.panel is not None:
-                    # The panel register is empty by that cycle.
+                    # The panel register is always empty by that cycle.
                     outputs["panels"].load(offer - 1)
                     payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)

@@ -17,7 +17,7 @@ from sim.golden.stream import Feed, Trace, first_from
 __all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate", "results_of",
            "tile_order"]
 
-#: Number of sums per unit, and of beats per round.
+#: Number of sums per unit, which is also the number of beats per round.
 SLOTS = 8
 
 Bits = npt.NDArray[np.uint32]
@@ -48,7 +48,7 @@ class Beats:
     a: Bits  # shape (beats, rows)
     b: Bits  # shape (beats, columns)
     rows: Flags  # whether each row is used, in shape (beats, rows)
-    #: One value for each beat.
+    #: Flags and tile number, with one value for each beat.
     initial: Flags
     first: Flags
     last: Flags
@@ -59,7 +59,7 @@ class Beats:
 
 
 def concatenate(parts: list[Beats]) -> Beats:
-    """Beats of several parts, one after another."""
+    """Concatenate several sequences of operand beats."""
     fields = [field.name for field in dataclasses.fields(Beats)]
     return Beats(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
 
@@ -83,8 +83,8 @@ def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Return the results of consecutive tiles. A tile is given as its sums, of shape (slots, rows, columns), and its
-    form."""
+    """Return the results of consecutive tiles. A tile is given as a pair of its sums, of shape (slots, rows,
+    columns), and its form."""
     empty = np.zeros(0, np.int64)
     parts = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
@@ -146,7 +146,7 @@ class MacUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MacArray:
-    """Array of ``rows`` by ``columns`` units."""
+    """Multiply-accumulate array of ``rows`` by ``columns`` units."""
 
     #: Parameters of the gateware unit.
     rows: int
@@ -162,7 +162,7 @@ class MacArray:
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
-        """Results of all complete tiles."""
+        """Compute the result rows of all complete tiles of a sequence of beats."""
         rounds = len(beats) // SLOTS
         totals = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         tiles: list[tuple[Bits, int]] = []
@@ -178,7 +178,7 @@ class MacArray:
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
         """Trace every cycle from reset. ``willing`` gives the cycles when the source may start to offer its next
-        beat, ``ready`` those when the sink is ready, and ``last`` the beats in the last round of a sum.
+        beat, ``ready`` the cycles when the sink is ready, and ``last`` the beats in the last round of a sum.
 
         A beat is accepted when the previous beat is issued, and can be issued from the next cycle on: in any cycle if
         no sum is in progress, else 8 n + 1 cycles after the previous beat. The first beat of a last round also waits
@@ -206,7 +206,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: row position and result, two stages that move together, and a skid buffer."""
+    """Drain of complete tiles: two stages that move together, for row position and result, and a skid buffer."""
 
     BANKS = 2
 
@@ -230,7 +230,7 @@ class _Drain:
         self._read.append([self._row(complete) for _ in range(self._length)][-1])
 
     def _row(self, cycle: int) -> int:
-        """Drain a row no earlier than ``cycle``; return the cycle when its result is read."""
+        """Drain a row, starting no earlier than ``cycle``; return the cycle when its result is read."""
         self._placed = self._move(max(cycle, self._placed + 1))
         read = self._move(self._placed + 1)
         accepted = self._move(read + 1)
@@ -238,12 +238,12 @@ class _Drain:
         before, self._departed = self._departed, self._ready[offered]
         self.offered[offered:self._departed + 1] = self._rows
         self._rows += 1
-        # Earlier rows cannot delay later ones.
+        # Older rows can no longer delay the drain.
         self._full = [*self._full[-3:], (accepted + 1, before + 1)]
         return read
 
     def _move(self, cycle: int) -> int:
-        """Return the first cycle, not before ``cycle``, when the stages move."""
+        """Return the first cycle from ``cycle`` on in which the stages move."""
         for first, after in self._full:
             if first <= cycle:
                 cycle = max(cycle, after)

@@ -1,4 +1,4 @@
-"""Models of a node's memory pacing and of its row fetches in flight."""
+"""Models of a memory's pacing and of row fetches in flight."""
 
 import dataclasses
 from collections import deque
@@ -21,7 +21,7 @@ class Memory:
     latency: int = 2  # minimum number of cycles from accepting a request to its response
     #: Whether a request can be accepted, and whether a write can be accepted.
     request: Callable[[int], bool] = _always
-    response: Callable[[int], bool] = _always  # whether a due response arrives
+    response: Callable[[int], bool] = _always  # whether a response arrives once its latency has elapsed
     write: Callable[[int], bool] = _always
     #: Whether the oldest write reaches the memory; checked from the cycle after it was accepted.
     commit: Callable[[int], bool] = _always
@@ -38,19 +38,19 @@ class RowFetch:
         self._depth = depth
 
     def requests(self) -> bool:
-        """Return whether a row is requested in this cycle."""
+        """Whether a row is requested in this cycle."""
         return bool(self.steps) and self.steps[0] & READ != 0 and self.level < self._depth
 
     def moves(self, granted: bool) -> bool:
-        """Whether the sequence of steps advances."""
+        """Whether the sequence of access steps advances in this cycle."""
         return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & READ)
 
     def offers(self) -> bool:
-        """Whether a row is on offer."""
+        """Whether a fetched row is being offered."""
         return bool(self.tags) and (self.answers > 0 or not self.tags[0] & READ)
 
     def take(self) -> int:
-        """Take the row on offer."""
+        """Take the row that is being offered."""
         tag = self.tags.popleft()
         self.answers -= tag & READ
         return tag

@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill:
-    """Memory rows of one panel, in order: elements and target of each row."""
+    """Memory rows that fill a panel, in order: elements of each row and their position in the panel."""
 
     elements: npt.NDArray[np.uint32]
     block: Numbers
@@ -28,7 +28,7 @@ class Fill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """Reads of one panel, in order."""
+    """Reads of operands from a panel, in order."""
 
     block: Numbers
     row: Numbers
@@ -37,7 +37,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of all streams, cycle by cycle."""
+    """Handshakes of all streams of the panel buffer, cycle by cycle."""
 
     #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
@@ -55,12 +55,12 @@ class PanelBuffer:
 
     #: Latency in cycles from accepting the last row of a panel to the first read.
     FILL = 2
-    #: Stages of a read.
+    #: Number of pipeline stages of a read.
     READ = 4
     HALVES = 2
 
     def operands(self, fills: Sequence[Fill], reads: Sequence[Read]) -> npt.NDArray[np.uint32]:
-        """Operands of all reads, panel by panel."""
+        """Compute the operands that all reads return, panel by panel."""
         content = np.zeros((self.HALVES, self.blocks, self.lanes, self.lanes), np.uint32)
         result = []
         for number, (fill, read) in enumerate(zip(fills, reads, strict=True)):
@@ -77,8 +77,9 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: when
-        sources of rows and reads may start to offer a beat; ``ready``: when the sink is ready."""
+        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing`` gives
+        the cycles when the sources of rows and reads may start to offer a beat, and ``ready`` the cycles when the
+        sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)
@@ -96,7 +97,7 @@ class PanelBuffer:
                 reading.take(entered)
             readable[full:entered + 1] = True
             released.append(entered)
-        # The half not used by the latest panel is free once the previous panel has been released.
+        # The buffer half not used by the latest panel is free once the previous panel has been released.
         if len(released) >= self.HALVES:
             filling.accept(max(released[-self.HALVES] + 1, free))
         else:

@@ -20,7 +20,7 @@ __all__ = ["MatrixProduct"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Array for operands in blocks.
+#: Array model for operands in block formats.
 _BLOCK_ARRAY: OnDemand[Any] = OnDemand(
     "sim.golden.features.block_operands.block_array:BlockArray", lambda array: array)
 
@@ -44,20 +44,20 @@ class MatrixProduct:
 
     @property
     def loops(self) -> LoopNest:
-        """Loop nest of the product."""
+        """Model of the unit's loop nest."""
         return LoopNest(rows=self.rows, lanes=self.columns, blocks=self.blocks,
                         terms=operands_of(self.operands).terms)
 
     @property
     def array(self) -> Any:
-        """Array of the product."""
+        """Model of the unit's array."""
         if operands_of(self.operands).block is not None:
             return _BLOCK_ARRAY.load()(rows=self.rows, columns=self.columns, operands=self.operands)
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
-        """Panels of A, (m, k), and B, (k, n), in loading order. Each memory row holds part of a row or of a column of
-        its matrix."""
+        """Panels of A, of shape (m, k), and of B, of shape (k, n), in loading order. Each memory row holds part of a
+        row or of a column of its matrix."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):
@@ -130,7 +130,7 @@ class MatrixProduct:
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)
 
     def cycles(self, job: Job, *, filled: int) -> int:
-        """Latency in cycles from when a job is offered to the end of the last result row, if nothing stalls the array
-        and the first panels are taken ``filled`` cycles after the offer."""
+        """Latency in cycles from the offer of a job to the end of the last result row, if nothing stalls the array
+        and the first panels are accepted ``filled`` cycles after the offer."""
         first = max(self.FIRST, filled - 1 + self.FILL) + self.READ
         return first + self.loops.cycles(job) + self.product + SLOTS + 4 + SLOTS * self.rows

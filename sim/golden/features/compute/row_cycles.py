@@ -29,7 +29,7 @@ class RowCycles:
     answer: int = 5  # cycles from a request to its answer
     settle: int = 2  # latency in cycles from accepting a write until the memory contains it
 
-    #: Cycles from a job to ``bad``.
+    #: Latency in cycles from accepting a job to raising ``bad``.
     CHECKED = 2
 
     def job(self, job: Job, blocks: Sequence[Block]) -> int:
@@ -40,7 +40,7 @@ class RowCycles:
 
 
 class _Block:
-    """Block of a job, with cycles counted from its start."""
+    """Timing of one block of a job, in cycles from the start of the block."""
 
     def __init__(self, model: RowCycles, job: Job, block: Block) -> None:
         self.model, self.job, self.block = model, job, block
@@ -58,7 +58,7 @@ class _Block:
         return self._store()
 
     def _load(self) -> None:
-        """Read the operands; store in ``there`` the cycles when they become available."""
+        """Read the operands; store the cycles when they become available in ``there``."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -88,7 +88,7 @@ class _Block:
             known = offered + _KNOWN if load == Load.NUMBERS else known
 
     def _compute(self) -> None:
-        """Run the passes of the function."""
+        """Compute the cycles of all passes of the function."""
         if self.function == RowFunction.GATHER and not self.job.begun:
             self.results = [cycle + _QUEUE for cycle in self.there[Load.TABLE]]
             return
@@ -110,7 +110,7 @@ class _Block:
                 self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in cycles]
 
     def _elements(self, pass_: Pass, cycle: int) -> list[int]:
-        """Cycles when the elements of a pass are issued, if the pass may begin in ``cycle``."""
+        """Cycles when the elements of a pass are issued, for a pass that may begin in ``cycle``."""
         model, rows = self.model, self.block.rows
         single = pass_.result in (Result.SCALAR, Result.ROOT)
         turns = rows * (2 if pass_.twice else 1)

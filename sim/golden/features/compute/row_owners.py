@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 __all__ = ["Owned", "RowOwners"]
 
-#: Rows, and the number of the buffer that they are read or written for.
+#: Row numbers, and the number of the buffer for which these rows are read or written.
 Owned = tuple[npt.ArrayLike, int]
 
 
 class RowOwners:
-    """Buffer that wrote each row, by number; 0 stands for any buffer."""
+    """Number of the buffer for which each row was written; 0 stands for any buffer."""
 
     def __init__(self, rows: int):
         self.numbers: npt.NDArray[np.uint8] = np.zeros(rows, np.uint8)

@@ -24,7 +24,7 @@ Row = tuple[int, int]
 
 
 def max_rows(lanes: int) -> int:
-    """Maximum number of rows in a block."""
+    """Maximum number of rows in a block of a row job."""
     return 8 * lanes
 
 
@@ -64,12 +64,12 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        """Whether results are added to existing values."""
+        """Whether the job's results are added to existing values."""
         return bool(self.started) or self.function in (RowFunction.ADD, RowFunction.SCATTER)
 
     @property
     def loads(self) -> list[Load]:
-        """Operands that are read, in order."""
+        """Operands that the job reads, in order."""
         return [load for load in LOADS[RowFunction(self.function)] if load != Load.START or self.begun]
 
     @property
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def stores(self) -> list[Store]:
-        """Results that are written, in order."""
+        """Results that the job writes, in order."""
         return [store for store in STORES[RowFunction(self.function)] if store != Store.THIRD or self.begun]
 
 
@@ -94,7 +94,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: number of rows, whether each row's number is valid, and how many numbers were read."""
+    """Block of a job: number of rows, whether each row's number is valid, and count of numbers read."""
 
     rows: int
     right: tuple[bool, ...] = ()
@@ -184,7 +184,7 @@ class _Worked:
         return np.where(self.right, origin[1] + stride * self.numbers, 0)
 
     def _load(self, load: Load) -> Array:
-        """Read an operand."""
+        """Read an operand from memory."""
         job = self.job
         if load == Load.DEVIATION:
             return self._elements(job.deviation, 0, 1).view(np.float32)[:, None]
@@ -218,7 +218,7 @@ class _Worked:
                             *reads[self.opened + 2 * size:]]
 
     def _results(self, operands: dict[Load, Array]) -> dict[Store, Array]:
-        """Results of the block."""
+        """Compute the results of the block."""
         job = self.job
         factor, epsilon = np.array([job.factor, job.epsilon], np.uint32).view(np.float32)
         x, start = operands.get(Load.X, np.zeros(0, np.float32)), operands.get(Load.START)
@@ -248,7 +248,7 @@ class _Worked:
                 return {Store.TARGET: np.zeros((self.rows, job.columns), np.float32)}
 
     def _store(self, store: Store, results: Array) -> None:
-        """Write one of the results."""
+        """Write one of the block's results to memory."""
         job = self.job
         if store == Store.DEVIATION:
             first = job.deviation[1] + self.begin // self.lanes

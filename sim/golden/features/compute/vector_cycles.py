@@ -10,7 +10,7 @@ __all__ = ["VectorCycles"]
 
 #: Number of threads of a unit, and number of cycles in a frame.
 THREADS = 16
-#: Number of program frames: for every sixteen elements of a unit, for each column, for each block, and for each block
+#: Number of program frames for every sixteen elements of a unit, for each column, for each block, and for each block
 #: of a softmax.
 EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
 
@@ -20,14 +20,14 @@ class VectorCycles:
     """Timing model for jobs of the vector unit."""
 
     units: int = 4  # number of multiply-add pipelines
-    interval: int = 2  # cycles of a quotient
+    interval: int = 2  # cycles of a division
     quotient_latency: int = 53  # cycles from an element to its gradient
     answer: int = 5  # cycles from a request to its answer
     product_latency: int = 20  # latency in cycles from an element to its product with a reciprocal
 
     def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
-        """Latency in cycles from accepting a job to ``done``."""
-        # The first label or elements have arrived; the last element of the first block is accepted here.
+        """Latency in cycles of a vector job, from its acceptance to ``done``."""
+        # In this cycle, the last element of the first block is accepted; the wait for the first response is included.
         row = columns if softmax else columns + 1
         end = 3 + self.answer + min(rows, self.block) * row + 2
         while True:

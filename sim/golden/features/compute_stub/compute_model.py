@@ -29,7 +29,7 @@ def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
 class Inputs:
     """Inputs of the stub in one cycle."""
 
-    command: dict[str, int] | None  # the command on offer
+    command: dict[str, int] | None  # the offered command
     event_ready: bool
     read_ready: bool
     write_ready: bool
@@ -41,9 +41,9 @@ class Outputs:
     """Outputs of the stub in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
+    event: dict[str, int] | None  # tag, status, detail and cycle count of the offered event
     read: int | None  # requested row
-    #: Row offered to the memory, row its elements come from, and number of elements kept.
+    #: Offered row of the memory, the row that its elements come from, and the number of kept elements.
     write: tuple[int, int, int] | None
     busy: bool
 
@@ -59,13 +59,13 @@ class ComputeModel:
         self._clear()
 
     def _clear(self) -> None:
-        """Clear the rows in flight."""
-        self._step = 0  # steps of the pace that have passed
+        """Discard the rows in flight."""
+        self._step = 0  # elapsed steps of the pace
         self._reads = RowReads()
         self._taken = 0  # rows passed to the writer
         self._writes = False
         self._offered: tuple[int, int, int] | None = None
-        self._ending = False  # whether the last row is on offer to the writer or needs no write
+        self._ending = False  # whether the last row is being offered to the writer or needs no write
         self._done = False
 
     @property
@@ -73,14 +73,14 @@ class ComputeModel:
         return -(-self._command["length"] // self._lanes)
 
     def outputs(self) -> Outputs:
-        """Outputs in this cycle."""
+        """Outputs of the stub in the current cycle."""
         runner = self._runner
         shows = not runner.reset or self._trails
         return Outputs(command_ready=runner.ready, event=runner.event, read=self._reads.asked if shows else None,
                        write=self._offered if shows else None, busy=runner.busy)
 
     def step(self, inputs: Inputs) -> None:
-        """Advance by one cycle."""
+        """Advance the stub by one cycle."""
         outputs, runner, done = self.outputs(), self._runner, self._done
         # A transfer interrupted by a link reset stays at the ports for one more cycle.
         self._trails = not runner.reset

@@ -18,7 +18,7 @@ OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a move to the far memory or ``back``, if only the far memory makes it wait.
+    """Cycles of a move to the far memory or ``back``, if only the far memory causes wait cycles.
 
     The far memory transfers ``rate`` words per cycle, in whole cycles per row, and answers after ``latency`` cycles.
     The latency must not exceed the time for :data:`OUTSTANDING` rows at this rate.
@@ -31,21 +31,21 @@ def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: boo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of the engine in one cycle."""
+    """Inputs of the activation mover in one cycle."""
 
-    command: dict[str, int] | None  # the command on offer
+    command: dict[str, int] | None  # the offered command
     event_ready: bool
     read_ready: bool
     write_ready: bool
     far_ready: bool
     link_reset: bool
     timeout: int
-    answer: int | None  # far row that is answered
+    answer: int | None  # row returned by the far memory
 
 
 @dataclasses.dataclass(kw_only=True)
 class Outputs:
-    """Outputs of the engine in one cycle."""
+    """Outputs of the activation mover in one cycle."""
 
     command_ready: bool
     event: dict[str, int] | None  # tag, status, detail and cycle count of the offered event
@@ -68,7 +68,7 @@ class Mover:
         self._clear()
 
     def _clear(self) -> None:
-        """Clear the rows in flight."""
+        """Discard the rows in flight."""
         rows = -(-self._command["length"] // self._lanes)
         self._near = RowReads()
         self._asked, self._written = rows, rows  # far rows still to be requested, and near rows still to be written
@@ -89,17 +89,17 @@ class Mover:
         return -(-self._command["length"] // self._lanes)
 
     def _kept(self, row: int) -> int:
-        """Number of elements of the command in a row."""
+        """Number of elements in a row that belong to the command."""
         return min(self._lanes, self._command["length"] - self._lanes * row)
 
     def outputs(self) -> Outputs:
-        """Outputs in this cycle."""
+        """Outputs of the engine in the current cycle."""
         runner = self._runner
         return Outputs(command_ready=runner.ready, event=runner.event, read=self._near.asked, write=self._write,
                        far=self._far, busy=runner.busy)
 
     def step(self, inputs: Inputs) -> None:
-        """Advance by one cycle."""
+        """Advance the engine by one cycle."""
         shown, runner, reset = self.outputs(), self._runner, self._runner.reset
         answered = inputs.answer is not None
         taken = self._far is not None and inputs.far_ready

@@ -1,4 +1,4 @@
-"""Golden model of two-dimensional sums: R rows and C columns of nodes, each a ring.
+"""Golden model of two-dimensional sums on R rows and C columns of nodes, where each row and column is a ring.
 
 First, gradients are summed along rows: each node of a row keeps the sum of one of C blocks, partitioned by groups.
 Then these blocks are partitioned again among R nodes and summed along columns, and rows distribute the results to all
@@ -44,7 +44,7 @@ class GridUpdate:
 
 
 def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
-    """Elements updated by the node in each row and column, in order.
+    """Indices of the elements that the node in each row and column updates, in order.
 
     Column c owns block (c + 1) mod C of the vector, and row r owns block (r + 1) mod R of the groups in that block.
     """
@@ -54,7 +54,7 @@ def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
 
 
 def _packets(length: int, nodes: int, segment: int, phases: int) -> int:
-    """Number of packets that a node of a ring sends in ``phases`` phases."""
+    """Number of packets that a node of a ring sends in ``phases`` phases of a collective."""
     return phases * (nodes - 1) * len(ring.segment_indices(length, nodes, segment)[0])
 
 
@@ -82,7 +82,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
     new_weights, master, total = (np.empty(length, dtype=np.uint32) for _ in range(3))
     new_state = [np.empty(length, dtype=np.uint32) for _ in state]
-    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, 0 where not read
+    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row; 0 for unused elements
     for column, index in enumerate(ring.block_indices(length, columns)[(number + 1) % columns]
                                    for number in range(columns)):
         own = left[:, column, index]

@@ -5,7 +5,7 @@ are sign-extended. Numbers are ``int64`` and words ``uint32``.
 
 Gradients are sent with zero-value compression: a group of 32 elements becomes a 32-bit mask, with bit n for element
 n, followed by the nonzero elements, two per word with the first in the low half. If their number is odd, the upper
-half of the last word is zero. A partial group is padded with zeros; no elements give no words.
+half of the last word is zero. A partial group is padded with zeros; without elements, there are no words.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def to_words(numbers: npt.ArrayLike) -> Words:
 
 
 def saturate(numbers: npt.ArrayLike) -> Numbers:
-    """Saturate numbers to the range of elements."""
+    """Saturate numbers to the range of 16-bit elements."""
     return fixed_point.saturate(numbers, WIDTH)
 
 
@@ -54,7 +54,7 @@ def saturate(numbers: npt.ArrayLike) -> Numbers:
 
 
 def encode(elements: npt.ArrayLike) -> Words:
-    """Compress elements."""
+    """Compress 16-bit elements to words."""
     values = np.asarray(elements, np.int64)
     words: list[int] = []
     for start in range(0, len(values), GROUP):
@@ -67,7 +67,7 @@ def encode(elements: npt.ArrayLike) -> Words:
 
 
 def decode(words: npt.ArrayLike, count: int) -> Numbers:
-    """Expand words into ``count`` elements."""
+    """Expand compressed words into ``count`` elements."""
     stream = np.asarray(words, np.uint32).tolist()
     elements = np.zeros(-(-count // GROUP) * GROUP, np.int64)
     position = 0
@@ -101,7 +101,7 @@ def group_sizes(elements: npt.ArrayLike) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Result of a fused update."""
+    """Result of a fused update on int16 nodes."""
 
     weights: Numbers
     words: int  # number of compressed words, as added to COMPRESSED_WORDS
@@ -153,7 +153,7 @@ def job_elements(job: masking.Job) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """Result of MASK."""
+    """Result of a MASK command."""
 
     elements: Numbers
     #: Number of replaced elements; added to ELEMENTS_MASKED, and the event's detail on success.
@@ -163,8 +163,8 @@ class Masked:
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """Apply MASK to the command's elements, which start at ``gradient_base``. ``jobs`` is the weight memory from
-    ``weight_base`` to its end and starts with the jobs. Only the low 16 bits of the alternative are used.
+    """Apply MASK to the command's elements, which start at ``gradient_base``. ``jobs`` holds the weight memory from
+    ``weight_base`` to its end, and begins with the jobs. Only the low 16 bits of the alternative are used.
 
     A job is invalid
 

@@ -29,7 +29,7 @@ _FAR = 24 + RANDOM_BITS + 1
 
 
 class Rounding(enum.Enum):
-    """How bits below the last place are rounded."""
+    """Rounding of the bits below the last place: to nearest even, or stochastic."""
 
     NEAREST_EVEN = "nearest even"
     STOCHASTIC = "stochastic"
@@ -85,7 +85,7 @@ class BlockFormat:
 
     @property
     def subsets(self) -> int:
-        """Number of differences in a block."""
+        """Number of subsets in a block; 0 for formats without differences."""
         return self.block // self.subset if self.difference_bits else 0
 
     @property
@@ -95,12 +95,12 @@ class BlockFormat:
 
     @property
     def block_bits(self) -> int:
-        """Number of bits of a block."""
+        """Number of bits of an encoded block."""
         return self.header_bits + self.code_bits * self.block
 
     @property
     def highest(self) -> int:
-        """Largest block exponent: below the NaN code and below the exponent of binary32 infinities."""
+        """Largest block exponent, which must be below the NaN code and below the exponent of binary32 infinities."""
         return min(self.lowest + self.nan - 1, _ONES - 1)
 
     @property
@@ -114,7 +114,7 @@ class BlockFormat:
         return (blocks * self.block_bits + _WORD - 1) // _WORD
 
     def random(self) -> RandomBits:
-        """Random bits of a unit after reset."""
+        """Generator of a unit's random bits, in its state after reset."""
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
@@ -139,7 +139,7 @@ class BlockFormat:
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
         else:
             differences = np.zeros((count, 0), np.int64)
-        # Exponent relative to elements with field 1, and number of low significand bits that do not fit.
+        # Exponent field of each element in its block (below 1 if subnormal), and number of bits that do not fit.
         lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
         field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
         shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
@@ -221,7 +221,7 @@ class BlockFormat:
         return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
     def unpack(self, words: npt.ArrayLike) -> Blocks:
-        """Whole blocks from words."""
+        """Unpack words into whole blocks."""
         flat = np.unpackbits(np.asarray(words, np.uint32).astype("<u4").view(np.uint8), bitorder="little")
         count = len(flat) // self.block_bits
         rows = flat[:count * self.block_bits].reshape(count, self.block_bits)
@@ -251,6 +251,6 @@ def _spread(values: Integers, width: int) -> npt.NDArray[np.uint8]:
 
 
 def _gather(bits: npt.NDArray[np.uint8], width: int, columns: int) -> Integers:
-    """The inverse of :func:`_spread`."""
+    """Combine the bits of each row into numbers, lowest bit first: the inverse of :func:`_spread`."""
     numbers: Integers = bits.reshape(len(bits), columns, width).astype(np.int64) @ (1 << np.arange(width))
     return numbers

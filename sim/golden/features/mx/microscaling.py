@@ -24,7 +24,7 @@ class Element(enum.Enum):
 
 
 class Scale(enum.Enum):
-    """Rounding of a block's scale: down, floor(log2(max)) - emax, or up, ceil(log2(max / largest))."""
+    """Rounding of a block's scale: down to floor(log2(max)) - emax, or up to ceil(log2(max / largest))."""
 
     FLOOR = "floor"
     UP = "up"
@@ -32,7 +32,7 @@ class Scale(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Microscaling(BlockFormat):
-    """One of the formats of OCP MX."""
+    """Parameters of one of the OCP MX formats."""
 
     element: Element
     scale: Scale = Scale.FLOOR
@@ -60,22 +60,22 @@ class Microscaling(BlockFormat):
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Number of fraction bits in a magnitude, below its exponent field."""
+        """Number of fraction bits in the magnitude of an element, below its exponent field."""
         return self.element.value[1]
 
     @property
     def magnitude_bits(self) -> int:  # type: ignore[override]
-        """Number of bits of a magnitude."""
+        """Number of bits in the magnitude of an element."""
         return sum(self.element.value[:2])
 
     @property
     def largest(self) -> int:  # type: ignore[override]
-        """Largest magnitude."""
+        """Largest finite magnitude of an element."""
         return self.element.value[2]
 
     @property
     def top_field(self) -> int:  # type: ignore[override]
-        """Field of the largest magnitude."""
+        """Exponent field of the largest finite magnitude."""
         return self.largest >> self.fraction_bits
 
     @property
@@ -93,7 +93,7 @@ class Microscaling(BlockFormat):
 
     @property
     def infinities(self) -> bool:  # type: ignore[override]
-        """Whether the highest field encodes infinities and NaNs, as in IEEE 754."""
+        """Whether the highest exponent field encodes infinities and NaNs, as in IEEE 754."""
         return self.element is Element.FP8_E5M2
 
     @property

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 __all__ = ["RANDOM_BITS", "STATE_BITS", "RandomBits", "random_state"]
 
-#: Random bits per element.
+#: Number of random bits per element.
 RANDOM_BITS = 8
 
 #: Width of the shift register: bit t is the XOR of bits t - 127 and t - 64.
@@ -36,7 +36,7 @@ class RandomBits:
         self._bits = np.array([state >> bit & 1 for bit in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
-        """Take :data:`RANDOM_BITS` bits for each element, as numbers with the first bit lowest."""
+        """Take :data:`RANDOM_BITS` bits for each element, as integers with the first bit in the lowest position."""
         wanted = count * RANDOM_BITS
         bits = np.concatenate([self._bits, np.zeros(wanted, np.uint8)])
         # Up to 64 new bits can be computed at a time, since they do not depend on each other.

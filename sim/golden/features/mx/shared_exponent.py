@@ -1,7 +1,7 @@
 """Golden model of shared-exponent integers: MX9, MX6, MX4 and flat block floating point.
 
-The formats are from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023): one
-exponent per block, one difference from it per subset, and a sign and an integer per element.
+The formats are from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023): each
+block has one exponent, each subset one difference from it, and each element a sign and an integer.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from sim.golden.parameters import check_integer, check_power
 
 __all__ = ["BFP8", "MX4", "MX6", "MX9", "SharedExponent"]
 
-#: Bias of binary32.
+#: Exponent bias of binary32.
 _BIAS = 127
 
 
@@ -50,7 +50,7 @@ class SharedExponent(BlockFormat):
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Number of magnitude bits below the highest one."""
+        """Number of magnitude bits below the highest magnitude bit."""
         return self.mantissa_bits - 1
 
     @property

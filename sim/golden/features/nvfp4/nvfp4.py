@@ -41,7 +41,7 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """For all numbers but the first, the bits of the smallest binary32 rounding to it, times ``factor``.
+    """For each number except the first, ``factor`` times the smallest binary32 number that rounds to it, as bits.
 
     Numbers are in units of 2 ** (``power`` + 1). Ties round to the number with an even code.
     """
@@ -51,7 +51,7 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Tables of bit patterns: thresholds of scales, thresholds of elements per scale, and numbers per scale."""
+    """Tables of bit patterns: thresholds of scales, and for each scale, thresholds of elements and numbers."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
     numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]
@@ -98,8 +98,7 @@ class NVFP4(BlockFormat):
         return _NAN
 
     def thresholds(self) -> tuple[Integers, Integers, Integers]:
-        """Bit patterns: thresholds of scales (126), thresholds of elements per scale (127, 7), and numbers per scale
-        (128, 8)."""
+        """Bit patterns: scale thresholds (126); for each scale, element thresholds (127, 7) and numbers (128, 8)."""
         return _tables(self.power)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
@@ -126,6 +125,6 @@ class NVFP4(BlockFormat):
         return elements >> np.uint32(16) if bf16 else elements
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales as integers in units of their last place, for elements in units of 0.5."""
+        """Block scales as integers in units of their last place, for elements in units of 0.5."""
         field = np.maximum(exponents >> 3, 1)
         return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

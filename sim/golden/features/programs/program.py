@@ -8,7 +8,7 @@ The commands of a queue run in order. A command starts ``gap`` cycles after the 
 
 An awaited command may run on another node, which reports its end with a control word. The delay is then the word's
 latency over all links in between (:func:`signal_cycles`). The word may arrive later, if a link repeats it or the
-node's previous word is still circulating, but never earlier.
+node's previous word is still on the ring, but never earlier.
 
 The first command of a queue may start at 0. A collective ends ``duration`` cycles after the last node has started it.
 Durations are inputs of the model.
@@ -25,19 +25,20 @@ __all__ = ["DELAY", "GAP", "HOP", "TOLD", "Duration", "Remote", "Span", "Timed",
            "signal_cycles", "timeline"]
 
 _TRACES = "traces of Verilated nodes"
-GAP = constant("programs", 8, "the end of a command to the start of the next one in its queue, at most", _TRACES)
-DELAY = constant("programs", 3, "the end of a command to the start of one that waits for it in another queue, "
-                 "at most", _TRACES)
-HOP = constant("programs", 8, "a control word in a node that passes it on, without the wire, at least", _TRACES)
-TOLD = constant("programs", 4, "the end of a command to the start of one that waits for it on another node, in "
-                "addition to the hops, at least", _TRACES)
+GAP = constant("programs", 8, "from the end of a command to the start of the next one in its queue, at most", _TRACES)
+DELAY = constant("programs", 3, "from the end of a command to the start of a command in another queue that "
+                 "waits for it, at most", _TRACES)
+HOP = constant("programs", 8, "latency of a control word in a node that forwards it, without the wires, at "
+               "least", _TRACES)
+TOLD = constant("programs", 4, "from the end of a command to the start of a command on another node that waits "
+                "for it, in addition to the hops, at least", _TRACES)
 
-#: Duration of a command in cycles, as a function of node, pass, queue and position in the queue.
+#: Function that gives the duration of a command in cycles from its node, pass, queue and position in the queue.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """A wait for node ``unit`` to run ``after`` commands of a queue in the pass ``lag`` passes earlier."""
+    """Wait until node ``unit`` has run ``after`` commands of a queue in the pass ``lag`` passes earlier."""
 
     unit: int
     queue: int
@@ -57,7 +58,7 @@ def signal_cycles(hops: int, *, wire: int = 16) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Timing of a command."""
+    """Command of a program, as seen by the timing model."""
 
     name: str
     duration: int
@@ -70,7 +71,7 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Start and end of a command on a node."""
+    """Start and end cycles of a command on a node."""
 
     node: int
     queue: int
@@ -89,7 +90,7 @@ class _Model:
         self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
     def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
-        """Return node, pass, queue on that node and position in the queue for an item of a model queue."""
+        """Return the node, the pass, the node's queue and the position in this queue for an item of a model queue."""
         node, own = divmod(queue, len(self._commands))
         number, position = divmod(index, len(self._commands[own]))
         return node, number, own, position
@@ -100,7 +101,7 @@ class _Model:
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Return the queues that start an item together: all nodes' queues for a collective, else only its own."""
+        """Return the queues that start an item together: all nodes' queues for a collective, else only its queue."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 

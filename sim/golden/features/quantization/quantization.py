@@ -48,7 +48,7 @@ def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLi
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: a matrix of codes, and parameters per output. A scalar parameter applies to all outputs."""
+    """Quantized layer: matrix of codes, and parameters per output. A scalar parameter applies to all outputs."""
 
     codes: Integers  # shape (outputs, inputs)
     offsets: Integers  # offset Z of each output
@@ -60,7 +60,7 @@ class Layer:
     shift: Integers
     relu: bool  # whether outputs are clamped to 0 … 255 instead of -128 … 127
     signed: bool  # whether inputs are int8 instead of uint8
-    last: bool  # whether outputs are the sums themselves
+    last: bool  # whether outputs are the sums, without requantization
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codes", np.asarray(self.codes, np.int64))
@@ -91,17 +91,17 @@ class Layer:
 
     @property
     def outputs(self) -> int:
-        """Number of rows of the matrix."""
+        """Number of outputs: rows of the matrix."""
         return len(self.codes)
 
     @property
     def inputs(self) -> int:
-        """Number of columns of the matrix."""
+        """Number of inputs: columns of the matrix."""
         return int(self.codes.shape[1])
 
     @property
     def weights(self) -> Integers:
-        """The adjusted weights."""
+        """Adjusted weights of the layer."""
         return adjusted(self.codes, self.offsets, self.variant)
 
     @property
@@ -113,7 +113,7 @@ class Layer:
 
     @property
     def input_limits(self) -> tuple[int, int]:
-        """The lowest and the highest input."""
+        """Lowest and highest possible input."""
         return (-128, 127) if self.signed else (0, 255)
 
     @property
@@ -132,7 +132,7 @@ class Layer:
 
 
 def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
-    """Return the last layer's outputs for one input vector or for each row of a batch."""
+    """Run all layers; return the last layer's outputs for one input vector or for each row of a batch."""
     values = np.asarray(x, np.int64)
     for layer in layers:
         values = layer.outputs_of(values)

@@ -1,9 +1,9 @@
 """Golden model of quorum rounds: gradient sets, each node's contribution, and the status of each set.
 
 A set is the gradient of one node, tagged with the round that it was computed for. A round closes when a quorum of its
-sets is present, or at a deadline. Missing sets are late: they are dropped, or added to a later round with a weight in
-sixteenths. docs/ring/quorum.md gives the rules. :class:`Closer` needs the cycles when sets are ready;
-:class:`QuorumRounds` follows the masks of each round, which events report.
+sets is present, or at a deadline. Sets that are missing by then are late: they are dropped, or added to a later round
+with a weight in sixteenths. docs/ring/quorum.md gives the rules. :class:`Closer` needs the cycles when sets are
+ready; :class:`QuorumRounds` follows the masks of each round, which events report.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from sim.golden import floating
 __all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds", "apply_late", "scale_table",
            "stale_weights"]
 
-#: Weight of a set that is on time, in sixteenths.
+#: Weight, in sixteenths, of a gradient set that is on time.
 ONE = 16
 #: Maximum age, in rounds, of a gradient set with a nonzero weight.
 AGES = 15
@@ -42,7 +42,7 @@ def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
 
 
 def weight_of(age: int, weights: Sequence[int]) -> int:
-    """Weight of a set that is ``age`` rounds late; 0 for a set that is on time or too old."""
+    """Weight of a gradient set that is ``age`` rounds late; 0 for a set that is on time or too old."""
     return weights[age - 1] if 1 <= age <= AGES else 0
 
 
@@ -65,7 +65,7 @@ def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Close:
-    """A closed round."""
+    """Outcome of a closed quorum round."""
 
     tag: int  # number of the round
     #: Masks of the nodes with a set on time, and of the nodes with a late set.
@@ -75,17 +75,17 @@ class Close:
 
     @property
     def detail(self) -> int:
-        """Detail of the events of APPLY_LATE."""
+        """Detail that the event of an APPLY_LATE command reports for this round."""
         return self.on_time | self.late << 16
 
 
 def _late_tag(tags: Sequence[int], tag: int, weights: Sequence[int]) -> int | None:
-    """Tag of the oldest late set that still has a weight in a round; None if there is none."""
+    """Tag of the oldest late gradient set that still has a weight in a round; None if there is none."""
     return min((other for other in tags if weight_of(tag - other, weights)), default=None)
 
 
 def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[int]:
-    """Tags of the sets that are dropped when a round closes."""
+    """Tags of the gradient sets that are dropped when a round closes."""
     return [other for other in tags if other < tag and not weight_of(tag - other, weights)]
 
 
@@ -96,14 +96,14 @@ class Closer:
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
         self.weights = tuple(weights)
-        self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 learns of a set, keyed by node and tag
+        self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 is notified of a set, keyed by node and tag
 
     def ready(self, node: int, tag: int, cycle: int) -> None:
-        """Record when rank 0 learns of a set."""
+        """Record the cycle when rank 0 is notified of a gradient set."""
         self._known[node, tag] = cycle
 
     def time(self, tag: int, opened: int) -> int | None:
-        """Return the closing cycle of a round that rank 0 has awaited since ``opened``; None while unknown.
+        """Return the cycle when a round closes that rank 0 has awaited since ``opened``; None while unknown.
 
         The deadline starts once rank 0 waits for the round and at least one of the round's sets is known to it.
         """
@@ -147,13 +147,13 @@ class Ledger:
     sums: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
     def add(self, status: str, gradient: Bits) -> None:
-        """Count a set."""
+        """Add a gradient set to the counts and sums of a status."""
         self.counts[status] += 1
         before = self.sums.setdefault(status, [0] * self.length)
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Number of gradients without a status, and sums of their elements; zero if the ledger is balanced."""
+        """Number and element sums of gradients without a status; all zero if every gradient is accounted for."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -238,7 +238,7 @@ class QuorumRounds:
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Scale-table index of a round with these masks; not reported by events."""
+        """Scale-table index of a round with these masks, which events do not report."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

@@ -1,8 +1,8 @@
 """Cycle-accurate golden models of the units that receive and send control words.
 
 Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
-:mod:`hdl.features.replay.control_hub`; docs/ring/link.md specifies the formats. The attributes of a unit and
-``outputs`` are its outputs in the current cycle; ``step`` applies the inputs of this cycle and advances by one.
+:mod:`hdl.features.replay.control_hub`; docs/ring/link.md specifies the formats. A unit's attributes and ``outputs``
+give its outputs in the current cycle; ``step`` applies the inputs of this cycle and advances the model by one cycle.
 """
 
 import collections
@@ -23,7 +23,7 @@ _READY_PLACE, _PLACE = 9, 28
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """Fields of a SIGNAL."""
+    """Fields of a SIGNAL control word."""
 
     source: int
     queue: int
@@ -55,12 +55,12 @@ class SignalRelay:
         self.reset()
 
     def reset(self) -> None:
-        """Clear all state."""
+        """Clear the state of the unit."""
         self.o: int | None = None
         self.count: int | None = None
         self.current = 0
         self._passing: collections.deque[int] = collections.deque()
-        self._counts: dict[int, tuple[int, list[int]]] = {}  # run and its command counts, keyed by node
+        self._counts: dict[int, tuple[int, list[int]]] = {}  # number of the run and its command counts, keyed by node
         self._silent = SOURCES  # remaining cycles of clearing the table
         self._away = False
         self._turn = 0
@@ -113,7 +113,7 @@ class SignalRelay:
 class KeepAlive:
     """Cycle-accurate model of the unit that sends KEEPALIVEs."""
 
-    #: Cycles of work between KEEPALIVEs.
+    #: Number of cycles of work between two KEEPALIVEs.
     PERIOD = 1024
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class KeepAlive:
 
     @staticmethod
     def hops(word: int | None) -> int | None:
-        """Hops of a KEEPALIVE word; None for any other word."""
+        """Number of hops in a KEEPALIVE word; None for any other word."""
         if word is None or word & 15 != _KEEPALIVE or word >> 4 & 0xFF or word >> 16:
             return None
         return word >> 12 & 15
@@ -167,8 +167,9 @@ class Message:
 
 
 class ControlHub:
-    """Cycle-accurate model of the unit that dispatches control words; ``takes`` lists each unit's types. With a
-    tenant, only its messages are passed to units and sent; without one, messages have no tenant marks."""
+    """Cycle-accurate model of the hub that dispatches control words; ``takes`` lists the types that each unit
+    accepts. With a tenant, only its messages are passed to units and sent; without one, messages have no tenant
+    marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant
@@ -180,7 +181,7 @@ class ControlHub:
         self._sender: int | None = None  # unit whose message has begun
 
     def handed(self, word: int) -> tuple[int | None, Message]:
-        """The unit, if any, that a word is offered to, and the word as the unit receives it."""
+        """Unit that a word is offered to, or None, and the word as the unit receives it."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         foreign = False
@@ -199,7 +200,7 @@ class ControlHub:
         return 1 if unit is None else takes[unit]
 
     def granted(self, offers: Sequence[Message | None], ready: int) -> int | None:
-        """The unit, if any, that may send in this cycle."""
+        """Unit that may send a control word in this cycle, or None."""
         if self.o is not None and not ready:
             return None
         if self._sender is not None:
@@ -208,7 +209,7 @@ class ControlHub:
 
     def step(self, *, word: int | None = None, takes: Sequence[int], offers: Sequence[Message | None],
              ready: int = 1, reset_link: int = 0) -> None:
-        """Simulate a cycle, given the link's word, the readiness of units and link, and the units' words."""
+        """Simulate a cycle, given the link's word, whether units and link are ready, and the units' words."""
         if word is not None and self.ready(word, takes):
             unit, seen = self.handed(word)
             if seen.first:

@@ -18,10 +18,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SumCodec:
-    """Sums of integers of ``width`` bits; see :class:`~sim.golden.codecs.AgreedCodec`.
+    """Codec for sums of integers of ``width`` bits; see :class:`~sim.golden.codecs.AgreedCodec`.
 
-    Elements to encode and decode are codes, which are not numbers on their own: the 32-bit word of an element is its
-    code, with the sign extended.
+    The codec encodes and decodes codes, which have no value without their exponent. An element is a 32-bit word that
+    contains the sign-extended code.
     """
 
     code: int
@@ -46,7 +46,7 @@ class SumCodec:
         return packet.exponent_words(count)
 
     def sums(self, addends: Bits) -> tuple[Flags, Bits]:
-        """Whether each sum of the first rows of ``addends`` is not zero, and the sum of all rows as binary32."""
+        """Sum the rows of ``addends``; return whether each partial sum is nonzero, and the total as binary32."""
         chain = partial_sums(addends, width=self.width)
         nonzero = [(part.integers != 0) | part.positive | part.negative for part in chain.sums]
         return np.array(nonzero), chain.total

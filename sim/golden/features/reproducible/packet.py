@@ -4,21 +4,21 @@ With T segments in a block, the scatter-reduce of a collective with sums has rou
 rounds 0 to T + 1. They alternate: SR(0), AG(0), SR(1), AG(1), … SR(T), AG(T), AG(T+1). The payload of a packet of
 round r consists of these words:
 
-1. *prefix*: exponent fields of the groups of segment r, if r < T. A field has 8 bits, and a word contains four, with
-   the first one in the lowest byte. In the scatter-reduce, they are the largest fields of the nodes so far; in the
-   all-gather, the fields that all nodes have agreed on.
+1. *prefix*: exponent fields of the groups of segment r, if r < T. A field has 8 bits, and a word contains four
+   fields, with the first in the lowest byte. In the scatter-reduce, the fields are the maxima over the nodes so far;
+   in the all-gather, they are the fields that all nodes have agreed on.
 2. *data* of segment r - 1 in the scatter-reduce and of segment r - 2 in the all-gather (:data:`AHEAD`), if there is
-   such a segment. In the scatter-reduce: codes of the sums so far and, unless there are none, the checksum of them
-   and of their agreed fields (:func:`packet_checksum`). In the all-gather of an ALL_REDUCE: codes of the complete
-   sums, which each node rounds. In the all-gather of a FUSED_UPDATE: the new weights. The all-gather of a
-   REDUCE_SCATTER has no data.
+   such a segment. In the scatter-reduce: codes of the partial sums and, if there are any, a checksum of these codes
+   and of the agreed fields (:func:`packet_checksum`). In the all-gather of an ALL_REDUCE: codes of the complete sums,
+   which each node rounds. In the all-gather of a FUSED_UPDATE: the new weights. The all-gather of a REDUCE_SCATTER
+   has no data.
 
-The ``segment`` of a packet is that of its data, r - 1 or r - 2, also if it has no data; a header contains a negative
-number modulo a power of two. ``length`` is the number of elements of the data.
+The ``segment`` of a packet is the segment of its data, r - 1 or r - 2, even if there is no data; a negative number is
+stored in the header modulo a power of two. ``length`` is the number of elements in the data.
 
 **Codes.** A code has ``width`` bits; the first code is in the lowest bits of a word, and unused bits are zero. Sums
-of two or more addends do not reach the limits of their width, so three codes are free: the largest one is +infinity,
-the smallest one is NaN, and the one above the smallest is -infinity.
+of two or more addends do not reach the limits of their width, so three codes are free: the largest code is +infinity,
+the smallest is NaN, and the second smallest is -infinity.
 """
 
 import dataclasses
@@ -40,32 +40,32 @@ Bits = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
 
-#: Widths of codes.
+#: Supported widths of codes, in bits.
 WIDTHS = (16, 32)
 #: Number of segments by which exponents precede the data in packets of each phase.
 AHEAD = {SCATTER: 1, GATHER: 2}
 #: Number of words of a checksum.
 CHECKSUM_WORDS = 1
-#: Collectives with sums.
+#: Collectives that support reproducible sums.
 OPERATIONS = ("ALL_REDUCE", "REDUCE_SCATTER", "FUSED_UPDATE")
 
 _FIELDS = 4
-#: Hash of no fields, and number of bits by which a hash rotates for each word.
+#: Initial value of a hash, and number of bits by which the hash is rotated for each word.
 _START, _ROTATION = 0x9E37_79B9, 5
 
 
 class SumPacket(NamedTuple):
-    """A packet that a rank sends."""
+    """Packet that a rank sends in a collective with reproducible sums."""
 
     phase: str  # SCATTER or GATHER of sim.golden.root_reduce
-    segment: int  # of the data; negative in rounds before the first data
+    segment: int  # segment of the data; negative in rounds before the first data
     block: int
     length: int  # number of elements of the data
     words: Words  # payload
 
 
 def order(segments: int, steps: int) -> list[tuple[str, int, int]]:
-    """Phase, round and step of each packet that a rank sends, in order; each phase has ``steps`` steps."""
+    """Yield phase, round and step of each packet that a rank sends, in order; each phase has ``steps`` steps."""
     return [(phase, number, step) for number in range(segments + max(AHEAD.values()) if segments else 0)
             for phase, ahead in AHEAD.items() if number < segments + ahead for step in range(steps)]
 
@@ -76,14 +76,14 @@ def _check_width(width: int) -> None:
 
 
 def codes_of(part: Addend, width: int) -> Integers:
-    """Codes of the sum of some of two or more addends."""
+    """Encode a partial sum, or the complete sum, of two or more addends."""
     largest = 2 ** (width - 1) - 1
     special = np.where(part.negative, np.where(part.positive, -largest - 1, -largest), largest)
     return np.asarray(np.where(part.positive | part.negative, special, part.integers))
 
 
 def addend_of(codes: Integers, width: int) -> Addend:
-    """Integers and flags of codes; the integer of an infinity or a NaN is zero."""
+    """Decode codes to integers and flags; the integer of an infinity or a NaN is zero."""
     largest = 2 ** (width - 1) - 1
     nan = codes == -largest - 1
     positive, negative = nan | (codes == largest), nan | (codes == -largest)
@@ -91,7 +91,7 @@ def addend_of(codes: Integers, width: int) -> Addend:
 
 
 def pack(codes: Integers, width: int) -> Words:
-    """Words of codes, 32 // ``width`` in each; raises ValueError if a code has more than ``width`` bits."""
+    """Pack codes into words, 32 // ``width`` per word; raises ValueError if a code has more than ``width`` bits."""
     _check_width(width)
     limit = 2 ** (width - 1)
     if ((codes < -limit) | (codes >= limit)).any():
@@ -103,7 +103,7 @@ def pack(codes: Integers, width: int) -> Words:
 
 
 def unpack(words: Words, count: int, width: int) -> Integers:
-    """First ``count`` codes of words."""
+    """Unpack the first ``count`` codes from words."""
     _check_width(width)
     return np.asarray(words, "<u4").view(f"<i{width // 8}")[:count].astype(np.int64)
 
@@ -111,8 +111,8 @@ def unpack(words: Words, count: int, width: int) -> Integers:
 def field_hash(fields: Integers) -> int:
     """Hash of the exponent fields of a packet's groups.
 
-    Each word of fields is added modulo 2 to the hash of the words before it, rotated left by 5 bits. So each bit of
-    the fields changes the hash.
+    The hash of the preceding words is rotated left by 5 bits and then XORed with the next word of fields, so that
+    each bit of the fields affects the hash.
     """
     value = _START
     for word in pack_fields(fields).tolist():
@@ -121,12 +121,12 @@ def field_hash(fields: Integers) -> int:
 
 
 def packet_checksum(words: Words, fields: Integers, width: int) -> int:
-    """Checksum of words of codes and of their agreed exponent fields: the sum of the codes, plus twice the sum of
-    their prefix sums, plus the hash of the fields, modulo 2**32.
+    """Checksum of words with codes, and of the exponent fields on which all nodes have agreed: the sum of the codes,
+    plus twice the sum of their prefix sums, plus the hash of the fields, modulo 2**32.
 
-    Codes are signed integers, and those of infinities and NaNs count like all others. Code i of n, from zero, has the
-    weight 1 + 2 * (n - i), where n includes unused codes of the last word. As weights are odd, each bit of the words
-    changes the checksum. Without the hash, the checksum of a sum is the sum of the checksums if no element is
+    Codes are signed integers, including the codes of infinities and NaNs. Code i of n, counted from zero, has the
+    weight 1 + 2 * (n - i), where n includes unused codes of the last word. Because weights are odd, each bit of the
+    words affects the checksum. Without the hash, the checksum of a sum is the sum of the checksums if no element is
     infinite or NaN.
     """
     total, prefixes = checksum(unpack(words, len(words) * 32 // width, width))
@@ -134,19 +134,19 @@ def packet_checksum(words: Words, fields: Integers, width: int) -> int:
 
 
 def exponent_words(count: int) -> int:
-    """Number of words of the exponent fields of ``count`` elements."""
+    """Number of words that the exponent fields of ``count`` elements occupy."""
     return -(-count // (_FIELDS * GROUP))
 
 
 def pack_fields(fields: Integers) -> Words:
-    """Words of the exponent fields of groups."""
+    """Pack the exponent fields of groups into words."""
     padded = np.zeros(-(-len(fields) // _FIELDS) * _FIELDS, np.uint8)
     padded[:len(fields)] = fields
     return padded.view("<u4")
 
 
 def unpack_fields(words: Words, count: int) -> Integers:
-    """First ``count`` exponent fields of words."""
+    """Unpack the first ``count`` exponent fields from words."""
     return np.asarray(words, "<u4").view(np.uint8)[:count].astype(np.int64)
 
 
@@ -158,9 +158,9 @@ class _Rounds:
     ----------
     width : int
     segments : list of PartialSums
-        Sums of each segment, in the order of the block's nodes.
+        Partial sums of each segment, in the order in which the nodes add to the block.
     gathered : list of array
-        Words that the all-gather sends for each segment; none for a REDUCE_SCATTER.
+        Words that the all-gather sends for each segment; empty for a REDUCE_SCATTER.
     """
 
     width: int
@@ -172,7 +172,7 @@ class _Rounds:
         return pack_fields(fields)
 
     def scatter(self, number: int, hop: int) -> tuple[int, Words]:
-        """Elements and payload of the packet with the sums of the first ``hop`` + 1 nodes."""
+        """Number of elements, and payload, of the packet with the sums of the first ``hop`` + 1 nodes."""
         prefix, segment = self._prefix(number, hop), number - AHEAD[SCATTER]
         if segment < 0:
             return 0, prefix
@@ -183,7 +183,7 @@ class _Rounds:
         return len(codes), np.concatenate([prefix, words, np.array(check, np.uint32)])
 
     def gather(self, number: int) -> tuple[int, Words]:
-        """Elements and payload of the packets of the all-gather, which are the same at each hop."""
+        """Number of elements, and payload, of a packet of the all-gather, which is the same at each hop."""
         prefix, segment = self._prefix(number, -1), number - AHEAD[GATHER]
         if segment < 0 or not self.gathered:
             return 0, prefix
@@ -192,7 +192,7 @@ class _Rounds:
 
 def collective_packets(gradients: Bits, *, width: int, operation: str, segment: int = 256, block_offset: int = 0,
                        gathered: Bits | None = None, weight_codec: Codec = CODECS[RAW]) -> list[list[SumPacket]]:
-    """Packets of a collective that each rank sends, in order.
+    """List the packets that each rank sends in a collective, in order.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def collective_packets(gradients: Bits, *, width: int, operation: str, segment: 
     nodes, length = gradients.shape
     blocks = []
     for block, segments in enumerate(segment_indices(length, nodes, segment, block_offset=block_offset)):
-        addends = np.roll(canonical(gradients), -block, axis=0)  # the first one is that of rank ``block``
+        addends = np.roll(canonical(gradients), -block, axis=0)  # the first addend comes from rank ``block``
         sums = [partial_sums(addends[:, index], width=width) for index in segments]
         words = []
         if gathered is not None:

@@ -1,18 +1,18 @@
-"""Golden model of reproducible sums: addends become integers below an exponent on which all of them agree.
+"""Golden model of reproducible sums: addends are converted to integers with a common exponent before they are added.
 
 Groups of :data:`GROUP` elements share an exponent. Its *field* F is the largest exponent field of any finite element
-of any addend, and at least 1, so |x| < 2**(F - 126) for each of them. An addend x becomes the integer
-q = x * 2**(b - 1 - (F - 126)), rounded to nearest even and limited to ±(2**(b - 1) - 1); integers are added in any
-order, and one rounding to binary32 ends the sum. Sums of ``width`` bits of ``addends`` addends leave
-b = width - ceil(log2(addends)) bits for each addend.
+of any addend, and at least 1, so |x| < 2**(F - 126) for each element. An addend x becomes the integer q = x *
+2**(b - 1 - (F - 126)), rounded to nearest even and limited to ±(2**(b - 1) - 1). The integers may be added in any
+order, and their sum is rounded once to binary32. Sums of ``width`` bits of ``addends`` addends leave b = width -
+ceil(log2(addends)) bits for each addend.
 
 The method is that of Demmel and Nguyen, "Fast reproducible floating-point summation" (ARITH 2013), with one bin.
 
-An infinity or a NaN is not part of its group's exponent, and its integer is 0: two flags for each element state
+An infinity or a NaN does not affect its group's exponent, and its integer is 0: two flags for each element state
 whether any addend was +infinity or -infinity, or both for a NaN. A sum that is zero is +0.
 
-Arrays of elements are bit patterns of binary32 along the last axis. ``starts`` holds the index of the first element
-of each group; :func:`group_starts` gives it for parameters that each begin with a new group.
+Arrays of elements are binary32 bit patterns along the last axis. ``starts`` holds the index of the first element of
+each group; :func:`group_starts` computes it for tensors of parameters that each begin with a new group.
 """
 
 import dataclasses
@@ -35,19 +35,19 @@ Flags = npt.NDArray[np.bool_]
 GROUP = 32
 
 _ONES = 255
-#: Exponent of the bound 2**(F - 126) is the field minus this.
+#: Bias: the exponent of the bound 2**(F - 126) is the field F minus this number.
 _BIAS = 126
 
 
 def addend_bits(width: int, addends: int) -> int:
-    """Number of bits of each addend, b, so that the sum of ``addends`` of them has ``width`` bits."""
+    """Number of bits b per addend for which the sum of ``addends`` addends fits in ``width`` bits."""
     check_integer("Width of a sum", width, 4, 32)
     check_integer("Number of addends", addends, 1, 2 ** (width - 2))
     return width - (addends - 1).bit_length()
 
 
 def group_starts(lengths: Sequence[int]) -> Integers:
-    """Index of the first element of each group, if each of the parameters with these lengths begins a group."""
+    """Index of the first element of each group, if parameters with these lengths each begin with a new group."""
     ends = np.cumsum([0, *lengths])
     return np.concatenate([np.zeros(0, np.int64), *(
         np.arange(first, end, GROUP) for first, end in itertools.pairwise(ends))]).astype(np.int64)
@@ -58,26 +58,26 @@ def _fields(elements: Bits) -> Integers:
 
 
 def _spread(values: Integers, starts: Integers, length: int) -> Integers:
-    """Value of each element's group."""
+    """Repeat the value of each group for all of the group's elements."""
     return np.repeat(values, np.diff(np.append(starts, length)), axis=-1)
 
 
 def exponent_fields(elements: Bits, starts: Integers) -> Integers:
-    """Largest exponent field of the finite elements in each group, and at least 1."""
+    """Largest exponent field of the finite elements in each group, but at least 1."""
     fields = _fields(elements)
     finite = np.maximum(np.where(fields == _ONES, 0, fields), 1)
     return np.asarray(np.maximum.reduceat(finite, starts, axis=-1) if len(starts) else finite[..., :0])
 
 
 def special_flags(elements: Bits) -> tuple[Flags, Flags]:
-    """Elements that are +infinity or NaN, and elements that are -infinity or NaN."""
+    """Flags of the elements that are +infinity or NaN, and of the elements that are -infinity or NaN."""
     values = np.asarray(elements, np.uint32).view(np.float32)
     nan = np.isnan(values)
     return np.asarray(nan | (values == np.inf)), np.asarray(nan | (values == -np.inf))
 
 
 def quantize(elements: Bits, fields: Integers, starts: Integers, bits: int) -> Integers:
-    """Integers of ``bits`` bits, each the multiple of 2**(F - 125 - bits) nearest to its element.
+    """Quantize elements to integers of ``bits`` bits: the nearest multiples of 2**(F - 125 - bits).
 
     Raises ValueError if an element is not below the bound of its group.
     """
@@ -93,7 +93,7 @@ def quantize(elements: Bits, fields: Integers, starts: Integers, bits: int) -> I
 
 
 def residual(elements: Bits, integers: Integers, fields: Integers, starts: Integers, bits: int) -> Bits:
-    """Part of each element that its integer does not represent, exactly; zero for an infinity or a NaN."""
+    """Exact rounding error of each element: the element minus its integer's value; zero for an infinity or a NaN."""
     values = np.asarray(elements, np.uint32).view(np.float32).astype(np.float64)
     shared = _spread(fields, starts, values.shape[-1])
     represented = np.ldexp(integers.astype(np.float64), shared - _BIAS - bits + 1)
@@ -103,7 +103,7 @@ def residual(elements: Bits, integers: Integers, fields: Integers, starts: Integ
 
 def round_sum(integers: Integers, fields: Integers, starts: Integers, bits: int, positive: Flags | None = None,
               negative: Flags | None = None) -> Bits:
-    """Sums as binary32, rounded once; flagged elements are infinities, or the canonical NaN with both flags."""
+    """Round sums once to binary32; an element with one flag is an infinity, and with both flags the canonical NaN."""
     shared = _spread(fields, starts, integers.shape[-1])
     # Sums have at most 32 bits, so a binary64 represents them exactly. Conversion to binary32 rounds them.
     exact = np.ldexp(integers.astype(np.float64), shared - _BIAS - bits + 1)
@@ -137,12 +137,12 @@ class Addend:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartialSums:
-    """Sums of the first addend, the first two, and so on, up to the sum of all.
+    """Partial sums of the first addend, the first two addends, and so on, up to the sum of all addends.
 
     Parameters
     ----------
     fields : array of shape (M, groups)
-        Largest exponent fields of the first addends; all addends have agreed on the last row.
+        Largest exponent fields of the first 1, 2, … M addends; the integers are based on the last row.
     sums : list of Addend
     starts : array of shape (groups,)
     bits : int
@@ -162,8 +162,8 @@ class PartialSums:
 
 
 def partial_sums(addends: Bits, *, width: int, starts: Integers | None = None) -> PartialSums:
-    """Sums of the first rows of ``addends``, shape (M, K), in sums of ``width`` bits; by default there is one
-    parameter."""
+    """Partial sums of the rows of ``addends``, with shape (M, K), in ``width`` bits; by default, there is one
+    parameter tensor."""
     starts = group_starts([addends.shape[1]]) if starts is None else starts
     bits = addend_bits(width, len(addends))
     fields = np.maximum.accumulate(exponent_fields(addends, starts), axis=0)
@@ -172,8 +172,8 @@ def partial_sums(addends: Bits, *, width: int, starts: Integers | None = None) -
 
 
 def sum_of(addends: Bits, *, width: int, lengths: Sequence[int] | None = None) -> Bits:
-    """Reproducible sum of the rows of ``addends``, shape (M, K), in sums of ``width`` bits.
+    """Reproducible sum of the rows of ``addends``, with shape (M, K), in ``width`` bits.
 
-    Each of the parameters of ``lengths`` elements begins a group; by default there is one parameter.
+    Parameter tensors of ``lengths`` elements each begin with a new group; by default, there is one parameter tensor.
     """
     return partial_sums(addends, width=width, starts=None if lengths is None else group_starts(lengths)).total

@@ -1,6 +1,6 @@
-"""Golden models of messages and of the gate that connects them to the host and the host port.
+"""Golden models of messages between rank 0's host and all nodes, and of the gate to the host and the host port.
 
-The models are cycle-accurate and mirror hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
+The models are cycle-accurate and mirror hdl/features/slots/messages.py; docs/ring/slots.md specifies the rules.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """First word of a message."""
+    """Header of a message: its first word."""
 
     destination: int = 0
     source: int = 0
@@ -51,7 +51,7 @@ _STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
 
 
 def check_after(check: int, word: int) -> int:
-    """State of the check after one more word."""
+    """Update the state of a message's check with one more word."""
     total = check ^ word
     return (_STEPS[0][total & 255] ^ _STEPS[1][total >> 8 & 255] ^ _STEPS[2][total >> 16 & 255]
             ^ _STEPS[3][total >> 24])
@@ -76,7 +76,7 @@ def message(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a gate in one cycle; a stream offers a word or None."""
+    """Inputs of a message gate in one cycle; a stream offers a word or None."""
 
     rank: int = 0
     host: Beat | None = None
@@ -90,7 +90,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """Outputs of a gate in the same cycle as the inputs."""
+    """Outputs of a message gate in the same cycle as its inputs."""
 
     host: Beat | None
     port: Beat | None
@@ -119,14 +119,14 @@ class _State:
     open: bool = False
     due: int = 0  # expected number of the next message
     responding: bool = False  # whether a response to the host has started
-    owes: bool = False  # whether a message without words must be sent back
+    owes: bool = False  # whether an empty message must be sent back
     words: tuple[int, ...] = ()  # sent words of an unfinished message
-    held: bool = False  # the rest of an answer is waiting or, at rank 0, the host's packet is being dropped
+    held: bool = False  # whether the rest of an answer is waiting or, at rank 0, the host's packet is dropped
     fresh: bool = True  # whether no part of an answer has been sent yet
 
 
 class Gate:
-    """The gate of a node."""
+    """Message gate of a node."""
 
     def __init__(self) -> None:
         self.state = _State()
@@ -157,7 +157,7 @@ class Gate:
         return word, int(last or bool(at.rank and s.place == s.header.count and s.header.end))
 
     def _make(self, at: Inputs) -> int | None:
-        """Message word on offer."""
+        """Message word that the gate offers to the packet path."""
         s, source = self.state, at.port if at.rank else at.host
         if at.reset_link:
             return None
@@ -177,7 +177,7 @@ class Gate:
         return bool(source and source[1]) or len(s.words) == _WORDS
 
     def look(self, at: Inputs) -> Outputs:
-        """Outputs of a cycle with the given inputs."""
+        """Outputs of the gate in a cycle with the given inputs."""
         s, read, enters, made = self.state, self._read(at), self._enters(at), self._make(at)
         makes = not at.reset_link and at.message_ready  # whether a word from the source would be accepted
         to_host = None if at.rank else read
@@ -192,7 +192,7 @@ class Gate:
             takes_port=int(bool(s.words) and makes if s.remote else at.host_ready and to_host is None))
 
     def step(self, at: Inputs) -> None:
-        """Simulate a cycle."""
+        """Simulate one cycle of the gate."""
         s, out = self.state, self.look(at)
         new: dict[str, Any] = {}
         if self._enters(at) and at.host and at.port_ready:

@@ -1,10 +1,11 @@
 """Timing model of a fused update with packets sent in slots.
 
-With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots, and S slots,
-each of the longest packet and a gap. S is the minimum of 16, the room in each node, and the largest number of packets
-left in any node. (The smallest number would leave no slot for the last packets of a node that has lost one.) In each
-slot a node sends its next packet if that is complete; otherwise the slot is lost. Until it has sent a packet, a node
-reports packets left only if its first one will be complete when the slots begin. Constants of a hop come from
+With slots (docs/ring/slots.md), a superframe consists of a lap around the ring that collects records, a lap that
+grants S slots, and S slots, each as long as the longest packet plus a gap. S is the minimum of 16, the room in each
+node, and the largest number of remaining packets of any node. (With the smallest number, there would be no slot for
+the last packets of a node that has missed a slot.) In each slot, a node sends its next packet if the packet is
+complete; otherwise the slot is lost. Before its first packet, a node reports remaining packets only if the first
+packet will be complete when the slots begin. Constants of a hop come from
 :mod:`sim.golden.ring_cycles`, as in the gateware; the constants of laps and slots come from hdl/features/slots/.
 """
 
@@ -19,7 +20,7 @@ from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
 
 __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
-#: Cycles for a control word to pass a node (without wires), and between the end of the laps and the first slot.
+#: Cycles that a control word takes through a node (without wires), and cycles from the laps' end to the first slot.
 CONTROL_HOP, MARGIN = 8, 16
 #: Number of packet slots between messages.
 _MESSAGE_EVERY = 4
@@ -27,7 +28,7 @@ _MESSAGE_EVERY = 4
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Packet sizes and codec delays."""
+    """Packet sizes and codec delays of a number format."""
 
     #: Number of payload words in each phase: per element, and per group of 32 (including a partial one).
     scatter: tuple[float, float] = (1, 1)
@@ -36,13 +37,13 @@ class Form:
     encodes: int = 0  # cycles that encoding adds between the optimizer and the new weights
 
     def words(self, phase: str, elements: int) -> int:
-        """Number of words of a packet."""
+        """Number of words of a packet, including header and CRC."""
         each, group = self.scatter if phase == SCATTER else self.gather
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form with raw weights; and gradients and weights in mx9 blocks, with codecs that take
-#: about as long as their round trip (docs/ring/collective/figures.md) plus the adder.
+#: Two formats: dense zero-value gradients with raw weights; and mx9 gradients and weights with codecs that take about
+#: as long as their round trip (docs/ring/collective/figures.md) plus the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
@@ -57,13 +58,13 @@ class SlotRun:
 
 
 class _Node:
-    """Packets of a node, and their progress."""
+    """Packets that a node sends, and their progress."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self.words = words
         self.ends = [sum(words[:number + 1]) for number in range(len(words))]  # words up to the end of each packet
         self.whole: list[int] = []  # completion cycle of each packet
-        self.begun: list[int] = []  # cycle when sending of each packet begins
+        self.begun: list[int] = []  # cycle when the node begins to send each packet
         self.left: list[int] = []  # cycle when each received packet has left the ingress
         self.source: dict[Packet, int] = {}  # cycle when the last word of each packet can arrive
         self.drained = [BEGIN, BEGIN]  # cycles when the last two bursts were drained
@@ -75,9 +76,10 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     """Return the timing of a fused update in slots, in a ring of at least 2 nodes.
 
     ``latency`` is the latency of a link's wires, ``room`` the number of packets that an ingress holds,
-    ``egress_words`` the number of words that can wait for a slot, and ``update_rate`` the optimizer's elements per
-    cycle. The order may be interleaved (:mod:`sim.golden.interleaved`); slots for messages are optional. Before the
-    slots there are 2 ``laps``, 1 if all nodes send their records simultaneously, or 0 if they do so earlier.
+    ``egress_words`` the number of words that can wait for a slot, and ``update_rate`` the number of elements that the
+    optimizer updates per cycle. The order may be interleaved (:mod:`sim.golden.interleaved`); slots for messages are
+    optional. ``laps`` is the number of laps before the slots: 2, 1 if all nodes send their records simultaneously, or
+    0 if they send them earlier.
     """
     if nodes < 2:
         raise ValueError(f"Ring must have 2 nodes or more, not {nodes!r}")
@@ -137,7 +139,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         begin = free + laps * lap + (MARGIN if laps else 0)
         pending, rooms = 0, MAX_SLOTS
         for rank, node in enumerate(ring):
-            # Records are forwarded in the last of two laps; with one lap they are sent after the node's slots.
+            # With two laps, the second forwards records; with one lap, a node sends its record after its slots.
             sampled = free + rank * (latency + (CONTROL_HOP if laps > 1 else 1))
             held = len(ring[rank - 1].begun) - sum(cycle <= sampled for cycle in node.left)
             starts = node.begun or node.whole[0] < begin + rank * (latency + 1)

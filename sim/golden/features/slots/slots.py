@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of slots: records of nodes, their table, and the units that use it.
+"""Cycle-accurate golden models of slots: nodes' records, the table built from them, and the units that use the table.
 
 Mirrors hdl/features/slots/; docs/ring/slots.md specifies the rules.
 """
@@ -82,7 +82,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Length of a slot, and the rank that sends a message in it; without one, every node sends a packet."""
+    """Slot: its length, and the rank that sends a message in it; without such a rank, every node sends a packet."""
 
     cycles: int
     owner: int | None = None
@@ -97,7 +97,7 @@ class Slot:
 
 
 def plan(table: Table, *, messages: bool = True) -> list[Slot]:
-    """Slots of a superframe; message slots follow every fourth packet slot and the last packet slot."""
+    """List the slots of a superframe; message slots follow every fourth packet slot and the last packet slot."""
     if not messages:
         return [Slot(table.longest + GAP)] * table.slots
     slots, odd = [], table.odd
@@ -109,7 +109,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """A node's slots by its TIME; ``slot`` is None, except between a slot's ``begin`` and the next slot."""
+    """Slots of a node, timed by its TIME; ``slot`` is None, except between a slot's ``begin`` and the next slot."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -117,7 +117,7 @@ class SlotTable:
         self.reset()
 
     def reset(self) -> None:
-        """Clear the table."""
+        """Clear the table of slots."""
         self.slot: Slot | None = None
         self.begin = self.over = 0
         self._left: list[Slot] | None = None
@@ -133,7 +133,7 @@ class SlotTable:
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
              gap: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` ends them at ``target``."""
+        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` makes them end at ``target``."""
         self.begin = self.over = 0
         if self._left is None:
             if granted:
@@ -153,7 +153,7 @@ class SlotTable:
 
 
 class RecordLaps:
-    """Record laps, cycle by cycle: all nodes send records after the last slot, first at LAP's time."""
+    """Cycle-accurate model of record laps: nodes send records at the time of a LAP, and later after the last slot."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
@@ -162,7 +162,7 @@ class RecordLaps:
         self.table = Table()
 
     def reset(self) -> None:
-        """Clear the lap in progress."""
+        """Abort the record lap in progress."""
         self.o: Message | None = None
         self.granted = self.home = self.sets = 0
         self.gathers = False
@@ -231,14 +231,14 @@ class RecordLaps:
             self.reset()
 
     def _fold(self, word: int) -> None:
-        """Add a record to the table."""
+        """Add a node's record to the table."""
         self._turn = self._turn[1:]
         self._folded.append((word >> 4 & 15, Record.parse(word)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Wires:
-    """Forward wires of a link with replay."""
+    """Forward wires of a link with replay: word and flags."""
 
     valid: int = 0
     data: int = 0
@@ -248,7 +248,7 @@ class Wires:
 
 
 class Sender:
-    """Packet queue that starts only complete packets; ``least`` is the minimum packet length in words."""
+    """Packet queue that sends only complete packets; ``least`` is the minimum packet length in words."""
 
     def __init__(self, depth: int, *, least: int = 2) -> None:
         self._depth, self._least = depth, least
@@ -262,7 +262,7 @@ class Sender:
         return int(len(self._words) < self._depth)
 
     def goes(self, start: bool) -> bool:
-        """Whether sending of a packet begins."""
+        """Whether the queue begins to send a packet."""
         return start and self.whole > 0 and self.word is None
 
     def follows(self, start: bool) -> bool:
@@ -282,7 +282,7 @@ class Sender:
 
 
 class Path:
-    """Path of packets through a node in slots, cycle by cycle: own, passing and arriving packets.
+    """Cycle-accurate path of packets through a node with slots: own, passing and arriving packets.
 
     A packet word is a pair of its data and whether it is the last word.
     """
@@ -321,7 +321,7 @@ class Path:
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
         """Simulate a cycle, given the wires, the slot, and the packet and message words to store. The wires are the
-        incoming ones, the transmitter's, and the receiver's line."""
+        incoming wires, the transmitter's wires, and the receiver's line."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
         sends = packet is not None or said is not None or self._checks
@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # at most one is sent per cycle: packet word, message word or check
+        if sends:  # at most one of packet word, message word and check is sent per cycle
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

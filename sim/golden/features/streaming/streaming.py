@@ -1,11 +1,12 @@
 """Golden model of layer streaming: workers compute layer by layer, while a server stores all layers.
 
-A model is a list of units. A unit is a linear layer or a share of its outputs, followed by a ReLU except in the last
-layer, which is always one unit. The server holds the binary32 master weights and the optimizer state of all units.
+A model is a list of units. A unit is a linear layer or a share of a layer's outputs, followed by a ReLU except in the
+last layer, which is always one unit. The server holds the binary32 master weights and the optimizer state of all
+units.
 
 FETCH sends a unit's weights through the unit's codec, so that all workers use the decoded weights. PUSH adds the
 gradients of a unit as ((g_1 + g_2) + g_3) + …, in rank order starting after the server, rounding each addition to
-nearest even. Reading a gradient turns -0.0 into +0.0 and any NaN into the canonical one. The server, last in the
+nearest even. Reading a gradient turns -0.0 into +0.0 and any NaN into the canonical NaN. The server, last in the
 chain, computes new master weights and state from the sum. With more than two workers the sums differ from those of a
 fused update, where blocks start at different ranks.
 
@@ -63,7 +64,7 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a share of its outputs with their weights, that is transferred as a whole."""
+    """Unit of transfer: a layer, or a share of a layer's outputs with their weights."""
 
     layer: int  # number of the layer, from 1
     #: Number of inputs of the layer, and number of outputs in this share.
@@ -99,7 +100,7 @@ def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Element counts of a FETCH or PUSH: total, zeros, and elements at the format's largest magnitude.
+    """Element counts of a FETCH or PUSH: all elements, zeros, and elements at the format's largest magnitude.
 
     For binary32, infinities and NaNs count as saturated.
     """
@@ -110,7 +111,7 @@ class Counts:
 
     @property
     def zero_part(self) -> float:
-        """Share of the elements that are zero."""
+        """Fraction of elements that are zero."""
         return self.zeros / self.elements
 
 
@@ -136,8 +137,8 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Master weights and state of all units. Each unit has its weights and biases, zero-padded to a whole group.
-    State planes are initially zero."""
+    """Master weights and state of all units. Each unit's array holds its weights and biases, zero-padded to a whole
+    group. State planes are initially zero."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
         for unit, master in zip(units, masters, strict=True):
@@ -173,7 +174,7 @@ class Server:
 
 
 class _Products:
-    """Products of a unit with a worker's weights."""
+    """Compute the products of a unit with a worker's weights."""
 
     def __init__(self, unit: Unit, weights: Bits, functions: Functions, *, last: bool):
         count = unit.inputs * unit.outputs
@@ -207,7 +208,7 @@ class _Products:
 
 
 def _cut(share: Share, microbatch: int) -> Iterator[Share]:
-    """Split a share into microbatches."""
+    """Split a worker's examples into microbatches."""
     for first in range(0, len(share[1]), microbatch):
         yield share[0][first:first + microbatch], share[1][first:first + microbatch]
 
@@ -278,7 +279,7 @@ class _Worker:
         return any(held == number for held, _ in self._windows)
 
     def fetch(self, number: int, unit: Unit, weights: Bits, *, last: bool) -> None:
-        """Replace the least recently used window."""
+        """Load a unit's weights into the least recently used window."""
         self._windows = [*self._windows[-1:], (number, _Products(unit, weights, self._functions, last=last))]
 
     def _window(self, number: int) -> _Products:
@@ -324,7 +325,7 @@ class _Worker:
 
 def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
               functions: Functions = summation) -> tuple[int, list[Moved]]:
-    """Differentiate and update layer by layer; return the loss as a bit pattern and each worker's transfers."""
+    """Run a set and its update layer by layer; return the loss as a bit pattern, and the transfers of each worker."""
     units, last = server.units, len(server.units) - 1
     workers = [_Worker(share, microbatch, functions) for share in shares]
     forward, backward = accesses(units)

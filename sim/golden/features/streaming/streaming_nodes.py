@@ -33,7 +33,7 @@ class StreamingNodes(ProgramNodes):
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)
         self.server = workers
-        #: Counts from the latest BROADCAST and PUSH of each entry in the server's table.
+        #: Element counts from the latest BROADCAST and PUSH of each entry in the server's table.
         self.counts: dict[tuple[str, int], Counts] = {}
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]

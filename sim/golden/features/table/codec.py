@@ -31,7 +31,7 @@ class TableCodec:
 
     @property
     def table(self) -> LookupTable:
-        """Parameters of the format."""
+        """Parameters of the packet format with preloaded centroids."""
         return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
 
     @property

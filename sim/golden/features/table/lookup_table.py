@@ -108,13 +108,13 @@ class LookupTable:
         return elements[:count]
 
     def exponents_of(self, elements: npt.ArrayLike) -> Bits:
-        """Exponent field of each element."""
+        """Extract the exponent field of each element."""
         values = np.asarray(elements, np.uint32)
         exponents: Bits = (values >> self.format.fraction_bits & self.format.exponent_ones).astype(np.uint32)
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Words before the codes: the exponents, ending with the last one repeated, and the centroids."""
+        """Words before the codes: the exponents, with the last one repeated as an end mark, and the centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
         if self.sent:
@@ -122,7 +122,7 @@ class LookupTable:
         return planes.bytes_to_words(np.concatenate(parts))
 
     def codes(self, elements: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Code of each element, from the lowest bit up: sign, mantissa index and exponent index."""
+        """Code of each element, which consists of sign, mantissa index and exponent index, from the lowest bit up."""
         values = np.asarray(elements, np.uint32)
         exponents = self.exponents_of(values)
         sign = values >> (self.format.width - 1)
@@ -131,7 +131,7 @@ class LookupTable:
         return codes.astype(np.uint32)
 
     def mantissa_indices(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Mantissa index of each element."""
+        """Compute the mantissa index of each element."""
         values = np.asarray(elements, np.uint32)
         bits = self.format.fraction_bits
         fractions = values & ((1 << bits) - 1)
@@ -169,7 +169,7 @@ class LookupTable:
         return np.concatenate([self.bounds(centroids), planes.bytes_to_words(packed)])
 
     def mantissa_table(self, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Fraction for each mantissa index: a centroid, or the midpoint of a bin."""
+        """Fraction that each mantissa index represents: a centroid, or the midpoint of a bin."""
         if self.centroids:
             return self._checked(centroids)
         dropped = self.format.fraction_bits - self.mantissa_bits
@@ -177,7 +177,7 @@ class LookupTable:
         return table | np.uint32(1 << (dropped - 1)) if dropped else table
 
     def elements(self, codes: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements represented by codes."""
+        """Decode codes to elements."""
         values = np.asarray(codes, np.uint32)
         indices = values >> 1 & (self.mantissas - 1)
         places = values >> (1 + self.mantissa_bits)

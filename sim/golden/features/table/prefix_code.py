@@ -36,7 +36,7 @@ def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """Prefix code for fifteen exponents, given as their code lengths and, last, the escape code's length.
+    """Prefix code for fifteen exponents, given as the code length of each exponent and finally of the escape code.
 
     Lengths are in ascending order, from 1 to at most 6, and the code is complete.
     """
@@ -71,7 +71,7 @@ class Code:
 
     @property
     def codes(self) -> list[str]:
-        """Codes as bit strings."""
+        """Code words of all exponents and of the escape, as bit strings."""
         number, before = 0, 0
         codes = []
         for length in self.lengths:
@@ -82,7 +82,7 @@ class Code:
 
     @property
     def words(self) -> Bits:
-        """Words of the table in a packet."""
+        """Words of the code table in a packet."""
         lengths = np.array(self.lengths, np.uint8)
         return planes.bytes_to_words(np.concatenate([
             np.array([*self.exponents, 0], np.uint8), lengths[::2] | lengths[1::2] << 4]))
@@ -90,13 +90,13 @@ class Code:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Packets of bfloat16 elements, one per beat; the format has no parameters."""
+    """Packet format of losslessly compressed bfloat16 elements, one per beat; it has no parameters."""
 
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the number of words in a packet, given the code length of each element, including any escaped
-        exponent, and of the end; each element takes one more byte for its sign and fraction."""
+        """Return the number of words in a packet, given the code length of each element (including any escaped
+        exponent) and of the end mark; each element takes one more byte for its sign and fraction."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
@@ -119,7 +119,7 @@ class PrefixCode:
         return np.concatenate([code.words, planes.bytes_to_words(np.packbits(bits, bitorder="little"))])
 
     def decode(self, words: npt.ArrayLike) -> Bits:
-        """Elements of a packet."""
+        """Decode the elements of a packet."""
         packet = np.asarray(words, np.uint32)
         data = packet[:6].astype("<u4").view(np.uint8)
         lengths = [int(byte) >> shift & 15 for byte in data[16:] for shift in (0, 4)]

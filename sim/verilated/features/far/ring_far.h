@@ -39,12 +39,12 @@ public:
     // Whether a request is accepted in this cycle, which takes credit for all words of a row.
     bool ready() const { return m_numerator && m_credit >= row_cost(); }
 
-    // The answer due in a cycle, or null.
+    // Returns the answer that is due in a cycle, or null.
     const Row* answer(uint64_t cycle) const {
         return m_answers.empty() || m_answers.front().cycle > cycle ? nullptr : &m_answers.front().row;
     }
 
-    // Ends a cycle and removes its answer, if any. An idle memory saves up credit for at most one row.
+    // Ends a cycle and removes its answer, if any. An idle memory accumulates credit for at most one row.
     void pass(uint64_t cycle) {
         if (answer(cycle)) m_answers.pop();
         if (m_numerator) m_credit = std::min(m_credit + m_numerator, row_cost() + m_numerator - 1);

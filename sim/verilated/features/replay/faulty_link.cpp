@@ -136,7 +136,7 @@ private:
 
     std::size_t following() const { return at + 1 == forward.size() ? 0 : at + 1; }
 
-    // Number of words between faults, large enough for all effects of a fault to come before the next one.
+    // Number of words between faults, large enough for all effects of a fault to occur before the next fault.
     std::int64_t gap() { return 40 + random.below(64); }
 
     void fault_done() {

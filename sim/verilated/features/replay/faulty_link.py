@@ -105,16 +105,17 @@ class FaultyLink:
             Number of faults.
         seed : int
         stalls : bool
-            Whether both sides stall and control words are sent. If not, every cycle without a word counts as lost.
+            Whether both sides stall and control words are sent. Without stalls, every cycle without a word counts as
+            lost.
 
         Returns
         -------
         dict
             ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
-            ``most``, cycles lost in total and at most by one of the ``measured`` faults; ``escaped``, words that
-            arrived corrupted; ``refused`` and ``silent``, packets with such words that the CRC-32 detected or missed;
-            ``invented``, control words that arrived corrupted; ``hanging`` and ``overrun``, links that stopped, or
-            were sent packets without room.
+            ``most``, cycles lost in total and the most cycles lost to one of the ``measured`` faults; ``escaped``,
+            words that arrived corrupted; ``refused`` and ``silent``, packets with such words that the CRC-32 detected
+            or missed; ``invented``, control words that arrived corrupted; ``hanging`` and ``overrun``, links that
+            stopped, or were sent packets without room.
         """
         outcome = _Outcome()
         self._library.replay_run(ctypes.byref(_Part(int(kind), latency, int(stalls), faults, seed)),

@@ -14,8 +14,8 @@ COUNTS = (4, 8, 16, 32, 64)
 
 
 def test_packet_by_hand():
-    """Four table words precede two index words; each byte holds low or high bits of eight indices."""
-    indices = [0, 1, 2, 3, 3, 0, 0, 1]  # low bits 0101_1001, high bits 0011_1000, first index lowest
+    """A packet has four table words, then two index words; each byte holds low or high bits of eight indices."""
+    indices = [0, 1, 2, 3, 3, 0, 0, 1]  # low bits 0101_1001 and high bits 0011_1000, first index in the lowest bit
     words = CentroidTable(centroids=4).encode(indices, [0xAAAA_AAAA, 7, 0, 0xFFFF_FFFF])
     assert words.dtype == np.uint32
     assert words.tolist() == [0xAAAA_AAAA, 7, 0, 0xFFFF_FFFF, 0b0001_1100 << 8 | 0b1001_1010, 0]
@@ -95,9 +95,9 @@ def test_errors():
 
 
 @pytest.mark.parametrize(("values", "expected"), [
-    # The bounds are just above -0.5, 0.5 and 2, since the midpoints belong to the lower centroids.
+    # The upper bounds are just above -0.5, 0.5 and 2, since each midpoint belongs to the lower centroid.
     ([-1, 0, 1, 3], [0xBEFF_FFFF, 0x3F00_0001, 0x4000_0001]),
-    # The midpoint is zero of either sign; the bound is the smallest positive number.
+    # The midpoint is zero with either sign, so the bound is the smallest positive number.
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
     # The midpoints between zero and the smallest numbers are not representable, so one of the bounds is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
@@ -115,7 +115,7 @@ def exactly(value, centroids):
 
 
 def tables(count):
-    """Codebooks of distinct centroids: Gaussian, evenly spaced, subnormal, and of all magnitudes."""
+    """Yield codebooks of distinct centroids: Gaussian, evenly spaced, subnormal, and of all magnitudes."""
     generator = np.random.default_rng(count)
     return [np.sort(generator.standard_normal(count)).astype(np.float32), np.linspace(-1, 1, count, dtype=np.float32),
             np.sort(generator.choice(range(-500, 500), count, replace=False).astype(np.float32) * np.float32(2e-45)),

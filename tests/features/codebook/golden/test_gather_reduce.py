@@ -60,7 +60,7 @@ def test_a_matrix_from_a_packet():
 
 @pytest.mark.parametrize("centroids", [4, 16])
 def test_cycles(centroids):
-    """A row takes a cycle per column and k multiplications; its result comes k + 6 cycles after the last."""
+    """A row takes a cycle per column and k multiplications; its result follows k + 6 cycles after the last column."""
     columns = centroids + 5
     always = np.ones(3 * columns + centroids + 10, bool)
     trace = trace_product(CentroidTable(centroids=centroids), [columns] * 3, willing=always, ready=always)
@@ -73,7 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """With one column per row, each drain waits for the previous result; row three waits for free sums."""
+    """With one column per row, each row's sums are drained after the previous result; row 3 waits for free sums."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]
@@ -84,7 +84,7 @@ def test_cycles_by_hand():
 
 
 def test_a_result_that_waits():
-    """A result is offered until it is accepted; only then does the next drain begin."""
+    """A result is offered until it is accepted; only then are the sums of the next row drained."""
     ready = np.arange(60) >= 30
     trace = trace_product(CentroidTable(centroids=4), [9, 9, 9], willing=np.ones(60, bool), ready=ready)
     assert trace.offered[17:32].tolist() == [-1, *[0] * 13, -1]

@@ -14,7 +14,7 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Sum, term by term, of an example's inputs that share a centroid in the row of an output."""
+    """Add the inputs of an example whose index in a row of the matrix is ``centroid``, term by term."""
     total = np.float32(0)
     for index, value in zip(indices, x, strict=True):
         if index == centroid:
@@ -42,7 +42,7 @@ def test_order():
     zeros, upstream = np.zeros((3, 1), np.int64), np.array([[big], [1], [-big]], np.float32)
     x = np.ones((1, 1), np.float32)
     assert model.gradient(zeros[:1], np.ones((3, 1), np.float32), upstream, 1, lanes=2).tolist() == [0]
-    # Outputs 0 and 2 are in lane 0, and output 1 is in lane 1: (1e8 - 1e8) + 1.
+    # With two lanes, lane 0 has outputs 0 and 2 and lane 1 has output 1: (1e8 - 1e8) + 1.
     assert model.gradient(zeros, x, upstream.T, 1, lanes=2).tolist() == [1]
     assert model.gradient(zeros, x, upstream.T, 1, lanes=1).tolist() == [0]
 
@@ -115,7 +115,7 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """Jobs that each compute one group of outputs add up to the gradient of all groups."""
+    """Jobs that each compute the gradient of one group of outputs add up to the gradient of all groups."""
     generator = np.random.default_rng(2)
     indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)

@@ -1,4 +1,4 @@
-"""Golden model of the compute engine: results of handwritten lists, and rejection of invalid ones."""
+"""Golden model of the compute engine: results of known lists, and rejection of invalid lists."""
 
 import numpy as np
 import pytest
@@ -23,12 +23,12 @@ from sim.golden.features.compute.compute import Engine, Outcome, pack, unpack
 from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4)
-LIST = 512  # address of the list in activation memory
+LIST = 512  # address of the instruction list in activation memory
 WORDS = 1024
 
 
 def product(**changes):
-    """Instruction: multiply the 3 x 8 matrix at 0 by 8 x 5 weights, add a bias, and write to 64."""
+    """Instruction that multiplies the 3 x 8 matrix at 0 by 8 x 5 weights, adds a bias, and writes to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Instruction: cross-entropy of the 3 x 5 scores at 64, with labels starting at 201."""
+    """Instruction for the cross-entropy of the 3 x 5 scores at 64, with labels starting at 201."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -94,7 +94,7 @@ class TestCentroids:
     ENGINE = Engine(rows=4, lanes=4, centroids=16)
 
     def instruction(self, memories, indices, **changes):
-        """Instruction: layer, 9 inputs, 6 outputs; 3 examples at 0, table at 16, biases at 0, results at 64."""
+        """Centroid layer of 9 inputs and 6 outputs; 3 examples at 0, table at 16, biases at 0, results at 64."""
         lines = centroid_product.pack_indices(indices, 4)
         memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
         return pack(centroid_layout(), {
@@ -147,7 +147,7 @@ class TestProducts:
             64 + 8 * row + column for row in range(3) for column in range(5)}
 
     def test_epilogues(self, memories):
-        """ReLU keeps NaNs, and a gate passes the elements for which its matrix is positive."""
+        """ReLU passes NaNs, and a gate passes elements where the gate matrix is positive."""
         memories[Place.ACTIVATIONS][:8] = np.full(8, np.nan, np.float32).view(np.uint32)
         plain = copied(memories)
         run(plain, product(), END)
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Column sums are computed as a product with ONES; a k of zero means the length given in the command."""
+        """Column sums are a product with the operand ONES; a k of zero stands for the length in the command."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,
@@ -218,7 +218,7 @@ class TestCrossEntropy:
 
 class TestRefusals:
     def test_nothing_is_written(self, memories):
-        """An invalid instruction ends the command before any instruction runs, even after valid ones."""
+        """An invalid instruction, even after valid ones, ends the command before any instruction runs."""
         listed = np.concatenate([product(), loss(function=1), END])
         memories[Place.ACTIVATIONS][LIST:LIST + len(listed)] = listed
         before = copied(memories)

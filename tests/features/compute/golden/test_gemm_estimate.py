@@ -1,4 +1,4 @@
-"""Test estimated cycles of matrix products: steps, their sum, and the effect of estimating many panels together."""
+"""Test cycle estimates of matrix products: single steps, their sum, and the shortcut for repeated panels."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def jobs(count, seed):
 
 
 def test_steps():
-    """The beats and loads of each step match the loop nest."""
+    """The beats and loads of each step in the estimate match the loop nest."""
     for job in jobs(150, 1):
         outlines = list(MODEL.loops.outline(job.loops))
         expected = [tuple(len(rows) for rows in MODEL.loads(job, step)) for step in outlines]
@@ -38,16 +38,16 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """With repeated panels left out, the estimate almost always equals the sum over all steps."""
+    """The estimate, which counts repeated panels once, almost always equals the sum over all steps."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Repeated panels may take different times if some steps are limited by loads, other steps by beats.
+    # Repeats of a panel may differ in time if loads limit some steps and beats limit others.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 
 
 @pytest.mark.parametrize(("rounds", "least"), [(2, 0.94), (3, 0.96), (4, 0.99)])
 def test_against_model(rounds, least):
-    """Products of power-of-two sizes exceed the estimate by at most a few percent, less with long panels."""
+    """Matrix products of power-of-two sizes exceed the estimate by a few percent at most, less with long panels."""
     job = GemmJob(m=64, k=64, n=64, a=Matrix(2, 0, 16), b=Matrix(1, 0, 16), c=Matrix(0, 0, 16), rounds=rounds)
     for tile in range(4):
         for row_tiles in range(0, 5 - tile, 2):

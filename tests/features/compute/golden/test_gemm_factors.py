@@ -23,7 +23,7 @@ def _jobs(count, most):
 
 
 def test_bound():
-    """For any choice of factors, the model takes at least the lower bound of cycles."""
+    """For any choice of tiling factors, the modelled cycles are at least the lower bound."""
     for job in _jobs(8, 24):
         candidates = list(gemm_factors.candidates(MODEL, job))
         assert candidates
@@ -32,7 +32,7 @@ def test_bound():
 
 
 def test_best():
-    """The chosen factors match an exhaustive search over all legal factors."""
+    """The chosen tiling factors match an exhaustive search over all legal factors."""
     for job in _jobs(3, 9):
         best = gemm_factors.best_factors(MODEL, job)
         every = []

@@ -22,7 +22,7 @@ def _jobs(nest, count):
 
 @pytest.mark.parametrize("nest", NESTS)
 def test_every_term_once_in_order(nest):
-    """Each sum of each tile adds every term once, in ascending order, from panels already loaded."""
+    """Each sum of each tile adds every term once, in ascending order, from panels that are already loaded."""
     for job in _jobs(nest, 60):
         stride = nest.strides(job)
         terms, beats, loads, releases = collections.defaultdict(list), 0, [0, 0], [0, 0]
@@ -60,6 +60,6 @@ def test_legal(change, legal):
 
 
 def test_blocks():
-    """The term's group selects the high bits of the block number, in bit-reversed order."""
+    """A term's group determines the high bits of its block number, in bit-reversed order."""
     nest = model.LoopNest(rows=4, lanes=4, blocks=16)
     assert [nest.block(1, term) for term in range(4)] == [1, 9, 5, 13]

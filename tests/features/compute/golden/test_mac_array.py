@@ -33,7 +33,7 @@ def test_product_is_rounded_by_itself():
 
 @pytest.mark.parametrize("tile", range(4))
 def test_order(tile):
-    """Result rows are in row-major order, and each row of units outputs each of its slots once."""
+    """Result rows are in row-major order, and each row of multiply-accumulate units outputs all its slots once."""
     row, group, slot = model.MacArray(rows=4, columns=4).order(tile)
     groups = 8 >> tile
     assert (row * groups + group).tolist() == list(range(32))

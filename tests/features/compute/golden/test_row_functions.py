@@ -12,19 +12,19 @@ def _draw(generator, *shape):
 
 class TestNorm:
     def test_by_hand(self):
-        """Known answer with exact numbers: mean 2 and variance 4."""
+        """Layer norm of a row with mean 2 and variance 4, in exact numbers."""
         normal, deviation = model.norm(np.array([[0, 0, 4, 4]], np.float32), np.float32(0), np.float32(0.25))
         assert normal.tolist() == [[-1, -1, 1, 1]]
         assert deviation.tolist() == [[0.5]]
 
     def test_factor(self):
-        """The mean is the sum times the given factor, regardless of the row length."""
+        """The mean of a layer norm is the sum of the row times the given factor, whatever the row length."""
         normal, deviation = model.norm(np.array([[3, 3]], np.float32), np.float32(1), np.float32(1))
         assert deviation.tolist() == [[np.float32(1) / np.sqrt(np.float32(19))]]
         assert normal.tolist() == [[-3 * deviation[0, 0]] * 2]
 
     def test_order_of_sums(self):
-        """Sums start at column 0, so 1e8 absorbs the terms after it."""
+        """Sums start at column 0, so 1e8 absorbs the small terms that follow it."""
         x = np.array([[1, 1e8, -1e8, 1]], np.float32)
         _, deviation = model.norm(x, np.float32(0), np.float32(0.25))
         centred = x - np.float32(0.25)
@@ -54,14 +54,14 @@ class TestNorm:
 
 class TestGradients:
     def test_norm_by_hand(self):
-        """For times (2, 6), mean 4 and along = 2, the results are ((2 - 4) + 2) · 3 and ((6 - 4) - 2) · 3."""
+        """Gradient of a norm by hand: ((2 - 4) + 2) · 3 and ((6 - 4) - 2) · 3 for products (2, 6) with mean 4."""
         arrays = [np.array(row, np.float32) for row in ([[1, 2]], [[-1, 1]], [[3]], [[2, 3]])]
         assert model.norm_back(*arrays, np.float32(0.5)).tolist() == [[0, 0]]
         assert model.norm_back(*arrays, np.float32(0.25)).tolist() == [[3, 9]]
 
     @pytest.mark.parametrize("columns", [3, 16, 32])
     def test_norm_by_differences(self, columns):
-        """The derivative matches finite differences of a binary64 layer norm."""
+        """The gradient of the layer norm matches finite differences in binary64."""
         generator = np.random.default_rng(columns)
         x, upstream, direction, scale = (generator.standard_normal((5, columns)) for _ in range(4))
         scale = scale[:1]
@@ -79,7 +79,7 @@ class TestGradients:
         np.testing.assert_allclose((gradient * direction).sum(axis=1), slope / (2 * step), rtol=1e-3, atol=1e-4)
 
     def test_softmax_by_hand(self):
-        """Known answer: the sum is 4 · 0.25 + 8 · 0.75 = 7, so the differences are -3 and 1."""
+        """Gradient of a softmax by hand: the sum is 4 · 0.25 + 8 · 0.75 = 7, so the differences are -3 and 1."""
         arrays = [np.array(row, np.float32) for row in ([[4, 8]], [[0.25, 0.75]])]
         gradient = model.softmax_back(*arrays, np.float32(2))
         assert gradient.tolist() == [[-1.5, 1.5]]

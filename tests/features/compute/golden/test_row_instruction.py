@@ -1,4 +1,4 @@
-"""Test golden ROWS and SOFTMAX in a list: functions match their definitions, and operands are checked."""
+"""Test the golden ROWS and SOFTMAX instructions in lists: their results, and the checks of their operands."""
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def test_gather(memories, started):
 
 
 def test_scatter(memories):
-    """Rows are added one after another; unselected table rows keep all bits, even in NaNs."""
+    """Rows with equal numbers are added one after another; unselected table rows keep all bits, even in NaNs."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))
@@ -172,7 +172,7 @@ def test_scatter(memories):
 @pytest.mark.parametrize("function", [RowFunction.GATHER, RowFunction.SCATTER])
 @pytest.mark.parametrize("number", [7, 0xFFFF_FFFF])
 def test_wrong_number(memories, function, number):
-    """The function skips the row with the invalid number, and the command ends after the function."""
+    """A function skips rows with an invalid row number, and the command ends after that function."""
     memories[Place.ACTIVATIONS][NUMBERS + 2] = number
     outcome, before = run(memories, rows(function), rows(RowFunction.CLEAR))
     assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)

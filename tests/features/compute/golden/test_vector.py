@@ -88,7 +88,7 @@ def test_legal(job, legal):
 
 
 def test_cycles():
-    """Loading, program frames, quotients and the end take the stated cycles, for one element and two blocks."""
+    """Loading, program frames, quotients and the end take the stated cycles, for one element and for two blocks."""
     loading, frames, quotients = 3 + 5 + 2 + 2, 12 + 1 + 17, 1 + 53 + 2 + 1
     assert VectorCycles().job(1, 1) == loading + 16 * frames + quotients + 5
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3

@@ -24,7 +24,7 @@ def test_result():
 
 @pytest.mark.parametrize(("length", "duration"), [(0, 0), (0, 60), (3, 0), (37, 0), (37, 90), (64, 26)])
 def test_cycle_by_cycle(length, duration):
-    """The cycle-by-cycle model takes the formula's cycles, and writes each row once, evenly spaced."""
+    """The cycle-by-cycle model takes the cycles given by the formula, and writes each row once, evenly spaced."""
     model = ComputeModel(4)
     ready = {"event_ready": True, "read_ready": True, "write_ready": True, "link_reset": False}
     command = {"tag": 7, "length": length, "duration": duration, "gradient_base": 32, "state_base": 128}

@@ -16,7 +16,7 @@ GRIDS = [(2, 2), (2, 3), (3, 2), (2, 4), (4, 4), (1, 3), (3, 1), (1, 1)]
 
 
 def mean(nodes):
-    """Settings with which an update turns zero weights into the mean gradient."""
+    """Optimizer settings with which an update turns zero weights into the mean gradient."""
     return ring.settings(optimizer.Rule.SGD, gradient_scale=1 / nodes, learning_rate=-1.0, clip=np.inf)
 
 
@@ -30,7 +30,7 @@ def update(gradients, *, nodes, **options):
     ([[1, 2]], 3, 1.5),
 ])
 def test_known_answers(values, total, average):
-    """Known sums and means of a 2 x 2 grid with gradients 1 to 4, with and without card 1."""
+    """Known sums and means of a 2 x 2 grid with gradients 1 to 4, with and without its second row."""
     gradients = ring.bits(np.broadcast_to(np.array(values)[..., np.newaxis], (*np.shape(values), 40)))
     result = update(gradients, nodes=np.size(values))
     assert (ring.floats(result.total) == total).all()
@@ -38,7 +38,7 @@ def test_known_answers(values, total, average):
 
 
 def test_known_answer_of_three():
-    """Known answer: a 2 x 2 grid without node 3 becomes a flat ring of three nodes with mean 6 / 3."""
+    """A 2 x 2 grid without node 3 becomes a flat ring of three nodes with mean 6 / 3."""
     gradients = ring.bits(np.broadcast_to(np.array([1, 2, 3])[:, np.newaxis], (3, 40)))
     zeros = np.zeros(40, dtype=np.uint32)
     result = ring.fused_update(gradients, zeros, [], mean(3))
@@ -48,7 +48,7 @@ def test_known_answer_of_three():
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_exact_sums(rows, columns):
-    """If sums are exact, a grid, a flat ring, and separate rows and columns give the same bits."""
+    """If all sums are exact, a grid, a flat ring, and separate rows and columns give the same bits."""
     generator = np.random.default_rng(rows * 16 + columns)
     for length in (1, 33, 700):
         values = generator.integers(-100, 100, (rows, columns, length))
@@ -66,7 +66,7 @@ def test_exact_sums(rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_order_of_additions(rows, columns):
-    """Elements are summed along rows from their block's column, then along columns from its row."""
+    """Elements are summed along rows, starting at their block's column, then along columns, starting at its row."""
     generator = np.random.default_rng(rows * 16 + columns)
     length = 700
     gradients = random_gradients(generator, rows * columns, length, density=0.9).reshape(rows, columns, length)
@@ -91,7 +91,7 @@ def test_order_of_additions(rows, columns):
 
 
 def test_differs_from_flat_ring():
-    """In binary32, half of the sums of eight random numbers differ from a flat ring's in the last bits."""
+    """In binary32, half of a grid's sums of eight random numbers differ from a flat ring's in the last bits."""
     generator = np.random.default_rng(11)
     gradients = ring.bits(generator.standard_normal((2, 4, 4832)))
     result = update(gradients, nodes=8)
@@ -116,7 +116,7 @@ def test_words(rows, columns):
 
 
 def test_owned():
-    """Each element has one owner; a column's nodes share the elements that the row sums leave there."""
+    """Each element has one owner; the nodes of a column share the elements that the column owns after row sums."""
     for rows, columns in GRIDS:
         for length in (1, 40, 700):
             parts = [index for row in grid.owned(length, rows, columns) for index in row]
@@ -161,7 +161,7 @@ def test_codecs(weight_codec, gradient_codec):
 
 @pytest.mark.parametrize("name", [name for name, codec in GATEWARE.items() if codec.repeatable])
 def test_coded_weights_are_coded_again_without_loss(name):
-    """Re-encoding weights that a codec has decoded does not change them."""
+    """Encoding weights again after a codec has decoded them does not change them."""
     generator = np.random.default_rng(len(name))
     codec = codec_of(name)
     for number in range(100):

@@ -78,7 +78,7 @@ test_bad_streams = refused(model.decode, {}, [
     (1, 0, ONE // 2, ONE, -1),            # 0.5 is rounded to 1
     (-1, 0, ONE // 2, ONE, 0),            # -0.5 is rounded to 0
     (1, 0, ONE // 2 - 1, ONE, 0),
-    (MOST, MOST, ONE, -ONE, MOST),        # saturates at the largest weight
+    (MOST, MOST, ONE, -ONE, MOST),        # the weight saturates at its largest value
     (MOST, LEAST, ONE, ONE, LEAST),
     (MOST, 0, 2 * ONE - 1, ONE, -MOST),   # the step saturates
     (LEAST, 0, 2 * ONE - 1, ONE, MOST),
@@ -120,7 +120,7 @@ def test_every_gradient():
     """The update for every possible gradient agrees with exact arithmetic."""
     gradients = np.arange(LEAST, MOST + 1)
     for scale, rate in ((ONE, 1234), (ONE // 2, ONE), (-ONE, 777), (2 * ONE - 1, 2 * ONE - 1), (3, -2 * ONE)):
-        step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: 34 of 53 bits
+        step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: 34 bits fit in binary64
         expected = np.clip(100 - np.floor(step * (rate / ONE) + 0.5), LEAST, MOST)
         update = model.update(gradients, np.full(len(gradients), 100), gradient_scale=scale, learning_rate=rate)
         np.testing.assert_array_equal(update.weights, expected)
@@ -179,7 +179,7 @@ def test_mask_by_hand():
 
 
 def test_jobs_are_those_of_a_full_node():
-    """A job has the same words as on a full node, split into 16-bit halves."""
+    """A list of mask jobs has the same words as on a full node, split into 16-bit halves."""
     generator = np.random.default_rng(8)
     for _ in range(20):
         numbers = {name: int(generator.integers(4096)) for name in (
@@ -222,14 +222,14 @@ def changed(index, value):
 
 
 @pytest.mark.parametrize("memory", [
-    changed(0, 1 << 6),                       # external mask
+    changed(0, 1 << 6),                       # an external mask, which an int16 node does not support
     changed(1, 0), changed(2, 0), changed(3, 0),
     changed(4, 5), changed(4, 7), changed(5, 1),
     changed(2, 4096), changed(3, -1),         # rows and columns with too many bits
     changed(6, 4096), changed(6, -1), changed(7, 1), changed(7, -1),
     *(changed(index, 4096) for index in range(8, 15)),
-    listed(dataclasses.replace(TRIANGLE), dataclasses.replace(TRIANGLE, count=2)),  # too many elements
-    listed(TRIANGLE),                         # list ends too early
+    listed(dataclasses.replace(TRIANGLE), dataclasses.replace(TRIANGLE, count=2)),  # too many mask elements
+    listed(TRIANGLE),                         # the list of jobs ends too early
     listed(TRIANGLE, TRIANGLE)[:-1],
 ])
 def test_bad_jobs(memory):

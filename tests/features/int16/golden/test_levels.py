@@ -17,7 +17,7 @@ def elements(generator, *shape, limit=MOST):
 
 
 def orders(generator, count):
-    """All rotations of ``count`` indices, and as many random permutations."""
+    """All rotations of ``count`` indices, and the same number of random permutations."""
     indices = np.arange(count)
     return [*(np.roll(indices, shift) for shift in range(count)),
             *(generator.permutation(count) for _ in range(count))]
@@ -31,7 +31,7 @@ def updated(gradients, weights, *, rate):
 
 
 def sparsified(gradients, errors, threshold):
-    """Return the sum of the kept gradients and the final errors, for one SPARSIFY per row."""
+    """Return the sum of the kept gradients and the final errors after one SPARSIFY per row of gradients."""
     kept = 0
     for row in gradients:
         result = model.sparsify(row, errors, threshold)
@@ -41,7 +41,7 @@ def sparsified(gradients, errors, threshold):
 
 @pytest.mark.parametrize("cut", [32, 160, 1000, LENGTH])
 def test_any_cut(cut):
-    """Weights, gradients and errors do not depend on the cut, even if they saturate."""
+    """Weights, gradients and errors do not depend on how a vector is split, even if they saturate."""
     generator = np.random.default_rng(cut)
     gradients, seconds = elements(generator, 2, LENGTH)
     starts = range(0, LENGTH, cut)
@@ -60,10 +60,10 @@ def test_any_cut(cut):
 
 @pytest.mark.parametrize("count", range(2, 9))
 def test_any_order_without_saturation(count):
-    """Updates give the same weights in any order if no weight can saturate, and so do errors that are only added."""
+    """Without saturation, updates give the same weights in any order, and so do errors that are only added."""
     generator = np.random.default_rng(count)
     weights = elements(generator, LENGTH, limit=MOST // 2)
-    gradients = elements(generator, count, LENGTH, limit=2 * (MOST // 2 // count) - 2)  # a step is half as large
+    gradients = elements(generator, count, LENGTH, limit=2 * (MOST // 2 // count) - 2)  # updates halve the gradients
     shares = elements(generator, count, LENGTH, limit=MOST // 2 // count)
     expected = updated(gradients, weights, rate=HALF)
     _, errors = sparsified(shares, weights, NEVER)
@@ -79,7 +79,7 @@ def test_any_order_without_saturation(count):
 
 @pytest.mark.parametrize("count", range(2, 9))
 def test_order_with_saturation(count):
-    """Weights and errors that saturate depend on the order."""
+    """Weights and errors that saturate depend on the order of the gradients."""
     generator = np.random.default_rng(count)
     weights, gradients = elements(generator, LENGTH), elements(generator, count, LENGTH)
     results = [updated(gradients[order], weights, rate=HALF) for order in orders(generator, count)]
@@ -89,15 +89,15 @@ def test_order_with_saturation(count):
 
 
 def test_counterexamples():
-    """The examples on the page."""
-    # Any order and topology: saturation.
+    """The counterexamples in docs/int16_node.md give the stated results."""
+    # With saturation, results depend on order and topology.
     assert updated([[-16], [16]], [32760], rate=ONE).tolist() == [32751]
     assert updated([[16], [-16]], [32760], rate=ONE).tolist() == [32760]
     assert sparsified([[16], [-16]], [32760], NEVER)[1].tolist() == [32751]
     assert sparsified([[-16], [16]], [32760], NEVER)[1].tolist() == [32760]
-    # The same: a threshold.
+    # With a threshold, results also depend on order and topology.
     assert [array.tolist() for array in sparsified([[5], [-3]], [0], 5)] == [[5], [-3]]
     assert [array.tolist() for array in sparsified([[-3], [5]], [0], 5)] == [[0], [2]]
-    # Any number of nodes: each update rounds.
+    # Since each update rounds, results depend on the number of nodes.
     assert updated([[1], [1]], [0], rate=HALF).tolist() == [-2]
     assert updated([[2]], [0], rate=HALF).tolist() == [-1]

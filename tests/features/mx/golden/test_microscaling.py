@@ -19,7 +19,7 @@ TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.
 
 
 def _block(codes, width, scale):
-    """Encode a block as an integer: scale in the lowest byte, followed by the codes, first code lowest."""
+    """Encode a block as an integer: the scale is in the lowest byte, followed by the codes, first code lowest."""
     return scale | sum(code << 8 + width * index for index, code in enumerate(codes))
 
 
@@ -49,7 +49,7 @@ def test_element():
 
 
 def test_fp4_by_hand():
-    """A block below 8 has a scale of 1; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
+    """A maximum below 8 gives a scale of 1; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
     values = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
     codes = [6, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 7]
     number = _block(codes, 4, 127)
@@ -66,7 +66,7 @@ def test_fp4_by_hand():
 @pytest.mark.parametrize(("name", "bits", "values", "codes"), [
     ("MXFP6_E3M2", 6, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
     ("MXFP6_E2M3", 6, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8]),
-    ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # 0x7F is NaN
+    ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # code 0x7F is NaN
     ("MXFP8_E5M2", 8, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])])
 def test_ends_of_elements(name, bits, values, codes):
     """The smallest and largest numbers, saturated numbers, and ties to even have the correct codes."""
@@ -77,7 +77,7 @@ def test_ends_of_elements(name, bits, values, codes):
 
 @pytest.mark.parametrize(("name", "emax"), [("MXFP8_E5M2", 15), ("MXFP4_E2M1", 2), ("MXINT8", 0)])
 def test_ends_of_the_scale(name, emax):
-    """The scale field is the largest exponent minus emax plus 127, but at least 0."""
+    """The scale field is the largest exponent in the block minus emax plus 127, but at least 0."""
     codec = getattr(mx, name)
     for power in (-126, emax - 127, emax - 126, 0, 127):
         if power >= -126:
@@ -120,7 +120,7 @@ def test_scales_rounded_up(element):
     generator = np.random.default_rng(2)
     powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
     numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
-    # The scale of a block changes close to the format's largest number.
+    # A block gets another scale when its maximum is close to the format's largest number.
     edge = np.float32(largest / 2.0 ** codec.lowest)
     near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
     numbers[:1600, 5] = generator.choice(near, 1600)
@@ -154,7 +154,7 @@ def test_elements_are_those_of_ml_dtypes(element):
     """At a scale of one, bfloat16 numbers and numbers near thresholds are encoded as in ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
-    top = 2.0 ** (codec.lowest)  # exponent emax gives a scale of one
+    top = 2.0 ** (codec.lowest)  # numbers with exponent emax give a scale of one
     near = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     values = values_of(np.concatenate([near, near + 1, near - 1, near + 0x8000, near + 0x8001, near + 0x7FFF]))
     values = values[(np.abs(values) < 2 * top) & ((np.abs(values) >= 2.0 ** -126) | (values == 0))]

@@ -101,7 +101,7 @@ def test_saturation():
 
 
 def test_layout():
-    """Exponent, differences and codes are packed from the lowest bit, and blocks without gaps."""
+    """Exponent, differences and codes are packed from the lowest bit, and blocks follow without gaps."""
     codec = SharedExponent(block=8, subset=2, mantissa_bits=7)
     number = 128 | 0b0011 << 8
     for index, value in enumerate([96, 128 + 48, 19, 13, 125, 0, 128 + 64, 16]):
@@ -161,7 +161,7 @@ def test_subnormals(name):
     codec = ALL[name]
     bits = np.arange(1, 0x80_0000, 0x1357, dtype=np.uint32)[:4 * codec.block]
     assert not codec.decode(codec.encode(bits)).any()
-    bits[::codec.block] = 0x0080_0000  # smallest normal number
+    bits[::codec.block] = 0x0080_0000  # the smallest normal number
     zeros = np.where(bits == 0x0080_0000, bits, 0)
     assert codec.encode(bits).tolist() == codec.encode(zeros).tolist()
     if codec.exponent_bits == 8:
@@ -209,7 +209,7 @@ def test_bfloat16(name):
     assert not (codec.decode(words) & 0xFFFF).any()
 
 
-# --- by definition, in exact numbers
+# --- comparison with the definition in exact arithmetic
 
 
 @pytest.mark.parametrize("name", ["MX9", "MX6", "MX4", *OTHERS])

@@ -19,7 +19,7 @@ SCALED = pytest.mark.parametrize("tensor_scale", TENSOR_SCALES)
 
 
 def rounded(value, lowest, fraction_bits, largest):
-    """Round a fraction, ties to even, to a format with smallest normal number 2 ** lowest."""
+    """Round a fraction, ties to even, to a format with the smallest normal number 2 ** lowest."""
     power = lowest
     while 2 * Fraction(2) ** power <= value:
         power += 1
@@ -92,7 +92,7 @@ def test_as_quotients_of_binary32(tensor_scale):
 
 
 def test_rounded_reciprocals():
-    """Multiplying by a rounded reciprocal of the scale gives wrong elements, but only close to halfway numbers."""
+    """Multiplying by a rounded reciprocal of the scale gives wrong elements only for numbers close to midpoints."""
     codec = NVFP4()
     numbers = values_of(every_place(codec))
     blocks = codec.quantise(bits_of(numbers).ravel())

@@ -17,7 +17,7 @@ def overlapped(compute, communicate):
 
 
 def chunked(sizes):
-    """Eight layers with 100 cycles and 64 elements each; a transfer takes 50 cycles plus one per element."""
+    """Program with eight layers of 100 cycles and 64 elements; a transfer takes 50 cycles plus one per element."""
     ends = list(itertools.accumulate(sizes))
     return overlapped([100] * 8, [(50 + 64 * size, end) for size, end in zip(sizes, ends, strict=True)])
 
@@ -45,7 +45,7 @@ class TestKnownAnswers:
             ("C0", 0, 10), ("X0", 13, 18), ("C1", 18, 28), ("X1", 31, 36)]
 
     def test_passes(self):
-        """A wait with a lag lets passes overlap. A wait for a pass before the first ends immediately."""
+        """A wait with a lag lets passes overlap. A wait for a pass before the first pass ends immediately."""
         queues = [[Timed("C", 10, waits=((1, 2),))], [Timed("X", 25, waits=((1, 0),))]]
         spans = timeline(queues, passes=4, gap=0, delay=0)
         assert [span.start for span in spans if span.queue == 0] == [0, 10, 35, 60]
@@ -71,7 +71,7 @@ class TestKnownAnswers:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_recurrence(seed):
-    """Each span starts at its latest lower bound, computed without the model."""
+    """Each command's span starts at the latest of its lower bounds, which the test computes without the model."""
     generator = np.random.default_rng(seed)
     nodes, passes, count = (int(number) for number in generator.integers(1, 4, 3))
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))
@@ -90,7 +90,7 @@ def test_recurrence(seed):
         peers = [other for other in range(count) if other != queue]
         queues.append([Timed(f"{queue}.{index}", int(generator.integers(0, 100)),
                              collective=bool(queue == count - 1),
-                             # Waiting only for earlier commands or passes prevents deadlocks.
+                             # A wait for only earlier commands or passes cannot cause a deadlock.
                              waits=tuple((int(generator.integers(0, min(index, lengths[other]) + 1)), 0)
                                          if generator.random() < 0.5
                                          else (int(generator.integers(0, lengths[other] + 1)),

@@ -16,7 +16,7 @@ def same(operation, nodes, *, collective=True, waits=(), **fields):
 
 
 def step(nodes, *, wait=True):
-    """One-pass program: a command stores gradients, and then an update runs, with or without a wait."""
+    """One-pass program: a command stores gradients and an update follows, with or without waiting for it."""
     return [[same("COMPUTE", nodes, collective=False, length=LENGTH, state_base=HALF, waits=((1, 1),))],
             [same("LATCH", nodes, collective=False, waits=((0, 0),)),
              same("FUSED_UPDATE", nodes, length=LENGTH, waits=((int(wait), 0),))]]

@@ -78,7 +78,7 @@ def test_layers_follow_each_other():
 
 
 def test_longest_sum_does_not_overflow():
-    """The longest sum of extreme numbers does not overflow with the largest bias; a longer one does."""
+    """The longest sum of extreme numbers, with the largest bias, does not overflow; a longer sum does."""
     length, most = arithmetic.LENGTH_MAX, 1 << arithmetic.BIAS_BITS - 1
     codes = np.zeros((1, length), np.int64)
     ends = [Layer(codes, -256, "min", 8, -most, 1, 1, False, False, True),

@@ -1,4 +1,4 @@
-"""``python -m tests.features.reproducible.flips``: flip single bits of nodes that sum integers."""
+"""``python -m tests.features.reproducible.flips``: flip single bits in simulated nodes that sum integers."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from tests.features.reproducible.flips.cases import play
 from tests.features.reproducible.flips.nodes import CONFIGS
 from tests.features.reproducible.flips.report import show
 
-#: Flips in one case, with the same vectors and latencies.
+#: Number of flips in one case; flips of a case share their vectors and latencies.
 _EACH = 50
 
 
@@ -24,7 +24,7 @@ def main(
                                     "of paths that contain this, such as sums.adder.")] = "",
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
-    """Flip bits in commands of 4 simulated nodes, one in each command, and compare results with those without it."""
+    """Flip one bit in each command of 4 simulated nodes, and compare the results with a run without the flip."""
     began, results = time.monotonic(), []
     kinds = list(itertools.product(CONFIGS, ("all_reduce", "fused_update")))
     parts = {number: (*kinds[number % len(kinds)], min(_EACH, count - number * _EACH), seed << 32 | number, only)

@@ -1,8 +1,9 @@
 # amaranth: UnusedElaboratable=no
-"""All-reduces and fused updates of simulated nodes, in which single bits of the gateware flip.
+"""All-reduces and fused updates of simulated nodes, with single-bit flips in the gateware.
 
-Each flip has a process of its own: while the commands run, the process forks in the cycle of a flip, and the child
-ends the command with the flipped bit. So nothing has to recover, and nothing before the flip is simulated again.
+Each flip runs in its own process: while a command runs, the process forks in the cycle of a flip, and the child
+finishes the command with the flipped bit. This way no simulation has to recover from a flip, and the cycles before a
+flip are simulated only once.
 """
 
 import ctypes
@@ -32,19 +33,19 @@ __all__ = ["Flip", "play"]
 
 _SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
 _SPECIALS = np.array([np.inf, -np.inf, np.nan], np.float32)
-#: Cycles without a word on the ring after which nodes abort.
+#: Number of cycles without a word on the ring after which nodes abort.
 _TIMEOUT = 600
-#: Cycles, at the end of a command, in which no bits flip: runs end at a multiple of them.
+#: Number of cycles at the end of a command in which no bits flip, since runs end at a multiple of this number.
 _GRID = 16
-#: Seconds after which a simulation with a flip is taken to hang.
+#: Number of seconds after which a simulation with a flip counts as hanging.
 _PATIENCE = 300
-#: Parts of the datapath that are drawn: all but the optimizer, which follows the sums.
+#: Bits are drawn from all parts of the engine except the optimizer, which processes the finished sums.
 _DRAWN, _LEFT_OUT = "engine.", "engine.datapath.update"
 
 
 @dataclasses.dataclass(frozen=True)
 class Flip:
-    """A bit that flips, before the given cycle of the simulation."""
+    """A bit to flip just before the given cycle of the simulation."""
 
     cycle: int
     node: int
@@ -54,9 +55,9 @@ class Flip:
 
 
 class FlippedRing(VerilatedRing):
-    """Ring that forks in the cycles of its ``flips``, a sorted list, and stores what the children return.
+    """Ring that forks in the cycle of each of its ``flips``, a sorted list, and stores the children's answers.
 
-    ``flip`` is None, except in a child. In a child without a flip it is False.
+    ``flip`` is None in the parent, the flip in a child, and False in a child without a flip.
     """
 
     def __init__(self, library, *, nodes):
@@ -80,7 +81,7 @@ class FlippedRing(VerilatedRing):
         return done + super().run(limit - self.cycle, until_packet_at=until_packet_at)
 
     def fork(self, flip=False):
-        """Continue in a child, and wait for its answer. Returns True in the child, and False in the parent."""
+        """Fork a child and wait for its answer. Returns True in the child, and False in the parent."""
         source, target = os.pipe()
         if not (child := os.fork()):
             signal.alarm(_PATIENCE)
@@ -95,7 +96,7 @@ class FlippedRing(VerilatedRing):
         return False
 
     def answer(self, value):
-        """End a child with an answer; do nothing in the parent."""
+        """End a child process and send its answer to the parent; do nothing in the parent."""
         if self.flip is not None:
             with os.fdopen(self._pipe, "wb") as pipe:
                 pipe.write(pickle.dumps(value))
@@ -103,7 +104,7 @@ class FlippedRing(VerilatedRing):
 
 
 class _Case:
-    """A ring, with random vectors and latencies of links."""
+    """A ring with random vectors and link latencies, and a command to run on it."""
 
     def __init__(self, name, operation, generator):
         self.config, self.operation = CONFIGS[name], operation
@@ -130,26 +131,26 @@ class _Case:
         self.settle, ring.commands.settle = ring.commands.settle, self._settle
 
     def _settle(self, events):
-        """Wait until the ring is quiet only if events are missing; the numbers of words are not needed."""
+        """Wait until the ring is quiet only if events are missing, since word counts are not needed."""
         return self.settle(events) if None in events else (None, 0)
 
     def memories(self):
-        """Contents of all memories of all nodes."""
+        """Return the contents of all memories of all nodes."""
         return [[self.simulation.memory(node, space).copy() for space in range(self.simulation.spaces[node])]
                 for node in range(NODES)]
 
     def run(self):
-        """Run the command. Returns None, or the events or exception with which it ended."""
+        """Run the command. Returns None if it succeeds, otherwise the events or exception with which it ended."""
         try:
             getattr(self.ring.collectives, self.operation)(self.length)
         except RingError as error:
             return [event and (event.status.name, event.detail, event.cycles) for event in error.events]
-        except Exception as error:  # a driver may fail in any way if a node answers nonsense
+        except Exception as error:  # a driver may raise any error if a node returns wrong data
             return f"{type(error).__name__}: {error}"
         return None
 
     def check(self):
-        """Compare results of a command without a flip with the golden model."""
+        """Compare the results of a command that ran without a flip with the golden model."""
         if self.operation == "all_reduce":
             expected, _ = golden.all_reduce(
                 golden.bits(self.gradients), gradient_codec=GRADIENT_CODECS[self.config.gradients],
@@ -161,8 +162,8 @@ class _Case:
         reference.compare()
 
     def withheld(self, failure, before):
-        """Whether no node has written any element of the segment and block that WRONG_SUM names, for an all-reduce
-        that has ended with it; None for other ends.
+        """Whether all nodes left the segment and block named by WRONG_SUM unwritten, if an all-reduce ended with this
+        status; None for any other outcome.
         """
         named = [event[1] for event in failure or () if event and event[0] == "WRONG_SUM"]
         if not named or isinstance(failure, str) or self.operation != "all_reduce":
@@ -175,8 +176,8 @@ class _Case:
         return bool(here.any() and not written[:, here].any())
 
     def draw(self, generator, cycles, only):
-        """Draw a flip of a flip-flop or a word of a memory in one of the cycles, as chosen by ``only``
-        (:func:`~tests.features.reproducible.flips.report.is_drawn`).
+        """Draw a flip of a register bit or a memory bit in one of ``cycles``; ``only`` selects the candidates, as in
+        :func:`~tests.features.reproducible.flips.report.is_drawn`.
         """
         items = [index for index, item in enumerate(self.items) if item.path.startswith(_DRAWN)
                  and not item.path.startswith(_LEFT_OUT) and is_drawn(item.path, only)]
@@ -188,8 +189,8 @@ class _Case:
 
 
 def play(name, operation, count, seed, only=""):
-    """Flip ``count`` bits in one command each, in paths or a stage chosen by ``only``. Returns a list of
-    dictionaries, for :func:`tests.features.reproducible.flips.report.show`.
+    """Run a command ``count`` times, each time with one flipped bit, in paths or a stage selected by ``only``.
+    Returns a list of dictionaries, for :func:`tests.features.reproducible.flips.report.show`.
     """
     generator = np.random.default_rng([seed, *f"{name}{operation}".encode()])
     case = _Case(name, operation, generator)
@@ -214,8 +215,8 @@ def play(name, operation, count, seed, only=""):
 
 
 def _differences(memories, before, after):
-    """For each memory space and node, numbers of elements that differ from the results without the flip, and that are
-    neither new nor old.
+    """For each memory space and node, the number of elements that differ from a run without the flip, and the number
+    of those elements that also differ from their contents before the command.
     """
     wrong = {}
     for node, spaces in enumerate(memories):

@@ -6,7 +6,7 @@
 
 void Vnode___024root___eval_settle(Vnode___024root* vlSelf);
 
-// Flips a bit of a row of an item, and evaluates the logic that depends on it.
+// Flips one bit in a row of a register or memory, and evaluates the logic that depends on it.
 extern "C" __attribute__((visibility("default"))) void ring_flip(Ring* ring, uint32_t node, uint32_t item, uint32_t row,
                                                                  uint32_t bit) {
     Vnode___024root* const root = static_cast<Node&>(*ring->nodes[node]).m_model->rootp;

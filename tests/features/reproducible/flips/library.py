@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Library of a ring with registers and memories that can be changed between two cycles."""
+"""Library of a simulated ring in which registers and memories can be changed between two cycles."""
 
 import dataclasses
 import functools
@@ -21,16 +21,16 @@ _ITEMS = "items.txt"
 
 #: Path of a node in the Verilated design.
 _NODE = "ring_node__DOT__node__DOT__"
-#: Declarations of members: bits, rows of a memory, name.
+#: Declarations of members in Verilator's header: bits, number of memory rows, and name.
 _VECTOR = re.compile(r"^\s*(?:[CSIQ]Data|VlWide<\d+>)/\*(?P<high>\d+):0\*/ (?P<name>\w+);$", re.MULTILINE)
 _MEMORY = re.compile(r"^\s*VlUnpacked<(?:[CSIQ]Data|VlWide<\d+>)/\*(?P<high>\d+):0\*/, (?P<rows>\d+)> "
                      r"(?P<name>\w+);$", re.MULTILINE)
-#: Modules of Verilog, with their registers and instances.
+#: Parts of a Verilog design: modules, registers, instances and their ports.
 _MODULE = re.compile(r"^module (\S+) ?\(.*?^endmodule", re.MULTILINE | re.DOTALL)
 _REGISTER = re.compile(r"(\S+) *(?:\[[\d:]+\])? <= ")
 _INSTANCE = re.compile(r"^  (\S+) +(\S+) +\(\n((?:    \..*\n)+)  \);", re.MULTILINE)
 _PORT = re.compile(r"\.(\S+?) ?\((\S+) ?\)")
-#: Functions that set initial values, which registers have and other signals have not.
+#: Functions that set initial values; only registers have initial values, other signals do not.
 _INITIAL = re.compile(r"void \w+___eval_(?:static|initial)__TOP\w*\(\w+\* vlSelf\) \{\n(?P<body>.*?)\n\}\n",
                       re.DOTALL)
 _PATTERNS = (_VECTOR, _MEMORY, _MODULE, _REGISTER, _INSTANCE, _PORT, _INITIAL)
@@ -38,16 +38,16 @@ _PATTERNS = (_VECTOR, _MEMORY, _MODULE, _REGISTER, _INSTANCE, _PORT, _INITIAL)
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """A register, or a memory with several rows.
+    """A register, or a memory with several rows, in which bits can be flipped.
 
     Members
     -------
     member : str
-        Name in the Verilated class.
+        Name of the member in the Verilated class.
     path : str
-        Dotted path in the node.
+        Dotted path of the register or memory in the node.
     bits : int
-        Number of bits of a row.
+        Number of bits in a row.
     rows : int
     """
 
@@ -58,7 +58,7 @@ class Item:
 
 
 def _owners(verilog: str) -> dict[str, str]:
-    """Paths of registers that are outputs of modules, keyed by the paths of the connected signals."""
+    """Paths of registers that drive outputs of modules, keyed by the path of the signal connected to the output."""
     modules = {match[1]: match[0] for match in _MODULE.finditer(verilog)}
     owners = {}
 
@@ -75,7 +75,7 @@ def _owners(verilog: str) -> dict[str, str]:
 
 
 def _items(folder: Path, verilog: str) -> list[Item]:
-    """Registers and memories of a Verilated node."""
+    """List the registers and memories of a Verilated node."""
     owners = _owners(verilog)
 
     def item(member: str, high: str, rows: int) -> Item:
@@ -94,7 +94,7 @@ def _items(folder: Path, verilog: str) -> list[Item]:
 
 @functools.cache
 def flip_library(config) -> tuple[build.Library, list[Item]]:
-    """Build the library for a configuration unless it is cached; return it and the items that ``ring_flip`` takes."""
+    """Build the library of a ring unless it is cached; return the library and the items for ``ring_flip``."""
     design = convert(node_of(config), name="node", identity=f"Node({config})")
     verilog = build._ring_node(design)
     memories = [name for name in node_of(config).memories if isinstance(name, str)]

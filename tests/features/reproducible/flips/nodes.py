@@ -1,8 +1,8 @@
-"""Configurations of nodes in which bits are flipped: short segments, and one port."""
+"""Configurations of nodes for bit flip tests, with short segments and a single port."""
 
 from hdl.config import Memories, NodeConfig, Optimizer, SingleRing, Weights
 
-#: Number of nodes of a ring.
+#: Number of nodes in the ring.
 NODES = 4
 
 _MEMORIES = Memories(gradient=1024, weight=1024, state=512, planes=0)

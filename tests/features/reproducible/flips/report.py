@@ -1,4 +1,4 @@
-"""Classes of flips by their effect, and a table of them by unit."""
+"""Classification of bit flips by their effect, and a table of effects by unit."""
 
 import collections
 
@@ -9,13 +9,13 @@ from tests.features.reproducible.flips.nodes import NODES
 
 __all__ = ["COLUMNS", "STAGES", "effect", "is_drawn", "named", "show", "unit"]
 
-#: Effects of a flip. Found are those from WRONG_SUM to "other".
+#: Effects of a flip. Those from WRONG_SUM to "other" mean that the flip was detected.
 COLUMNS = ("no effect", "WRONG_SUM", "BAD_CRC", "refused", "time-out", "other", "silent")
 _REFUSED = ("WRONG_COLLECTIVE", "WRONG_BLOCK", "WRONG_LENGTH", "WRONG_SEQUENCE", "WRONG_SOURCE", "WRONG_CODEC")
 _TIME_OUTS = ("INGRESS_TIMEOUT", "EGRESS_TIMEOUT")
 
 
-#: Stages of a sum, and the units of each. All other units are control.
+#: Stages of a sum, with the units that belong to each stage. All other units belong to the control stage.
 _STAGES = {
     "before the integers": ("exponents", "sums.reader", "sums.narrower", "sums.fields", "sums.quantizer"),
     "sums of integers": ("sums.adder", "sums.arrived_hash", "sums.field_hash", "sums.fields_demux", "sums.gate",
@@ -29,12 +29,12 @@ _STAGES = {
 }
 _CONTROL = "control"
 
-#: Names of the stages in the table.
+#: Names of the stages, as shown in the table.
 STAGES = (*_STAGES, _CONTROL)
 
 
 def unit(path):
-    """Unit of a path: a child of the engine, of its datapath, or of the part of the datapath that sums integers."""
+    """Unit that contains a path: a child of the engine, of its datapath, or of the datapath's summing unit."""
     names = path.split(".")[1:-1]
     if names[:1] == ["datapath"] and len(names) > 1:
         names = names[1:]
@@ -47,12 +47,12 @@ def _stage(name):
 
 
 def is_drawn(path, only):
-    """Whether a path is of the stage ``only``, or contains ``only`` if there is no stage of this name."""
+    """Whether a path belongs to the stage ``only``, or contains the text ``only`` if no stage has this name."""
     return _stage(unit(path)) == only if only in STAGES else only in path
 
 
 def effect(result):
-    """Effect of a flip, one of :data:`COLUMNS`."""
+    """Effect of a flip, as one of :data:`COLUMNS`."""
     failure = result["failure"]
     if failure is None:
         return "silent" if result["wrong"] else "no effect"
@@ -69,8 +69,8 @@ def effect(result):
 
 
 def named(result):
-    """Whether an event with WRONG_SUM names the node in which the bit flipped; and whether it does or is this node's
-    own and names its predecessor, as it does if a packet was wrong when it was added.
+    """Return whether a WRONG_SUM event names the node in which the bit flipped, and whether this is so or the flipped
+    node itself names its predecessor, as it does if a packet was already wrong when the node added to it.
     """
     events = [(rank, event[1] >> 24) for rank, event in enumerate(result["failure"])
               if event and event[0] == "WRONG_SUM"]
@@ -80,7 +80,7 @@ def named(result):
 
 
 def show(results):
-    """Print numbers of flips by stage, unit and effect."""
+    """Print the number of flips by stage, unit and effect."""
     table = Table("unit", "flips", *COLUMNS, "wrong, found", "right node", "or next", "withheld",
                   title="flipped bits")
     stages = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -98,9 +98,9 @@ def show(results):
 
 
 def _numbers(results):
-    """Numbers of flips, of each effect, and of events after which memories have wrong elements; for WRONG_SUM, of
-    events that name the right node, that name it or are its own, and that name a segment which no node has
-    written (only all-reduces).
+    """Row of the table: numbers of flips in total, with each effect, and with an event although memories have wrong
+    elements. For WRONG_SUM, numbers of flips with an event that names the right node, with an event that names it or
+    comes from it, and with a named segment that no node has written (only all-reduces).
     """
     counts = collections.Counter(map(effect, results))
     written = sum(result["failure"] is not None and any(neither for _, neither in result["wrong"].values())

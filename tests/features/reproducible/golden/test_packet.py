@@ -1,4 +1,4 @@
-"""Packets of reproducible sums: words by hand, what each node adds to a packet, and words of a collective."""
+"""Packets of reproducible sums: known words, each node's contribution to a packet, and words of a collective."""
 
 import itertools
 
@@ -39,13 +39,13 @@ from sim.golden.root_reduce import GATHER, SCATTER
 from tests.present import needs
 from tests.refusals import refuses
 
-#: Hashes of packets with one field.
+#: Hashes of packets with a single exponent field.
 HASH_1, HASH_127, HASH_128, HASH_130 = (0xC6EF_3733 ^ field for field in (1, 127, 128, 130))
 SGD = ring.settings(0, gradient_scale=1, learning_rate=0.5)
 
 
 def numbers(seed, shape):
-    """Numbers of many exponents, with a few infinities and NaNs."""
+    """Draw numbers with many different exponents, and a few infinities and NaNs."""
     generator = np.random.default_rng(seed)
     values = ring.bits(generator.standard_normal(shape) * np.exp2(generator.integers(-20, 20, shape)))
     special = ring.bits([np.inf, -np.inf, np.nan, -0.0, 1e-40])
@@ -53,7 +53,7 @@ def numbers(seed, shape):
 
 
 def flags(text):
-    """Flags from a text such as ``"0+-n"``: +infinity, -infinity, NaN."""
+    """Convert a text such as ``"0+-n"`` to flags: finite, +infinity, -infinity, NaN."""
     return np.array([kind in "+n" for kind in text]), np.array([kind in "-n" for kind in text])
 
 
@@ -63,7 +63,7 @@ def flags(text):
 @pytest.mark.parametrize(("width", "special"), [
     (16, [0x7FFF, -0x7FFF, -0x8000]), (32, [0x7FFF_FFFF, -0x7FFF_FFFF, -0x8000_0000])])
 def test_codes(width, special):
-    """Infinities and NaNs have the codes that sums cannot reach, whatever their integers are."""
+    """Infinities and NaNs are encoded as codes that no sum can reach, regardless of their integers."""
     part = Addend(np.array([5, -5, 0, -3, 7]), *flags("00+-n"))
     codes = codes_of(part, width)
     assert codes.tolist() == [5, -5, *special]
@@ -76,14 +76,14 @@ def test_codes(width, special):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 256])
 def test_sums_do_not_reach_special_codes(width, count):
-    """The largest sums of two or more addends are below the codes of infinities, and above that of NaNs."""
+    """Even the largest sums of two or more addends do not reach the codes of infinities and NaNs."""
     limit = count * (2 ** (addend_bits(width, count) - 1) - 1)
     largest = Addend(np.array([limit, -limit]), *flags("00"))
     assert addend_of(codes_of(largest, width), width).integers.tolist() == [limit, -limit]
 
 
 def test_pack():
-    """Codes of 16 bits are in pairs, with the first one in the lower half of a word."""
+    """A word holds two 16-bit codes, with the first code in its lower half."""
     assert pack(np.array([1, -2, -0x8000]), 16).tolist() == [0xFFFE_0001, 0x0000_8000]
     assert pack(np.array([1, -2]), 32).tolist() == [1, 0xFFFF_FFFE]
     for width, count in itertools.product(WIDTHS, (0, 1, 2, 31, 32, 33)):
@@ -97,7 +97,7 @@ def test_pack():
 
 
 def test_pack_fields():
-    """Four fields are in a word, with the first one in the lowest byte."""
+    """A word holds four exponent fields, with the first field in its lowest byte."""
     assert pack_fields(np.array([1, 254, 3, 4, 5])).tolist() == [0x0403_FE01, 5]
     assert [exponent_words(count) for count in (0, 1, 32, 128, 129, 512)] == [0, 1, 1, 1, 2, 4]
     for count in range(20):
@@ -108,13 +108,13 @@ def test_pack_fields():
 
 
 def weighted(codes):
-    """Sum of codes with the weights of a checksum."""
+    """Sum of codes, multiplied by the weights of the checksum."""
     return int((codes * (1 + 2 * np.arange(len(codes), 0, -1))).sum()) % 2 ** 32
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_checksum(width):
-    """Each wrong bit changes the checksum, also one of a field, and so do two integers that are exchanged."""
+    """Any wrong bit of a code or an exponent field changes the checksum, and so does exchanging two integers."""
     limit = 2 ** (width - 1)
     generator = np.random.default_rng(width)
     fields = generator.integers(1, 255, 7)
@@ -138,7 +138,7 @@ def test_checksum(width):
 
 
 def test_field_hash():
-    """By hand; a bit that is wrong in several words, and words that are exchanged or missing, change the hash."""
+    """Known hashes; a bit that is wrong in any set of words, and swapped or missing words, change the hash."""
     assert field_hash(np.zeros(0, np.int64)) == 0x9E37_79B9
     assert field_hash(np.array([1])) == 0xC6EF_3733 ^ 1
     assert field_hash(np.array([1, 2, 3, 254, 5])) == 0xDDE6_E678 ^ 0xC060_403F ^ 5
@@ -163,23 +163,23 @@ def listed(packets):
 
 
 def test_by_hand_16():
-    """By hand: two nodes, one group, integers of 15 bits below 2**2, in multiples of 2**-12."""
+    """Known packets of two nodes with one group: integers have 15 bits, are below 2**2, and count units of 2**-12."""
     gradients = ring.bits([[1.0, -0.5, np.inf, -0.0], [2.0, 0.25, 1.0, 0.0]])
     first, second = collective_packets(gradients, width=16, operation="ALL_REDUCE")
-    # Sums of the first node: 4096, -2048, infinity, 0. In the checksum, their weights are 9, 7, 5 and 3. The hash of
-    # the agreed field is added to it.
+    # The first node's integers are 4096, -2048, infinity, 0, with the weights 9, 7, 5 and 3 in the checksum. The hash
+    # of the agreed field is added to the checksum.
     assert listed(first) == [
         ("SR", -1, 0, 0, [127]), ("AG", -2, 1, 0, []),
         ("SR", 0, 0, 4, [0xF800_1000, 0x0000_7FFF, 9 * 4096 - 7 * 2048 + 5 * 32767 + HASH_128]),
         ("AG", -1, 1, 0, []), ("AG", 0, 1, 0, [])]
-    # The other node's are 8192, 1024, 4096, 0.
+    # The other node's integers are 8192, 1024, 4096, 0.
     assert listed(second) == [
         ("SR", -1, 1, 0, []), ("AG", -2, 0, 0, [128]), ("SR", 0, 1, 0, []), ("AG", -1, 0, 0, []),
         ("AG", 0, 0, 4, [0xFC00_3000, 0x0000_7FFF])]
 
 
 def test_by_hand_32():
-    """By hand: integers of 31 bits below 2**1, in multiples of 2**-29; one block of two segments."""
+    """Known packets with a block of two segments: integers of 31 bits, below 2**1, in units of 2**-29."""
     gradients = np.zeros((2, 96), np.uint32)
     gradients[0, :2] = ring.bits([1.5, -1.0])
     gradients[1, [0, 64]] = ring.bits([np.nan, -8.0])
@@ -196,7 +196,7 @@ def test_by_hand_32():
 
 
 def test_no_packets():
-    """A ring of one node sends nothing, and neither does a command without elements."""
+    """A ring of one node sends no packets, and neither does a command without elements."""
     for operation in ("ALL_REDUCE", "REDUCE_SCATTER"):
         assert collective_packets(numbers(0, (1, 70)), width=16, operation=operation) == [[]]
         assert collective_packets(numbers(0, (3, 0)), width=16, operation=operation) == [[], [], []]
@@ -213,12 +213,12 @@ def test_errors():
 
 
 class Node:
-    """A node that forwards packets one by one: an independent model of what it adds to each.
+    """A node that forwards packets one by one; an independent model of a node's contribution to a packet.
 
     Parameters
     ----------
     gradients : array
-        Its elements of one segment.
+        The node's gradients for one segment.
     width, addends : int
     """
 
@@ -227,12 +227,12 @@ class Node:
         self.starts, self.bits = group_starts([len(gradients)]), addend_bits(width, addends)
 
     def prefix(self, words):
-        """Largest fields of the nodes so far; ``words`` is None at the first node."""
+        """Largest exponent fields of the nodes so far; ``words`` is None at the first node."""
         own = exponent_fields(self.gradients, self.starts)
         return own if words is None else np.maximum(own, unpack_fields(words, len(own)))
 
     def data(self, words, fields):
-        """Codes with the node's integers, and their checksum; ``words`` is None at the first node.
+        """Add the node's integers to the codes; return codes and checksum. ``words`` is None at the first node.
 
         The checksum is the received one plus the checksum of the node's changes, as in the gateware.
         """
@@ -259,7 +259,7 @@ class Node:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
 def test_each_node_adds_its_own(nodes, width):
-    """Each packet follows from the packet received, the node's gradients and the agreed fields."""
+    """Each packet can be derived from the received packet, the node's gradients and the agreed exponent fields."""
     length, segment, offset = 700, 64, nodes - 1
     gradients = numbers(nodes, (nodes, length))
     segments = ring.segment_indices(length, nodes, segment, block_offset=offset)
@@ -286,7 +286,7 @@ def test_each_node_adds_its_own(nodes, width):
             assert packet.words[len(packet.words) - len(data):].tolist() == data.tolist()
         codes = data[:-1].tolist()
         for rank in range(nodes):
-            if rank != (owner - 1) % nodes:  # it receives the block, and does not forward it
+            if rank != (owner - 1) % nodes:  # this rank receives the block without forwarding it
                 packet = sent[rank][GATHER, number, block]
                 assert packet.words[len(packet.words) - len(codes):].tolist() == codes
         part = addend_of(unpack(np.array(codes, np.uint32), len(index), width), width)
@@ -296,7 +296,7 @@ def test_each_node_adds_its_own(nodes, width):
 
 
 def test_order():
-    """Rounds of both phases alternate, in the same order at all ranks; packets have the segment of their data."""
+    """Both phases alternate, in the same order at all ranks; a packet has the segment number of its data."""
     for packets in collective_packets(numbers(1, (3, 96 * 3)), width=16, operation="ALL_REDUCE", segment=32):
         phases = [("SR", -1), ("AG", -2), ("SR", 0), ("AG", -1), ("SR", 1), ("AG", 0), ("SR", 2), ("AG", 1),
                   ("AG", 2)]
@@ -311,7 +311,7 @@ def test_order_by_hand():
 
 
 def updated(gradients, **options):
-    """Weights before their codec, and traffic of an update."""
+    """Master weights after a fused update, before the weight codec, and the traffic of the update."""
     weights = numbers(9, (gradients.shape[1],)) & 0xBFFF_FFFF
     update = ring.fused_update(gradients, weights, [], SGD, **options)
     return update.master, update.traffic
@@ -321,7 +321,7 @@ def updated(gradients, **options):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 @pytest.mark.parametrize(("width", "weights"), [(16, "raw"), (32, "raw"), (32, "bf16"), (16, "mx9")])
 def test_traffic(operation, nodes, width, weights):
-    """The model of the ring counts the words of these packets."""
+    """The golden ring's traffic counts match the words of the listed packets."""
     needs("bf16", "mx")
     for length, offset in ((1, 0), (33, 1), (700, nodes - 1), (1000, 0)):
         gradients = numbers(length, (nodes, length))
@@ -351,7 +351,7 @@ def test_traffic(operation, nodes, width, weights):
     (32, 16_384, 105, [25_236] * 4), (32, 4_096, 33, [6_336] * 4), (32, 1_000, 15, [1_563, 1_587, 1_587, 1_563]),
     (16, 16_384, 105, [12_948] * 4), (16, 4_096, 33, [3_264] * 4), (16, 1_000, 15, [819, 831, 831, 819])])
 def test_words_of_gateware(width, length, packets, words):
-    """All-reduces have as many packets and words as counted by four nodes in gateware, with segments of 256."""
+    """All-reduces have the packet and word counts of four simulated nodes with segments of 256."""
     gradients = numbers(0, (4, length))
     sent = collective_packets(gradients, width=width, operation="ALL_REDUCE")
     assert [len(each) for each in sent] == [packets] * 4
@@ -362,7 +362,7 @@ def test_words_of_gateware(width, length, packets, words):
 @pytest.mark.parametrize(("width", "segment", "packets", "ratio"), [
     (32, 256, 105, 1.0098), (32, 512, 57, 1.0088), (16, 256, 105, 0.5098), (16, 512, 57, 0.5088)])
 def test_words_of_an_all_reduce(width, segment, packets, ratio):
-    """Words that each of four nodes sends in an all-reduce of 16,384 elements, relative to raw ones."""
+    """Each of four nodes sends the stated ratio of raw words in an all-reduce of 16,384 elements."""
     nodes, length = 4, 16_384
     gradients = numbers(0, (nodes, length))
     codec = CODECS[f"sum{width}"]

@@ -21,7 +21,7 @@ def codec_of(width):
 
 
 def numbers(seed, shape):
-    """Finite numbers, half of them with any exponent and half with similar ones, with zeros of both signs."""
+    """Draw finite numbers: half with any exponent, half with similar exponents, and some zeros of both signs."""
     generator = np.random.default_rng(seed)
     similar = ring.bits(generator.standard_normal(shape))
     values = np.where(generator.random(shape) < 0.5, generator.integers(0, 2 ** 32, shape, np.uint32), similar)
@@ -31,14 +31,14 @@ def numbers(seed, shape):
 
 
 def update(gradients, **options):
-    """Sum of a fused update, and its weights and state."""
+    """Run a fused update on random weights and momenta; return its sum, weights and state."""
     length = gradients.shape[1]
     weights, momenta = (ring.bits(np.random.default_rng(seed).standard_normal(length)) for seed in (1, 2))
     return ring.fused_update(gradients, weights, [momenta], MOMENTUM, **options)
 
 
 def owners(gradients, **options):
-    """Sum after a reduce-scatter, from the memories of its owners; other elements do not change."""
+    """Return the sum after a reduce-scatter, read from the owners; check that other elements are unchanged."""
     nodes, length = gradients.shape
     result, total = ring.reduce_scatter(gradients, **options)[0], np.zeros(length, np.uint32)
     for block, index in enumerate(ring.block_indices(length, nodes, block_offset=options.get("block_offset", 0))):
@@ -52,7 +52,7 @@ def owners(gradients, **options):
 
 
 def test_registry():
-    """Both formats are for gradients only, keep no residuals, and have words of 32 bits."""
+    """Both formats are only for gradients, have no residuals, and are registered with their code and width."""
     assert [name for name in CODECS if is_agreed(CODECS[name])] == ["sum32", "sum16"]
     for name, code, width in (("sum32", 20, 32), ("sum16", 22, 16)):
         codec = CODECS[name]
@@ -65,7 +65,7 @@ def test_registry():
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_words(width):
-    """Codes are unchanged after encoding and decoding."""
+    """Encoding and decoding leaves integer codes unchanged."""
     codec = codec_of(width)
     for count in (0, 1, 2, 31, 32, 33, 512):
         codes = np.random.default_rng(count).integers(-2 ** (width - 1), 2 ** (width - 1), count).astype(np.uint32)
@@ -88,7 +88,7 @@ def test_large_codes():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("nodes", range(2, 9))
 def test_orders(nodes, width):
-    """Twenty permutations of the nodes have the same sum in every collective, and leave residuals unchanged."""
+    """Twenty permutations of the nodes give the same sum in every collective and leave residuals unchanged."""
     generator = np.random.default_rng(nodes)
     gradients, residuals = numbers(nodes, (nodes, 700)), numbers(99, (nodes, 700))
     expected = sum_of(gradients, width=width)
@@ -109,7 +109,7 @@ def test_orders(nodes, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_one_node(width):
-    """A ring of one node sends nothing, and rounds its gradients like any sum."""
+    """A ring of one node sends nothing, and rounds its gradients as in any sum."""
     gradients = numbers(3, (1, 333))
     expected = sum_of(gradients, width=width)
     result, traffic = ring.all_reduce(gradients, gradient_codec=codec_of(width))
@@ -117,13 +117,13 @@ def test_one_node(width):
     assert (traffic.words.sum(), traffic.bound, traffic.density.size) == (0, 0, 0)
     assert np.array_equal(owners(gradients, gradient_codec=codec_of(width)), expected)
     assert np.array_equal(update(gradients, gradient_codec=codec_of(width)).total, expected)
-    # An addend of 32 bits loses a bit only next to numbers that are 256 times as large.
+    # A 32-bit addend loses bits only if its group has numbers at least 256 times as large.
     similar = ring.bits(np.random.default_rng(4).uniform(0.01, 1, (1, 333)))
     assert np.array_equal(ring.all_reduce(similar, gradient_codec=codec_of(width))[0], similar[0]) is (width == 32)
 
 
 def cuts(length, size):
-    """Bounds of commands of ``size`` elements that together cover a vector."""
+    """Bounds of consecutive parts of ``size`` elements that together cover a vector."""
     return list(itertools.pairwise([*range(0, length, size), length]))
 
 
@@ -131,7 +131,7 @@ def cuts(length, size):
 @pytest.mark.parametrize("nodes", [2, 3, 8])
 @pytest.mark.parametrize("size", [32, 160, 992, 4_000, 9_000])
 def test_cuts(size, nodes, width):
-    """A vector that is cut between groups has the same sums, with any block offsets."""
+    """A vector that is split between groups gives the same sums, for any block offset."""
     length = min(4 * size + 65, 9_000)
     gradients = numbers(size, (nodes, length))
     options = {"gradient_codec": codec_of(width)}
@@ -147,7 +147,7 @@ def test_cuts(size, nodes, width):
 
 @pytest.mark.parametrize("size", [32, 160, 1_000, 4_000, 9_000])
 def test_parameters(size):
-    """A parameter in a command of its own has the same sums as in a bucket; each parameter begins a group."""
+    """A parameter reduced by its own command gives the same sums as in a bucket, where each starts a group."""
     length = min(4 * size + 65, 9_000)
     gradients, bounds = numbers(size, (4, length)), cuts(length, size)
     expected = sum_of(gradients, width=16, lengths=[stop - start for start, stop in bounds])
@@ -159,7 +159,7 @@ def test_parameters(size):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_special(nodes, width):
-    """Infinities and NaNs at any nodes stay at their elements, and other elements have the sums of finite addends."""
+    """Infinities and NaNs on any nodes affect only their own elements; other elements are sums of finite addends."""
     plain, inf, nan = ring.bits(np.random.default_rng(nodes).standard_normal((nodes, 100))), np.inf, np.nan
     options = {"gradient_codec": codec_of(width)}
     for rank, other in itertools.product(range(nodes), repeat=2):
@@ -178,7 +178,7 @@ def test_special(nodes, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_density(width):
-    """Zeros are counted at each hop, and words of zero_value for all packets, even without elements."""
+    """Zeros are counted at each hop; words of zero_value are counted for all packets, even empty ones."""
     nodes, length = 3, 96 * 4
     gradients = ring.bits(np.random.default_rng(1).uniform(0.5, 1, (nodes, length)))
     gradients[:, ::2] = 0
@@ -195,7 +195,7 @@ def test_density(width):
 
 
 def test_density_of_integers():
-    """Integers are counted: small elements of a group become zero."""
+    """Density counts nonzero integers: small elements of a group become zero."""
     gradients = ring.bits(np.tile(np.where(np.arange(64) % 4, np.float32(1e-6), np.float32(1)), (2, 1)))
     assert [ring.all_reduce(gradients, gradient_codec=codec_of(width))[1].density.tolist() for width in (16, 32)] == [
         [0.25], [1.0]]
@@ -208,7 +208,7 @@ def test_density_of_integers():
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 @pytest.mark.parametrize("weight_codec", ["raw", "bf16"])
 def test_nodes(weight_codec, nodes, width):
-    """Commands on golden nodes have the sums of the ring, and leave residuals at zero."""
+    """Commands on golden nodes give the same sums as the golden ring, and leave residuals at zero."""
     needs("bf16")
     length = 200
     options = {"gradient_codec": codec_of(width), "segment": 64}

@@ -1,4 +1,4 @@
-"""Reproducible sums: hand vectors, exact rational numbers, independence of order, cuts and number of nodes."""
+"""Reproducible sums: known sums, exact fractions, and independence of order, splits and number of nodes."""
 
 from fractions import Fraction
 
@@ -21,7 +21,7 @@ from sim.golden.features.reproducible.sums import (
     sum_of,
 )
 
-#: Relative squared errors by width and number of addends, of Gaussian numbers: the design's figures.
+#: Relative squared errors for sums of Gaussian numbers, keyed by width and number of addends: design figures.
 ERRORS = {32: {2: 7.7e-16, 4: 6.8e-16, 8: 6.5e-16, 16: 7.0e-16, 32: 9.1e-16},
           24: {2: 8.1e-14, 4: 3.8e-13, 8: 1.9e-12, 16: 7.6e-12, 32: 2.9e-11},
           16: {2: 5.1e-9, 4: 2.4e-8, 8: 1.2e-7, 16: 4.9e-7, 32: 1.9e-6},
@@ -33,7 +33,7 @@ def bits(values):
 
 
 def numbers(seed, shape):
-    """Numbers of all exponents, with subnormal numbers, zeros of both signs, and groups of similar exponents."""
+    """Draw numbers of all exponents, including subnormals, zeros of both signs, and similar exponents."""
     generator = np.random.default_rng(seed)
     patterns = generator.integers(0, 2 ** 32, shape, dtype=np.uint32)
     similar = generator.standard_normal(shape).astype(np.float32).view(np.uint32)
@@ -59,7 +59,7 @@ def test_bits_of_addends():
 
 
 def test_by_hand():
-    """By hand: four bits below 2**1 give multiples of 1/4, with ties to even and a limit of 7/4."""
+    """Known integers: four bits, below 2**1, count units of 1/4, with ties to even and a limit of 7/4."""
     values = bits([1.0, 0.125, 0.375, -0.875, 1.96875, -1.9999, 0.0])
     starts = group_starts([len(values)])
     fields = exponent_fields(values, starts)
@@ -72,7 +72,7 @@ def test_by_hand():
 
 
 def test_groups():
-    """Groups begin at each parameter."""
+    """The first element of each parameter starts a group."""
     assert group_starts([64, 33, 0, 1]).tolist() == [0, 32, 64, 96, 97]
     assert group_starts([]).tolist() == []
     values = bits([1.0] * 32 + [4.0, 2.0])
@@ -82,7 +82,7 @@ def test_groups():
 
 @pytest.mark.parametrize("width", [4, 12, 16, 24, 25, 26, 32])
 def test_exact(width):
-    """Integers, residuals and sums equal the same results computed with rational numbers."""
+    """Integers, residuals and sums equal the results computed with exact fractions."""
     addends = numbers(width, (3, 96))
     starts, count = group_starts([40, 56]), addend_bits(width, 3)
     fields = exponent_fields(addends, starts).max(axis=0)
@@ -108,7 +108,7 @@ def test_exact(width):
 
 
 def test_exponents():
-    """The exponent is that of the largest finite element; a group of zeros has that of subnormal numbers."""
+    """A group's exponent is the exponent of its largest finite element; zeros have the exponent of subnormals."""
     for values, field in (([0.0, -0.0], 1), ([1e-45], 1), ([np.inf, np.nan, -0.75], 126), ([3e38], 254)):
         assert exponent_fields(bits(values), group_starts([len(values)])).tolist() == [field]
     with pytest.raises(ValueError, match=r"^Exponent of a group must be at least that of each of its elements$"):
@@ -116,8 +116,8 @@ def test_exponents():
 
 
 def test_infinities():
-    """Infinities and NaNs stay at their elements, and neighbours keep their bits."""
-    addends = numbers(5, (4, 2 * GROUP)) & 0xBFFF_FFFF  # below 2
+    """Infinities and NaNs affect only their own elements; their neighbours keep all bits."""
+    addends = numbers(5, (4, 2 * GROUP)) & 0xBFFF_FFFF  # all magnitudes are below 2
     plain = sum_of(addends, width=16)
     for row, column, value in ((0, 3, np.inf), (1, 4, -np.inf), (2, 5, np.nan), (0, 6, np.inf), (3, 6, -np.inf)):
         addends[row, column] = bits([value])[0]
@@ -131,7 +131,7 @@ def test_infinities():
 
 
 def test_overflow():
-    """Sums above the largest number are infinities, and zero sums are +0."""
+    """Sums above the largest number become infinities, and zero sums become +0."""
     largest = bits([3.4028235e38, -3.4028235e38, 1.5, -0.0])
     pairs = np.array([largest, largest])
     pairs[1, 2] ^= 0x8000_0000
@@ -141,7 +141,7 @@ def test_overflow():
 
 @pytest.mark.parametrize("count", range(2, 9))
 def test_orders(count):
-    """Sums have the same bits for twenty permutations of the nodes, over trees and over rings."""
+    """Sums have the same bits for twenty permutations of the nodes, both in tree order and in ring order."""
     generator = np.random.default_rng(count)
     addends = numbers(count, (count, 333))
     starts, size = group_starts([333]), addend_bits(16, count)
@@ -159,7 +159,7 @@ def test_orders(count):
 
 @pytest.mark.parametrize("cut", [32, 160, 1_000, 4_000])
 def test_cuts(cut):
-    """Parameters of odd sizes, distributed among buckets of any size in any order, have the same sums."""
+    """Parameters of odd sizes give the same sums, however they are assigned to buckets and ordered."""
     generator = np.random.default_rng(cut)
     lengths = [int(size) for size in generator.integers(1, 700, 40)]
     addends = numbers(cut, (4, sum(lengths)))
@@ -180,7 +180,7 @@ def test_cuts(cut):
 
 @pytest.mark.parametrize("cut", [32, 160, 1_000, 4_000])
 def test_cut_vector(cut):
-    """A vector that is cut within whole groups has the same sums."""
+    """A vector that is split at multiples of whole groups gives the same sums."""
     addends = numbers(cut + 1, (3, 4_321))
     step = cut // GROUP * GROUP
     parts = [sum_of(addends[:, first:first + step], width=32) for first in range(0, 4_321, step)]
@@ -189,7 +189,7 @@ def test_cut_vector(cut):
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
 def test_numbers_of_nodes(nodes):
-    """Sixteen microbatches have the same sum on any number of nodes, which may have unequal shares."""
+    """Sixteen microbatches give the same sum on any number of nodes, even with unequal shares."""
     generator = np.random.default_rng(7)
     addends = numbers(7, (16, 500))
     starts, size = group_starts([500]), addend_bits(24, 16)
@@ -211,7 +211,7 @@ def test_errors(width):
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_errors_of_floats(count):
-    """Errors of 32-bit sums are at most 1.1 times the errors of binary32 for two addends, else no larger."""
+    """Squared errors of 32-bit sums are at most those of binary32 sums, or 1.1 times those for two addends."""
     values = np.random.default_rng(count).standard_normal((count, 64 * 1024)).astype(np.float32)
     exact = values.astype(np.float64).sum(axis=0)
     floats = values[0]
@@ -222,7 +222,7 @@ def test_errors_of_floats(count):
 
 
 def test_checksums():
-    """The checksum of a sum is the sum of the checksums, and every flipped bit changes it."""
+    """The checksum of a sum is the sum of the addends' checksums, and every flipped bit changes it."""
     generator = np.random.default_rng(3)
     parts = generator.integers(-2 ** 29, 2 ** 29, (4, 64))
     total = parts.sum(axis=0)
@@ -241,7 +241,7 @@ def test_checksums():
 
 
 def test_sums_in_a_fixed_order():
-    """Sums that are rounded after each addition depend on the order and the number of nodes: about half of them."""
+    """If sums are rounded at each addition, about half depend on the order and on the number of nodes."""
     values = np.random.default_rng(0).standard_normal((8, 8192)).astype(np.float32)
 
     def sums(rows):

@@ -50,7 +50,7 @@ def state_of(model):
 
 
 def test_zeros_of_a_block():
-    """In a block with values from 2^0 to 2^-15, the expected number of elements becomes zero."""
+    """In a block with the values 2^0 to 2^-15, the expected number of elements is rounded to zero."""
     block = ring.bits(2.0 ** -np.arange(16))
     assert [counts(block, codec).zeros for codec in ("mx4", "mx6", "mx9")] == [13, 11, 8]
     assert counts(block).zeros == 0
@@ -64,7 +64,7 @@ def test_saturations():
 
 def test_order_of_sums():
     small, large = np.float32(1), np.float32(2**24)
-    assert ring.floats(push_sum(ring.bits([[large], [small], [small]])))[0] == large  # small is rounded away
+    assert ring.floats(push_sum(ring.bits([[large], [small], [small]])))[0] == large  # small number is rounded away
     assert ring.floats(push_sum(ring.bits([[small], [small], [large]])))[0] == large + 2
     assert push_sum(ring.bits([[-0.0], [-0.0]]))[0] == 0
     assert push_sum(np.array([[0xFFC0_1234], [0x3F80_0000]], np.uint32))[0] == 0x7FC0_0000
@@ -104,7 +104,7 @@ def test_relay_is_resident(layers, workers, rule):
 
 
 def test_words_of_a_microbatch():
-    """An inner layer moves inputs and outputs in forward, and inputs and both gradients in backward."""
+    """An inner layer moves inputs and outputs in the forward pass, inputs and both gradients in the backward."""
     host = server(units_of([64, 64, 64, 64, 10]))
     _, moved = streaming_set(host, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)
@@ -124,7 +124,7 @@ def test_formats(codec):
 
 
 def test_microbatches_change_no_gradient():
-    """A share's gradients do not depend on the microbatch size, and equal the gradients of host layers."""
+    """The gradients of a share do not depend on the microbatch size, and equal the gradients of host layers."""
     units = units_of([16, 16, 10])
     data = shares(1, 9, inputs=16, classes=10)
     results = []

@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Formula and encoder give the expected ratios; errors are close to known errors of similar weights."""
+    """The formula and the encoder give the expected ratios; errors are close to known errors of similar weights."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -78,7 +78,7 @@ def test_32_centroids_reach_three():
 
 
 def test_one_group_by_hand():
-    """Hand-checked group of 1.0, -1.5, 0.0 and 2.0: eight bins, 2-bit exponents (0, 127 and 128), 6-bit codes."""
+    """Known group of 1.0, -1.5, 0.0 and 2.0: eight bins, 2-bit exponents (0, 127 and 128), 6-bit codes."""
     table = LookupTable(mantissas=8)
     words = table.encode(np.array([1, -1.5, 0, 2], np.float32).view(np.uint32))
     assert words[0] == 128 << 24 | 128 << 16 | 127 << 8 | 0
@@ -95,7 +95,7 @@ def test_one_group_by_hand():
 @pytest.mark.parametrize("centroids", [False, True])
 @pytest.mark.parametrize("mantissas", [8, 32, 128])
 def test_exact_parts(mantissas, centroids):
-    """Exponents, signs, zeros and infinities are exact; no other number becomes zero or infinite."""
+    """Exponents, signs, zeros and infinities are preserved; no other number becomes zero or infinite."""
     generator = np.random.default_rng(mantissas)
     elements = np.concatenate([CORNERS, generator.integers(0, 1 << 32, 20_000, dtype=np.uint32), gaussian()])
     table = LookupTable(mantissas=mantissas, centroids=centroids)
@@ -103,7 +103,7 @@ def test_exact_parts(mantissas, centroids):
     if centroids:
         spacing = (1 << 23) // mantissas
         chosen = np.arange(mantissas) * spacing + generator.integers(0, spacing // 2, mantissas)
-        chosen[0] = 0  # even with a centroid of 0
+        chosen[0] = 0  # a centroid of 0 does not make a number zero
     words = table.encode(elements, chosen)
     assert len(words) == table.words(len(elements), len(np.unique(elements >> 23 & 0xFF)))
     decoded = table.decode(words, len(elements))
@@ -154,7 +154,7 @@ def test_nearest_centroid(format):
 
 
 def test_loaded_centroids():
-    """Packets with and without centroids decode identically; before a load, all centroids are zero."""
+    """Packets with and without centroids are decoded identically; before a load, all centroids are zero."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
     centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)

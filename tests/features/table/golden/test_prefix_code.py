@@ -10,7 +10,7 @@ FOUR = Code(tuple(range(120, 135)), (4,) * 16)
 
 
 def test_four_bits_by_hand():
-    """Hand-checked: exponent 127 of 1.0 is the eighth symbol, with code 0111; its highest bit is sent first."""
+    """Exponent 127 of 1.0 is the eighth symbol, with code 0111; the code's highest bit is sent first."""
     words = PrefixCode().encode([0x3F80, 0xBFC0], FOUR)
     assert words[:4].tolist() == [0x7B7A_7978, 0x7F7E_7D7C, 0x8382_8180, 0x0086_8584]
     assert words[4:6].tolist() == [0x4444_4444] * 2
@@ -91,7 +91,7 @@ def test_ratio_of_gaussian_weights():
 
 
 def test_ratio_of_trained_weights(trained_weights):
-    """Trained digits weights shrink to at most 76 % with codes of up to four bits, and to 68 % with six."""
+    """Weights of a trained digits network shrink to at most 76 % with codes of up to four bits, 68 % with six."""
     exponents = trained_weights >> 7 & 0xFF
     covered = np.isin(exponents, Code.fitted(trained_weights, longest=4).exponents).mean()
     assert covered >= 0.999

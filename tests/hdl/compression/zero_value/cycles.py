@@ -10,18 +10,18 @@ from sim.golden.zero_value import GROUP
 
 
 class _Input:
-    """Input register; a beat leaves it as soon as there is room."""
+    """Input register of a unit; a beat leaves it as soon as there is room."""
 
     def __init__(self, count, willing):
         self.feed, self._free = Feed(count, willing), 0
 
     def accept(self, room):
-        """Return the cycle when the next beat leaves the register, not before ``room``."""
+        """Return the cycle in which the next beat leaves the register, not before ``room``."""
         self._free = max(self.feed.accept(self._free) + 1, room)
         return self._free
 
     def repeat(self, room):
-        """Process the beat in the register once more and return the cycle."""
+        """Process the beat in the register once more, and return the cycle in which this happens."""
         self._free = max(self._free + 1, room)
         return self._free
 
@@ -36,14 +36,14 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
     present = (np.where(keep, elements, 0).astype(np.uint32) & 0x7FFF_FFFF) != 0
     beats = GROUP // present.shape[1]
     source, output = _Input(len(present), willing), Output(ready)
-    fetched = []  # for each stored beat, the cycle when it leaves the memory
-    exhausted = 0  # cycle when the beat in the output stage is done
-    masked = -1  # when the last mask was loaded
-    group = []  # stored beats of this group, with their cycles and numbers of non-zero elements
+    fetched = []  # for each stored beat, the cycle in which it leaves the memory
+    exhausted = 0  # cycle in which the beat in the output stage is done
+    masked = -1  # cycle in which the last mask was loaded
+    group = []  # stored beats of this group, as (cycle, number of nonzero elements)
     beat = 0
 
     def room():
-        """First cycle with room for the next beat."""
+        """First cycle in which there is room for the next beat."""
         stored = len(fetched) + len(group)
         return max(fetched[stored - depth] + 1 if stored >= depth else 0, masked + 1 if beat == beats - 1 else 0)
 
@@ -69,14 +69,14 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
 def trace_decoder(words, *, lanes, depth, willing, ready):
     """Trace all cycles of a decoder of whole groups that holds ``depth`` beats plus one being collected."""
     source, output = _Input(len(words), willing), Output(ready)
-    taken = []  # per stored beat, the cycle when it leaves the memory
-    opened = -1  # cycle when the last group's mask was consumed to output the group
-    closed = 0  # cycle when the last beat of that group was loaded
+    taken = []  # for each stored beat, the cycle in which it leaves the memory
+    opened = -1  # cycle in which the last group's mask was consumed to output the group
+    closed = 0  # cycle in which the last beat of that group was loaded
     start = 0
     while start < len(words):
         counts = (int(words[start]) >> np.arange(GROUP) & 1).reshape(-1, lanes).sum(axis=1).tolist()
         opened = max(source.accept(opened + 1) + 1, closed)
-        available, stored = [], len(taken)  # first cycle when each beat is available
+        available, stored = [], len(taken)  # first cycle in which each beat is available
         for count in counts:
             accepted = opened
             for _ in range(count):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Streams of elements and of groups without zeros, for testing the encoder, adder and decoder."""
+"""Streams of elements and of groups without zeros, for tests of the encoder, adder and decoder."""
 
 import functools
 
@@ -29,14 +29,14 @@ def unit_of(kind, lanes=None):
 
 
 def random_elements(generator, count, density):
-    """Canonical gradients: arbitrary bits except -0.0 and non-canonical NaNs."""
+    """Draw canonical gradients: any bits, except -0.0 and non-canonical NaNs."""
     elements = floating.add(generator.integers(0, 1 << 32, count, dtype=np.uint32), 0)
     elements[generator.random(count) >= density] = 0
     return elements
 
 
 def random_vectors(generator, total):
-    """Vectors of various lengths, with densities that vary within and between them."""
+    """Draw vectors of various lengths, with densities that vary within and between vectors."""
     vectors = []
     while sum(map(len, vectors)) < total:
         pieces = [random_elements(generator, int(generator.integers(1, 80)), generator.choice(DENSITIES))
@@ -46,7 +46,7 @@ def random_vectors(generator, total):
 
 
 def vectors_of(density):
-    """Vectors with one density, or with groups of all densities if ``density`` is ``mixed``."""
+    """Draw vectors with one density, or with groups of all densities if ``density`` is ``mixed``."""
     generators = map(np.random.default_rng, range(20))
     if density != "mixed":
         return [random_elements(generator, 320, density) for generator in generators]
@@ -55,7 +55,7 @@ def vectors_of(density):
 
 
 def taken_of(trace, layout, name="o"):
-    """Transferred payloads, and their cycles."""
+    """Transferred payloads of a stream, and the cycles of the transfers."""
     when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
     return unpack(layout, trace[f"{name}__payload"][when]), when
 
@@ -82,7 +82,7 @@ def run_decoder(lanes, streams, *, seed=1, spare=100):
 
 
 def run_adder(a, b, *, stall=None, seed=1):
-    """Run an adder for the length of the stall patterns; return words, ``last`` flags, cycles and trace."""
+    """Run an adder for the length of the stall patterns; return words, ``last`` flags, cycles and the trace."""
     unit = unit_of(Adder)
     unit.reset()
     if stall is None:

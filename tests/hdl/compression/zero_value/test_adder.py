@@ -44,7 +44,7 @@ def test_adder_known():
     data, last, _, trace = run_adder([model.encode(KNOWN_A)], [model.encode(KNOWN_B)])
     assert data.tolist() == [0b0100_1100, *bits_of([2, 1, 8])]
     assert last.tolist() == [0, 0, 0, 1]
-    # Values are at positions 1, 2, 3 and 6, and the sum at position 1 is zero.
+    # Nonzero values are at positions 1, 2, 3 and 6, and the sum at position 1 is zero.
     assert (trace["position"].sum(), trace["added"].sum(), trace["error"].sum()) == (4, 1, 0)
 
 
@@ -55,7 +55,7 @@ def test_adder_latency(positions):
     data, _, when, _ = run_adder([words], [words])
     np.testing.assert_array_equal(data, model.add(words, words))
     mask = positions + Adder().latency
-    # A group with a single value takes one cycle more than its mask.
+    # In a group with a single value, the value follows its mask one cycle later than usual.
     assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
 
 #: Groups are written while later groups are read, so only the last group, at most 33 words, exceeds the bound.
@@ -74,14 +74,14 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """Throughput is one cycle per position and mask at any density, also across consecutive groups."""
+    """The adder takes one cycle per nonzero position and per mask at any density, even across groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
 def test_adder_throughput_of_bursts(zeros):
-    """Zero groups after a dense group pass at the output rate."""
+    """Groups of zeros that follow a dense group pass at the rate of the output."""
     vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
     vector.reshape(20, -1)[:, GROUP:] = 0
     check_rate(model.encode(vector), model.encode(vector))
@@ -94,7 +94,7 @@ def test_adder_throughput_of_mixed_groups():
 
 
 def test_adder_is_dense():
-    """Each dense group of 33 words takes 33 cycles."""
+    """Each dense group, which has 33 words, takes 33 cycles."""
     words = model.encode(np.full(3200, 0x3F80_0000, np.uint32))
     _, _, when, _ = run_adder([words], [words])
     assert (np.diff(when) == 1).all()
@@ -159,8 +159,8 @@ def test_adder_format():
     (ONE, TWO, DOUBLED),
     (EMPTY, TWO, ONE.tolist()),
     (EMPTY, np.zeros(3, np.uint32), [0]),
-    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # stream ends before its second value
-    (ONE, ONE[:1], [0]),  # stream ends after a mask that announces more values
+    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # one stream ends before its second value
+    (ONE, ONE[:1], [0]),  # one stream ends after a mask that announces more values
     (ONE[:1], ONE[:1], [0]),
     (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
     (TWO, TWO[:4], [*DOUBLED, 0]),

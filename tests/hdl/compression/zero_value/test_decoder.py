@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Decoder from zero-free groups to elements: hdl/compression/zero_value/decoder.py."""
+"""Decoder from groups without zeros to elements: hdl/compression/zero_value/decoder.py."""
 
 import functools
 
@@ -63,14 +63,14 @@ def test_decoder_latency(lanes):
     for values in range(1, GROUP + 1):
         words = model.encode(np.arange(1, values + 1))
         _, _, when = run_decoder(lanes, [words])
-        # The first beat waits only for the values it contains.
+        # The first beat waits only for the values that it contains.
         first = min(values, lanes)
         assert when[0] == max(first + Decoder.latency, Decoder.latency + 1)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_short_streams(lanes):
-    """A short stream is padded with zeros from its partial beat on; the next stream is decoded correctly."""
+    """A stream that is too short is padded with zeros from its partial beat on; the next one is correct."""
     vector = np.arange(1, GROUP + 1, dtype=np.uint32)
     words = model.encode(vector)
     unit = unit_of(Decoder, lanes)
@@ -87,7 +87,7 @@ def test_decoder_short_streams(lanes):
 
 
 def _whole_beats(words, lanes):
-    """Return a stream's elements and whether it ends within a group; zeros fill from the partial beat."""
+    """Return a stream's elements, zero from a partial beat on, and whether the stream ends within a group."""
     groups, at, short = [], 0, False
     while at < len(words):
         places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)
@@ -104,7 +104,7 @@ def _whole_beats(words, lanes):
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_cut_streams(lanes, sink):
-    """Streams are cut at any point while the sink stalls; one group may wait when the next one is cut."""
+    """Streams may be cut at any point while the output stalls; one group may wait when the next one is cut."""
     for seed in range(3):
         generator = np.random.default_rng([seed, lanes])
         streams = [model.encode(vector) for vector in random_vectors(generator, 3_000)]

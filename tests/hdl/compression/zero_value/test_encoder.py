@@ -71,7 +71,7 @@ test_cocotb = BENCH.cocotb([(4,)], cut=50, drive=functools.partial(_drive, total
 @pytest.mark.parametrize("density", [*DENSITIES, "mixed"])
 @pytest.mark.parametrize("lanes", LANES)
 def test_encoder_throughput(lanes, density):
-    """Throughput is one group per max(32 / lanes, 1 + non-zeros) cycles, after the first group."""
+    """After the first group, each group takes max(32 / lanes, 1 + number of non-zeros) cycles."""
     vectors = vectors_of(density)
     words = np.concatenate([model.encode(vector) for vector in vectors])
     data, _, when = run_encoder(lanes, vectors)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Codebook loader: hdl/ring/parts/codebook.py."""
+"""Loader for codebooks: hdl/ring/parts/codebook.py."""
 
 import random
 
@@ -15,7 +15,7 @@ WORDS = 32
 
 @pytest.mark.parametrize(("lanes", "stalls"), [(4, False), (4, True), (1, True)])
 def test_load(lanes, stalls):
-    """All bounds, then all centroids are delivered once before ``done``, despite stalls on both sides."""
+    """All bounds and then all centroids are delivered once before ``done``, despite stalls on both sides."""
     generator = random.Random(lanes + 7 * stalls)
     case = f"seed {lanes + 7 * stalls}"
     unit, m = CodebookLoader(words=WORDS, lanes=lanes), Module()
@@ -26,7 +26,7 @@ def test_load(lanes, stalls):
     async def bench(ctx):
         answers = [None] * READ_LATENCY
         for cycle in range(600):
-            ctx.set(unit.start, cycle in (5, 50, 300))  # later starts have no effect
+            ctx.set(unit.start, cycle in (5, 50, 300))  # later start pulses have no effect
             for name in taken:
                 ctx.set(getattr(unit, name).ready, not stalls or generator.random() < 0.5)
             ctx.set(unit.port.ready, not stalls or generator.random() < 0.5)

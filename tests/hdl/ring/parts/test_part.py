@@ -43,13 +43,13 @@ def instruction(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name):
-    """Codecs, master weights and residuals are separate datapath parts."""
+    """Codecs, master weights and residuals are separate parts of the datapath."""
     assert [part.name for part in parts(CONFIGS[name])] == NAMES[name]
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """The ring has a read port for each memory it uses, and a write port unless only the host writes that memory."""
+    """A ring reads each memory it uses through a port, and writes through a port unless only the host writes."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))

@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """Even if equidistant initial centroids are far from all numbers, each ends up representing a number."""
+    """Even if equidistant initial centroids are far from all numbers, each one ends up nearest to some number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
@@ -59,7 +59,7 @@ def test_mantissa_centroids():
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     centroids = mantissa_centroids(weights, table)
     assert (np.diff(centroids.astype(np.int64)) > 0).all()
-    # Fractions are almost uniformly distributed, so their centroids are too.
+    # The weights' fractions are almost uniformly distributed, so the centroids are too.
     np.testing.assert_allclose(centroids / (1 << 23), (np.arange(16) + 0.5) / 16, atol=0.04)
     few = mantissa_centroids(np.array([0x3F80_0005, 0x3F80_0000, 0x7F80_0001, 0]), table)
     assert few.tolist() == list(range(16))
@@ -79,7 +79,7 @@ def test_weight_centroids():
 
 @pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
 def test_bounds_are_those_of_the_model(name):
-    """Bounds match an independent method for all kinds of centroids, including equal and zero ones."""
+    """Bounds between centroids match an independent method, even for equal centroids and zeros."""
     codec = WEIGHT_CODECS[name]
     count = codec.centroids
     for seed in range(20):
@@ -145,7 +145,7 @@ def test_gradient_of_centroids():
 
 
 def test_training_with_a_shared_table():
-    """Training a linear digit classifier with 640 weights that share 16 values updates only the values."""
+    """Train a linear digit classifier with 640 weights that share 16 values, and update only these values."""
     dataset = digits()
     generator = np.random.default_rng(0)
     weights = np.zeros((64, 10), np.float32)
@@ -168,7 +168,7 @@ def test_training_with_a_shared_table():
     codebook = Codebook.of(weights, 16)
     before = loss(codebook.weights)
 
-    # With full-batch steps, training only the table reduces the loss in every step.
+    # In full-batch training of the table only, every step reduces the loss.
     trained, losses = codebook, [before]
     for _ in range(5):
         trained = trained.stepped(gradient(trained.weights, dataset.train_x, dataset.train_y), 0.002)

@@ -1,4 +1,4 @@
-"""Test weights sent through tables and host-loaded centroids: values, words, loading and errors."""
+"""Test weights sent through tables and centroids that the host loads: values, words, loading and errors."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """Expected state of a ring. With a table, signs and exponents of all weights are exact."""
+    """Expected state of a ring. If weights use a table, their signs and exponents must be exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -61,7 +61,7 @@ class TestValues:
     @both
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_lengths(self, name, nodes):
-        """If the centroids were fitted to the weights, values and words match the model for all lengths."""
+        """With centroids fitted to the weights, values and words match the model for all lengths."""
         with open_nodes(name, nodes) as (ring, _):
             for length in (0, 1, 33, 500, 1000 if nodes > 1 else 512):
                 generator = np.random.default_rng(100 * nodes + length)
@@ -75,7 +75,7 @@ class TestValues:
 
     @both
     def test_nothing_loaded(self, name):
-        """With no codebook loaded, all centroids are zero, so every weight becomes a power of two or zero."""
+        """Until a codebook is loaded, all centroids are zero, so every weight becomes zero or a power of two."""
         weights = random(np.random.default_rng(1), 300)
         with open_nodes(name, 2) as (ring, _):
             reference = Reference(ring, weights)
@@ -90,7 +90,8 @@ class TestValues:
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Segments that consist of corner cases only, with 64 exponents, with one exponent, and with few corner cases.
+        # Segments with only corner cases, with 64 different exponents, with one exponent, and with a few corner
+        # cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -146,7 +147,7 @@ class TestLoading:
             assert (words[count:] == centroids).all()
             assert (words[:count - 1] == WEIGHT_CODECS[name].bind(centroids).table.bounds(centroids)).all()
             for device in ring.devices:
-                space = Space.STATE + CONFIGS[name].memories.planes + 1  # after the masters
+                space = Space.STATE + CONFIGS[name].memories.planes + 1  # follows the master weights
                 assert (device.read_memory(space, 0, 2 * count) == words).all()
 
     @both
@@ -202,7 +203,7 @@ class TestLoading:
 
 @both
 def test_random_damage_never_hangs(name):
-    """After random damage, each weight is old or new, and the next command reloads the codebook."""
+    """After random damage, each weight has its old or its new value, and the next command reloads the codebook."""
     generator = np.random.default_rng(11)
     length = 900
     weights = random(generator, length)
@@ -218,7 +219,7 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # In all but the first three runs, damage the gather phase.
+            # The first three runs may damage any word; all further runs damage the all-gather.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))

@@ -33,7 +33,7 @@ def test_shapes():
 def test_dense_layer(seed):
     """Outputs and gradients match a dense layer; a centroid's gradient sums its weights' gradients.
 
-    Additions are in a different order than in the dense layer, so the last bits differ.
+    The order of additions differs from that in the dense layer, so the last bits differ.
     """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)
@@ -66,7 +66,7 @@ def test_finite_differences():
 
 
 def test_shared():
-    """A perceptron with at most 16 distinct weights per layer gives the same scores from tables."""
+    """Tables give the same scores as dense layers for a perceptron with at most 16 distinct weights per layer."""
     generator = np.random.default_rng(1)
     dense = perceptron(12, (9,), 5)
     for views in dense.views(dense.parameters):

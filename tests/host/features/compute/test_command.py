@@ -1,4 +1,4 @@
-"""The training command with compute nodes, on golden models."""
+"""The command `gradring train` with compute nodes, on golden nodes."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from tests.host.golden import GoldenRing
 
 @pytest.fixture
 def rates():
-    """Far memory rates used to open sessions."""
+    """Rates of far memory of all sessions that a test opens."""
     return []
 
 
@@ -46,7 +46,8 @@ def rows_of(out):
 
 
 def test_nodes_that_compute(run, tmp_path):
-    """The engine is sized for the run, the output says that nodes compute, and there are no list cycles."""
+    """The engine has the size that the run needs, the output says that nodes compute, and no cycles of lists are
+    shown."""
     node, out, result = run("--steps", 2, "--nodes", 3, "--batch", 60)
     assert (node.compute, node.queues, node.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
     assert "So are all losses and scores that they have computed." in out
@@ -61,7 +62,7 @@ def test_nodes_that_compute(run, tmp_path):
 
 
 def test_text(run):
-    """Nodes support sequence functions; the output shows the held-out loss and the memory plan."""
+    """Nodes have functions for sequences, and the output shows the held-out loss and the memory plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
     assert node.compute == Compute(rows=4, activations=32_768, scale_mask=True, sequences=True, buffer_tags=True)
     assert "So are all losses that they have computed." in out
@@ -76,7 +77,7 @@ def test_text(run):
 
 
 def test_text_with_far_memory(run, rates):
-    """Nodes have far memory at the requested rate; the report has the memory plan and sequence count."""
+    """Nodes have far memory with the requested rate; the report has the memory plan and the number of sequences."""
     node, out, result = run("--workload", "text", "--steps", 1, "--nodes", 2, "--batch", 4, "--activations", 6144,
                             "--far", "1/8", "--memory", "mixed")
     assert (node.queues, node.far_words, node.compute.activations, rates) == (3, 8192, 8192, [1 / 8])

@@ -1,4 +1,4 @@
-"""Training on golden nodes that compute: results match the host's, words written, rejected runs."""
+"""Training on golden nodes that compute: the host's results, the words that are written, and invalid runs."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ class TestSameBits:
         assert training.bit_exact is (True if check else None)
 
     def test_default_layers(self, data):
-        """The README's model trains to the same weights with each layer padded to whole groups."""
+        """The README's model trains to the same weights if each layer is padded to whole groups."""
         config = TrainingConfig(max_steps=3, compute="node", overlap="none")
         ring, other = engine_ring(4), GoldenRing(4)
         training = train(ring, data, config)
@@ -79,13 +79,14 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.master, other.master)
 
     def test_density(self, few):
-        """With a density, the host sends commands individually, since nodes drop elements before each update."""
+        """If a density is given, the host sends commands individually, since nodes drop elements before each
+        update."""
         config = dataclasses.replace(CONFIG, density=0.3, overlap=None, optimizer=create(OptimizerName.ADAM))
         ring, other = engine_ring(2), GoldenRing(2)
         training = train(ring, few, config)
         train(other, host_task(few, config), on_host(config))
         np.testing.assert_array_equal(ring.weights, other.weights)
-        assert all(step.compute_cycles is None for step in training.steps)  # not modelled
+        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model them
 
 
 class TestSteps:
@@ -124,12 +125,13 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """Batches of 17, 17 and 16 examples give two share sizes; each change of size loads new programs."""
+        """Batches of 17, 17 and 16 examples give nodes shares of two sizes; each change of size loads other
+        programs."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
         assert ring.hooks.loads == 5
-        assert all(step.compute_cycles is None for step in training.steps)  # not modelled
+        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model them
 
     def test_measurement(self, few):
         """The test set is classified in several passes; a node may have no examples in the last one."""

@@ -36,7 +36,8 @@ NODE = rings.CONFIGS["centroid"]
 POISON = np.uint32(0x7FC0_0001)
 #: Timeout in cycles for a queue that waits for the other queue.
 TIMEOUT = 40_000
-#: Layers of 544 and 96 elements, shares alternating between 8 and 7 examples, with a codebook refresh.
+#: Training of layers with 544 and 96 elements, with shares alternating between 8 and 7 examples, and a codebook
+#: refresh.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -169,7 +170,7 @@ def test_refused_list(task):
 
 
 def test_dead_read(task):
-    """If a list reads the first layer's output with the wrong buffer number, the run ends, and the error names the
+    """If a list reads the output of the first layer with a wrong buffer number, the run ends, and the error names the
     node, the instruction and the row."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
@@ -192,8 +193,8 @@ def test_dead_read(task):
 
 
 def test_another_plan(task, monkeypatch):
-    """Lists that do not match their memory plan, or were written separately from it, are rejected before any word is
-    sent to a node."""
+    """Lists are rejected, before any word is sent to a node, if they do not match their memory plan or were written
+    without it."""
     units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = differentiator_of(ring, task, CONFIG)
@@ -244,8 +245,8 @@ def test_activations_and_gradients(task):
                 gradients, activations = (memory[rank].view(np.uint32) for memory in dumps)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON
-                # Inputs, output, gradients of both outputs, one label per example, the loss, and the lists. Gradients
-                # of the hidden layer have overwritten the first scores.
+                # The memory holds inputs, output, gradients of both outputs, one label per example, the loss, and the
+                # lists. Gradients of the hidden layer have overwritten the first scores.
                 assert lists.places.outputs[2] == lists.places.gradient(1).base
                 scores = (12 * np.arange(len(share))[:, None] + np.arange(10)).ravel()
                 kept = (scores >= 8 * len(share)).sum()

@@ -1,4 +1,5 @@
-"""Perceptron lists: the golden engine computes the model's gradients and losses; rejected lists."""
+"""Lists of perceptrons: the golden engine computes the model's gradients and losses, and invalid lists are
+rejected."""
 
 import dataclasses
 
@@ -17,7 +18,7 @@ from sim.golden.features.compute.compute import Engine
 from tests.refusals import refuses
 
 WORDS = 8192
-#: Number of centroids that the engines are built for.
+#: Number of centroids in the tables for which the engines are built.
 CENTROIDS = 16
 
 
@@ -38,7 +39,7 @@ def memories_of(model, lists, words=WORDS):
 
 
 def give(memories, lists, x, labels):
-    """Write a batch the way the host does."""
+    """Write a batch of examples to memories, as the host does."""
     places = lists.places
     rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
     rows[:, :x.shape[1]] = x
@@ -103,7 +104,7 @@ def shared_layers(model, centroids=CENTROIDS):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
     ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
 def test_tables(widths, array, most, batches):
-    """Layers with tables of k centroids match the model and take k products per output."""
+    """Layers with tables of k centroids match the model, and need k products for each output."""
     inputs, *hidden, outputs = widths
     generator = np.random.default_rng(1)
     for seed, count in enumerate(batches):
@@ -120,7 +121,8 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward passes and table gradients compute outputs; backward passes compute inner-layer inputs.
+        # Forward passes and gradients of tables make products for outputs, backward passes for inputs of inner
+        # layers.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -134,7 +136,8 @@ def test_tables_are_whole_rows():
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_regions_are_true(tables):
-    """A command changes only regions declared as written and depends only on regions declared as read."""
+    """A command changes only the regions that it declares as written, and depends only on those that it declares as
+    read."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)
@@ -171,7 +174,7 @@ def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # Instruction lengths, including END; a group of 32 words holds two instructions.
+    # The lists have 2, 4, 4 and 4 instructions, including END, and two instructions take a group of 32 words.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
     # Scores have no buffer of their own: they share the buffer of the hidden layer's gradients.

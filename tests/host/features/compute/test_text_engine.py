@@ -1,4 +1,4 @@
-"""Test the text model on golden nodes that compute: bit-identical results, and rejected options."""
+"""The text model on golden nodes that compute: bits are identical to the host's, and invalid options are rejected."""
 
 import dataclasses
 
@@ -84,7 +84,7 @@ class TestSteps:
         run.advance()
         assert written == {"gradients": 0, "activations": lists + 7 * 64}
         assert ring.lists == 7 * 2
-        assert run.executor.training.steps[0].compute_cycles is None  # not modelled
+        assert run.executor.training.steps[0].compute_cycles is None  # golden nodes do not model them
 
     def test_together(self, text):
         """Nodes with four and three sequences process them in pairs, and the last pair is padded."""

@@ -1,4 +1,4 @@
-"""Text model lists: the golden engine matches the host's activations, losses and gradients."""
+"""Lists of the text model: the golden engine computes the host's activations, losses and gradients."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
-#: Two layers with split lists, heads of four elements, and a context that is not a multiple of the lanes.
+#: A model of two layers with split lists, heads of four elements, and a context that is no multiple of the lanes.
 SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
 
 
@@ -126,7 +126,7 @@ def test_activations(length):
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
                            dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # here, separate steps multiply gradients by normalised rows
+        if not name.startswith("products"):  # separate steps in the step program
             other = expected[{"d x 2": "d norm"}.get(name, name)]
             bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
@@ -136,7 +136,8 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words for a group's buffers; with the sharing rule, at most the number live at the same time."""
+    """The buffers of a group of sequences take the expected words, which with sharing are the words that are live at
+    once."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -174,7 +175,7 @@ def cycles_of(lists, bases):
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
     """Modelled cycles of the first and further sequences of length 16 in a share, on 4 x 4 units. In pairs, each
-    takes less than 66,000 cycles, and units are 85 % busy in products and column sums."""
+    takes less than 66,000 cycles, and the units are busy for 85 % of the cycles of products and column sums."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

@@ -1,4 +1,4 @@
-"""Text model on computing Verilated nodes: bits equal the host's, cycles per sequence."""
+"""The text model on Verilated nodes that compute: bits are identical to the host's, and cycles are as expected."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def node(text):
 
 
 def node_of(text):
-    """Node with room for all runs in this file, a third queue and a far memory."""
+    """Node with memory for all runs in this file, a third queue and a far memory."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 

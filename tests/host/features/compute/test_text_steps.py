@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: For each program: options, then word counts without sharing, with strict sharing, with sharing, and live.
+#: For each program, its options, and numbers of words: without sharing, with strict sharing, with sharing, and live.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -22,7 +22,7 @@ SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, char
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_words(name):
-    """Memory words per sequence for each planning method; the search needs only the live words."""
+    """Words of memory per sequence for each method of planning; the search needs only the words that are live."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
     peaks = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}

@@ -1,4 +1,4 @@
-"""Simulated nodes with far memory: a step with each policy, and a far memory that does not respond."""
+"""Simulated nodes with far memory: a step under each policy, and a far memory that does not respond."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ CONFIG = rings.CONFIGS["centroid"]
 
 
 def test_policies():
-    """With each policy, gradients and losses match the host; moved words and cycles match the timeline.
+    """Under each policy, gradients and losses match the host; moved words and cycles match the timeline.
 
     The timeline has no gaps between commands, but includes every cycle of a move's last row.
     """
@@ -38,7 +38,7 @@ def test_policies():
 
 @pytest.mark.parametrize(("rate", "latency"), [(4, 1), (4, 25), (2, 16), (1, 30), (1 / 2, 5), (1 / 8, 100)])
 def test_cycles_of_moves(rate, latency):
-    """Moves that wait only for the far memory take the modelled number of cycles."""
+    """Moves that are delayed only by the far memory take the modelled number of cycles."""
     with rings.open_nodes(1, config=CONFIG, host_port=False) as (ring, simulation):
         device = ring.devices[0]
         simulation.set_far_speed(latency=latency, rate=rate)

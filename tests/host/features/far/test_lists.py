@@ -1,4 +1,4 @@
-"""Lists and moves of a perceptron with some outputs in far memory; golden nodes match the model."""
+"""Golden nodes that run lists and moves of a perceptron, with some outputs in far memory, match the model."""
 
 import dataclasses
 
@@ -40,14 +40,14 @@ def batch(seed):
 
 
 def program_of(layers, lists, nodes=1):
-    """Program of a step: the given lists and moves, and one fused update."""
+    """Program of one step: the given lists and moves, and a fused update."""
     return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES),
                  computed=Computed(lists.commands, [EXAMPLES] * nodes))
 
 
 @pytest.mark.parametrize("kind", ["keep", "swap", "recompute", "mixed"])
 def test_are_the_model(kind):
-    """Losses and gradients match for all policies, in any order that queues and waits permit."""
+    """Losses and gradients match the model under all policies, in any order that queues and waits permit."""
     layers, lists = lists_of(kind)
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP)
     model.initialize(0)
@@ -104,7 +104,7 @@ def test_wrong_plans(wrong, message):
 
 
 def test_chain():
-    """A chain can be built from measured cycles instead of modelled ones."""
+    """A chain of maps can be built from measured cycles instead of modelled ones."""
     layers = layers_of((16, 16, 16, 10))
     cycles = {f"{name} {number}": 100 * number + len(name)
               for name in ("forward", "backward") for number in (1, 2, 3)}

@@ -1,4 +1,4 @@
-"""Text model lists and moves with some maps in far memory; golden nodes match the model."""
+"""Golden nodes that run lists and moves of the text model, with some maps in far memory, match the model."""
 
 import functools
 
@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with row owners that also record the end address of the buffer words written so far."""
+    """Nodes with buffer tags that also record the highest end address of the buffer words written so far."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
@@ -91,8 +91,8 @@ def check_bits(lists, config, lengths, seeds, array=ARRAY):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("share", "rate"), [(0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4)])
 def test_are_the_model(kind, share, rate):
-    """Losses and gradients of two sequences match under all policies, in any order that queues and waits allow, and
-    no row is read as part of a different buffer."""
+    """Losses and gradients of two sequences match the model under all policies, in any order that queues and waits
+    allow, and no row is read as part of a different buffer."""
     operations = operations_of()
     chain = operations.chain(further=True)
     budget = chain.words if kind == "keep" else int(share * chain.words)
@@ -107,7 +107,7 @@ def test_are_the_model(kind, share, rate):
 
 @pytest.mark.parametrize(("config", "array"), [(TEXT, ARRAY), (SMALL, Array(rows=2, lanes=4))], ids=["text", "small"])
 def test_random_policies(config, array):
-    """Random policies give correct results for the text model, also with two layers and 13 maps."""
+    """Random policies give correct results for the text model, and for a model with two layers and 13 maps."""
     operations = operations_of(config, array)
     chain = operations.chain(further=False)
     for seed in range(4):
@@ -124,8 +124,8 @@ def test_random_policies(config, array):
 
 
 def test_cycles():
-    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain and are
-    close to the cycles of undivided lists."""
+    """If a sequence keeps all maps, the modelled cycles of all its lists together equal the cycles of its chain, and
+    are close to the cycles of lists that are not split."""
     operations = operations_of()
     for further, whole in ((False, 67_700), (True, 70_337)):
         chain = operations.chain(further=further)

@@ -1,4 +1,4 @@
-"""Test the text model on Verilated nodes with far memories: the host's bits, and the planned cycles."""
+"""The text model on Verilated nodes with far memories: same bits as on the host, and the planned cycles."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """A sequence gives the same loss and gradient as the host, with the planned moves and the timeline's cycles. Of
-    the two plans tested, one keeps all maps, and the other moves some and recomputes some."""
+    """A sequence gives the same loss and gradient as on the host, and takes the planned moves and the timeline's
+    cycles. One of the two plans keeps all maps; the other moves some of them and recomputes some."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):

@@ -1,4 +1,4 @@
-"""Test the text model on golden nodes with far memories: host-identical bits, and node configuration."""
+"""The text model trained on golden nodes with far memories: same bits as on the host, and node configuration."""
 
 import dataclasses
 
@@ -27,15 +27,15 @@ WORDS = 16_384
 
 @pytest.fixture(scope="module")
 def expected(text):
-    """A ring of three nodes trained with gradients from the host, and the results."""
+    """A ring of three nodes that has been trained with gradients from the host, and the results of training."""
     ring = GoldenRing(3)
     return ring, train(ring, CharacterModel(text), dataclasses.replace(CONFIG, compute="host", far=None))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits(text, expected, kind):
-    """Weights, moments and losses of three steps on three nodes equal the host's, with shares of two and three
-    sequences. Buffers stay in bounds, and words move as planned."""
+    """Weights, moments and losses of three steps on three nodes, with two or three sequences each, equal the host's.
+    Buffers stay in bounds, and words move as planned."""
     far = FarMemory(activations=8192 if kind == "keep" else 5760, rate=1 / 8, kind=kind)
     config = dataclasses.replace(CONFIG, far=far)
     other, there = expected

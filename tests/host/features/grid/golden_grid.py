@@ -16,7 +16,7 @@ class Grid(GoldenGrid):
     golden : GoldenNodes
     hooks : Hooks
     switched : list of Plan
-        Plans that the grid has switched to, in order.
+        Topology plans that the grid has switched to, in order.
     """
 
     def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Simulate the loss of the given number of words from the first node."""
+        """Simulate the loss of some words that the first node has sent."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

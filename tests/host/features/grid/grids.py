@@ -25,7 +25,7 @@ ROUNDS = NodeConfig(
 
 @contextlib.contextmanager
 def open_grid(rows, columns, *, config=CONFIG, latency=3, faults=None):
-    """Open a grid of nodes; the links of the simulation are in the order of Topology.links."""
+    """Open a simulated grid of nodes, with links in the same order as in Topology.links."""
     links = Topology(rows, columns).links
     wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
     simulation = VerilatedRing(library(config), nodes=rows * columns, wiring=wiring)

@@ -1,4 +1,4 @@
-"""Ring changes by the driver: host/features/grid/owners.py."""
+"""Hand-over of memories by the driver when the ring changes: host/features/grid/owners.py."""
 
 import contextlib
 import dataclasses
@@ -128,7 +128,7 @@ def test_training_through_changes(name, packed, errors):
                               "smaller model, or nodes with larger memories"),
 ])
 def test_impossible(old, new, length, message):
-    """An impossible change is rejected before any device is read (here they have no transport)."""
+    """An impossible change is rejected before any device is read (the devices in this test have no transport)."""
     plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
     rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
     refuses(message, carry_over, *rings, Allocation(length=length), old=plans[0], new=plans[1])

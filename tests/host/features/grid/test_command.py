@@ -1,4 +1,4 @@
-"""The command `gradring train` on a grid of simulated nodes while some leave and rejoin it."""
+"""The command `gradring train` on a grid of simulated nodes, some of which leave and rejoin during the run."""
 
 import contextlib
 import shutil
@@ -59,14 +59,14 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     assert code == 1
     assert err.endswith(f"{checkpoint.NAME} must be of a run with the same changes before step 4, not with disable "
                         f"card1@2 (here disable card1@1); take those, or leave out --resume to begin anew\n")
-    succeed(*again, "--disable", "card1@2", "--enable", "card1@6")  # later changes may differ
+    succeed(*again, "--disable", "card1@2", "--enable", "card1@6")  # changes later in the run may differ
     resumed, again = results(tmp_path / "other")
     assert resumed["bit_exact"] is True
     assert [step["nodes"] for step in resumed["per_step"]] == [8, 8, 4, 4, 4, 4, 8, 8, 8]
 
 
 def test_faults(succeed, nodes_of, tmp_path):
-    """While a card leaves and joins, links that repeat words give the same bits as fault-free links."""
+    """On faulty links with replay, a run in which a card leaves and rejoins has the same bits as without faults."""
     runs = []
     with mx5.registered():
         nodes_of("narrow")
@@ -85,7 +85,7 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, with errors handed over to heirs, and a dense run as well."""
+    """A run with sparse gradients on a 2-D grid, where heirs take over errors, and a dense run for comparison."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)
@@ -99,7 +99,7 @@ def test_density_and_comparison(succeed, nodes_of, tmp_path):
 
 
 def test_memories_of_the_fewest(run, monkeypatch):
-    """Memories have room for the largest blocks: here a single node has all 22,810 parameters."""
+    """Memories are sized for the fewest nodes of a run: here, a single node with all 22,810 parameters."""
     @contextlib.contextmanager
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")
@@ -116,10 +116,10 @@ def test_memories_of_the_fewest(run, monkeypatch):
     (["--topology", "4x5"], "Ring must have between 1 and 16 nodes, not 20"),
     (["--topology", "2x4", "--nodes", 4],
      "Nodes must be 8 with --topology 2x4, not 4: leave out --nodes"),
-    (["--disable", "card1@40"], "Option --disable is for a run with --topology (parts are those of a grid): leave "
-                                "it out"),
-    (["--enable", "card1@40"], "Option --enable is for a run with --topology (parts are those of a grid): leave it "
-                               "out"),
+    (["--disable", "card1@40"], "Option --disable is for a run with --topology (only parts of a grid can leave and "
+                                "return): leave it out"),
+    (["--enable", "card1@40"], "Option --enable is for a run with --topology (only parts of a grid can leave and "
+                               "return): leave it out"),
     (["--shape", "flat"], "Option --shape is for a run with --topology (a ring has one shape): leave it out"),
     (["--topology", "2x4", "--shape", "vertical"],
      "Shape must be one of grid, flat, not 'vertical'"),
@@ -149,20 +149,21 @@ def test_memories_of_the_fewest(run, monkeypatch):
     (["--topology", "2x4", "--steps", 50, "--disable", "card1@50"],
      "Request to disable card1 must be after at most 49 of the run's 50 steps, so that a step follows, not after 50"),
     (["--topology", "2x4", "--overlap", "layers"],
-     "Option --overlap is for a run without --topology (a program and its buffers are of one ring): leave it out"),
-    (["--topology", "2x4", "--compute", "node"],
-     "Option --compute node is for a run without --topology (a program and its buffers are of one ring): leave it "
+     "Option --overlap is for a run without --topology (a program and its buffers are made for one ring): leave it "
      "out"),
+    (["--topology", "2x4", "--compute", "node"],
+     "Option --compute node is for a run without --topology (a program and its buffers are made for one ring): leave "
+     "it out"),
     (["--topology", "1x2", "--board", "ulx3s-85f"],
-     "Option --topology is for --board simulated, or a run without --board, not ulx3s-85f (a board's nodes are as "
-     "they were built): leave it out"),
+     "Option --topology is for --board simulated, or a run without --board, not ulx3s-85f (a board's nodes have a "
+     "fixed configuration): leave it out"),
     (["--topology", "2x2", "--device", "/dev/ttyUSB0"],
      "Option --topology is for --transport verilated, messages, pysim, golden or board, not serial, which --device "
      "implies (a board has no switches): leave it out"),
     (["--topology", "2x4", "--transport", "board"], "Ring must have between 1 and 4 nodes, not 8"),
     (["--topology", "2x2", "--transport", "board", "--faults", "1e-4"],
-     "Option --faults is for a run without --board, which --transport implies (a board's nodes are as they were "
-     "built): leave it out"),
+     "Option --faults is for a run without --board, which --transport implies (a board's nodes have a fixed "
+     "configuration): leave it out"),
 ])
 def test_errors_in_one_line(run, arguments, message):
     assert run("train", *arguments) == (1, "", f"error: {message}\n")

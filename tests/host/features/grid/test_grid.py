@@ -1,4 +1,4 @@
-"""Tests of grids with nodes, cards and links that are disabled and enabled again: host/features/grid/grid.py."""
+"""Grids in which nodes, cards and links are disabled and enabled again: host/features/grid/grid.py."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def parts(text):
 
 
 def follow(grid, plan, node, port):
-    """Follow the words that a node sends on a port; return the receiving node and port, and the nodes bypassed."""
+    """Follow the words that a node sends on a port to the node and port that receive them; count bypassed nodes."""
     passed = 0
     while True:
         assert (node, port) in grid.enabled_links, f"words over a disabled link of node {node}"
@@ -58,7 +58,7 @@ def check(grid, plan):
 
 
 def test_known_flat_ring():
-    """In a 2 x 4 grid, the flat ring alternates right and down, so nodes receive and send on different ports."""
+    """In a 2 x 4 grid, the flat ring alternates between steps right and down, so nodes use two different ports."""
     plan = Topology(2, 4).plan(Shape.FLAT)
     assert [divmod(node, 4) for node in plan.rings[0]] == [
         (0, 0), (0, 1), (1, 1), (1, 2), (0, 2), (0, 3), (1, 3), (1, 0)]
@@ -69,7 +69,8 @@ def test_known_flat_ring():
 
 
 def test_bypass_where_no_cycle_is():
-    """The flat ring of a 2 x 3 grid visits one node twice: as a member and, through its other ports, in bypass."""
+    """The flat ring of a 2 x 3 grid passes one node twice: as a member, and again in bypass through its other
+    ports."""
     grid = Topology(2, 3)
     plan = grid.plan(Shape.FLAT)
     check(grid, plan)
@@ -99,7 +100,7 @@ def test_two_by_two(disabled, shape, rings, scale):
 
 
 def test_scale_of_rings_apart():
-    """With one ring per row, each node averages gradients over its own ring only."""
+    """If each row is a separate ring, each node averages gradients over its own row only."""
     plan = Topology(2, 2).disable(Part(Kind.NODE, 3)).plan(Shape.HORIZONTAL)
     assert [plan.gradient_scale(node) for node in plan.active] == [1 / 2, 1 / 2, 1]
 
@@ -114,7 +115,8 @@ def test_disabled_twice():
 
 
 def test_random_grids():
-    """On random grids with disabled parts, a planned ring routes words correctly or planning is rejected."""
+    """On random grids with disabled parts, planning either succeeds with rings that route words correctly or is
+    rejected."""
     generator = np.random.default_rng(22)
     formed = dict.fromkeys(Shape, 0)
     refused = dict.fromkeys(Shape, 0)
@@ -156,21 +158,21 @@ def test_random_grids():
      "enable several of them, or disable several nodes"),
 ])
 def test_refused(disabled, shape, message):
-    """Planning a grid with missing links raises an error with advice."""
+    """If links are missing, planning a flat ring raises an error with advice."""
     with pytest.raises(TopologyError) as caught:
         Topology(2, 4).disable(*parts(disabled)).plan(shape)
     assert str(caught.value) == message
 
 
 def test_advice_helps():
-    """Following the advice of the error makes a flat ring possible."""
+    """If a user follows the advice of the error, a flat ring becomes possible."""
     grid = Topology(2, 4).disable(*parts("link5:0 link5:1"))
     for other in (*(grid.enable(part) for part in parts("link5:0 link5:1")), grid.disable(*parts("node5"))):
         check(other, other.plan(Shape.FLAT))
 
 
 def test_too_many_nodes():
-    """A grid with more nodes than the ring limit can form row and column rings but not a flat ring."""
+    """A grid with more nodes than one ring can have is able to form row and column rings, but no flat ring."""
     grid = Topology(4, 5)
     check(grid, grid.plan(Shape.GRID))
     message = "Flat ring must have at most 16 nodes, not 20: disable some, or take a grid"

@@ -1,4 +1,4 @@
-"""Commands that wait for commands of other nodes, on grids of two-port nodes."""
+"""Commands that wait for commands on other nodes, in grids of nodes with two ports."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from sim.link_faults import RandomFaults
 from tests.host.driver.test_node_waits import relay_race
 from tests.host.features.grid.grids import ROUNDS, open_grid
 
-#: Duration in cycles of a command that is long enough for a KEEPALIVE word.
+#: Duration of a command in cycles, long enough for a KEEPALIVE word to be sent.
 LONG = KeepAlive.period + 300
 
 
 @pytest.mark.parametrize("faults", [0, 1e-3])
 def test_waits_before_a_collective(faults):
-    """Waits work at the start of a run, after each SWITCH, and while control words of the previous run may be in
-    transit: on each port, and through a disabled node that is bypassed."""
+    """Waits for other nodes work at the start of a run, after each SWITCH, and while control words of the previous
+    run may be in transit, on each port and through a disabled node in bypass."""
     with open_grid(2, 2, config=ROUNDS, faults=RandomFaults(rate=faults, seed=1) if faults else None) as (grid, _):
         for disabled in ("", "node3", "card1", "link0:0", "", "card0", "node1"):
             plan = grid.grid.disable(*map(Part.parse, disabled.split())).plan(Shape.FLAT)

@@ -1,4 +1,4 @@
-"""Owners in the rings of a plan, and ownership changes: host/features/grid/owners.py."""
+"""Owners of elements in the rings of a grid, and changes of owners: host/features/grid/owners.py."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def plan_of(rows, columns, disabled="", shape=Shape.FLAT):
 
 
 def random_plan(generator, rows, columns):
-    """Plan with randomly disabled nodes and cards where each element has exactly one owner."""
+    """Topology plan with random nodes and cards disabled, in which each element has exactly one owner."""
     while True:
         off = [f"node{node}" for node in range(rows * columns) if generator.random() < 0.25]
         off += [f"card{row}" for row in range(rows) if generator.random() < 0.2]
@@ -39,7 +39,8 @@ class TestOwners:
             assert np.array_equal(owned[node], blocks[(rank + 1) % 3])
 
     def test_grid(self):
-        """Groups are partitioned among a row's nodes, and each part is partitioned again among a column's nodes."""
+        """Groups are partitioned among the nodes of a row, and each part is partitioned again among the nodes of a
+        column."""
         owned = owners(plan_of(2, 3, shape=Shape.GRID), 32 * 13 + 5)
         for node, index in owned.items():
             row, column = divmod(node, 3)
@@ -49,7 +50,7 @@ class TestOwners:
             assert index.tolist() == expected
 
     def test_grid_of_the_golden_model(self):
-        """Nodes own the same elements as in the golden 2-D update, even with a bypassed row and column."""
+        """Nodes own the same elements as in the golden 2-D update, even if a row and a column are bypassed."""
         for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
             plan = plan_of(rows, columns, disabled, Shape.GRID)
             left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
@@ -62,7 +63,7 @@ class TestOwners:
 
     @pytest.mark.parametrize("shape", [Shape.HORIZONTAL, Shape.VERTICAL])
     def test_rings_apart(self, shape):
-        """In each of the separate rings, the owners together own all elements."""
+        """If rows or columns are separate rings, the owners in each ring together own all elements."""
         plan = plan_of(2, 3, shape=shape)
         owned = owners(plan, 300)
         for ring in plan.rings:
@@ -88,7 +89,7 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """The row of a leaving node is added to the row of the next remaining node by number."""
+        """The values of a leaving node are added to the values of the remaining node with the next number."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
         result = hand_over(dict(enumerate(rows)), old, new)
@@ -98,14 +99,16 @@ class TestHandOver:
         assert result.dropped == 0
 
     def test_order_of_additions(self):
-        """Sums are rounded in order: the heir's own row first, then the leaving nodes' rows by number."""
+        """Rounded additions have a fixed order: the heir's own values first, then the leaving nodes' values by
+        number."""
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
         rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
-        assert golden.floats(rounded).tolist() == [1.0]  # adding the small rows first would give 1 + 2**-22
+        assert golden.floats(rounded).tolist() == [1.0]  # adding the small values first would give 1 + 2**-22
 
     def test_in_two_dimensions(self):
-        """The heir is in the same row or, if a card leaves, the same column; else it is the lowest node."""
+        """The heir of a node is in the same row or, if a card leaves, in the same column; else it is the lowest
+        node."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -116,7 +119,7 @@ class TestHandOver:
         assert heirs == {2: 0, 3: 6, 4: 7, 5: 0, 8: 6}
 
     def test_all_leave(self):
-        """If all old nodes leave, the lowest joining node receives the sum of their rows."""
+        """If all old nodes leave, the lowest joining node receives the sum of their values."""
         old, new = plan_of(2, 2, "card0"), plan_of(2, 2, "card1")
         result = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
         assert result.heirs == {2: 0, 3: 0}
@@ -124,7 +127,7 @@ class TestHandOver:
         assert golden.floats(result.rows[1]).tolist() == [0.0]
 
     def test_not_finite(self):
-        """A sum outside the binary32 range becomes zero and is counted."""
+        """A sum of handed-over values outside the binary32 range becomes zero and is counted."""
         old, new = plan_of(1, 2), plan_of(1, 2, "node1")
         most = np.finfo(np.float32).max
         result = hand_over({0: golden.bits([most, 1.0]), 1: golden.bits([most, 1.0])}, old, new)
@@ -132,7 +135,7 @@ class TestHandOver:
         assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """With exact sums, a hand-over preserves the sum over all nodes; input rows are not modified."""
+        """If sums are exact, a hand-over preserves the sum over all nodes; it never modifies its input."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))

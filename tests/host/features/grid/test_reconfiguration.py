@@ -54,8 +54,8 @@ def test_one_row():
 
 
 def unringed(requests):
-    """Return whether no flat ring exists in a 2 x 3 grid after the requests. (One always exists if the row and column
-    rings have all their links.)"""
+    """Return whether the requests leave a 2 x 3 grid without any flat ring. (There is always one if the row and
+    column rings have all their links.)"""
     grid = Topology(2, 3)
     for request in requests:
         grid = grid.enable(request.part) if request.enable else grid.disable(request.part)
@@ -66,7 +66,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Random requests that have an effect are rejected or give rings of all enabled nodes."""
+    """Plans of random effective requests are either rejected or give rings of all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):
@@ -124,7 +124,7 @@ def test_weights_that_change_when_they_are_coded_twice():
 
 
 def test_sums_of_integers():
-    """Integers are summed in one flat ring, whatever parts are enabled, and never in two dimensions."""
+    """Sums of integers always use one flat ring, whatever parts are enabled, and never two dimensions."""
     needs("reproducible")
     reconfiguration = reconfiguration_plan("-card1@2 +card1@4 -node5@7 -link0:0@9", gradients="sum16")
     why = " (sum16 sums integers in one ring)"

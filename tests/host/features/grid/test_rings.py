@@ -1,4 +1,4 @@
-"""Training on golden models while rings change."""
+"""Training on golden nodes while the rings of a grid change."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes match the golden model, and runs resumed after any step report the same figures."""
+    """Nodes match the golden model in every step, and runs resumed after any step report the same figures."""
     options, config = RUNS[name]
     needs(*["reproducible"] * (name == "sums of integers"))
     gradients = options.get("gradient_codec", ZERO_VALUE)
@@ -133,7 +133,7 @@ def test_lost_words(few, at):
 
 
 def failing(number):
-    """Fault that loses words after a given number of updates."""
+    """Create a fault that loses words after a given number of updates."""
     def fault(grid):
         if grid.hooks.steps == number:
             grid.lose(7)
@@ -171,7 +171,7 @@ def test_divergence(few):
 
 
 class Session:
-    """Session with a grid of golden models and a clock that does not advance."""
+    """Session with a grid of golden nodes and a clock that does not advance."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True

@@ -21,27 +21,27 @@ RUN = ("train", "--gradients", "sum32", "--hidden", "none", "--batch", 200)
 
 
 def values_of(nodes, length):
-    """Gradients over many binades, for each node of a grid or rank of a ring."""
+    """Random gradients over many binades, one vector for each node of a grid or rank of a ring."""
     generator = np.random.default_rng(nodes)
     values = random(generator, (nodes, length), density=0.8)
     return values * np.exp2(generator.integers(-30, 30, values.shape)).astype(np.float32)
 
 
 def grid_plan(rows, columns, disabled=""):
-    """Plan the rings of a run without some parts."""
+    """Topology plan of a grid without the disabled parts."""
     requests = [Request(0, Part.parse(part)) for part in disabled.split()]
     return ReconfigurationPlan(rows, columns, requests, gradients="sum32").stages[0].plan
 
 
 def sums(ring, values):
-    """Return the bits of the sums on each node."""
+    """Run an all-reduce and return the bits of the sums on each node."""
     ring.memory.write_gradients(list(values))
     ring.collectives.all_reduce(values.shape[1])
     return ring.memory.read_gradients(values.shape[1]).view(np.uint32)
 
 
 def grid_sums(grid, plan, values):
-    """Return the bits of the sums on each active node of a grid; ``values`` are in the order of node number."""
+    """Return the bits of the sums on each active node of a grid, given the gradients of all nodes by node number."""
     grid.switch(plan)
     return sums(grid.ring(plan), values[list(plan.order)])
 
@@ -58,7 +58,7 @@ def test_golden(name):
 
 
 def test_gateware():
-    """Sums on Verilated nodes have the bits of the golden ring, also without nodes, cards or links of a grid."""
+    """Sums on Verilated nodes have the golden ring's bits, even if nodes, cards or links of a grid are disabled."""
     config, values = CONFIGS["sums"], values_of(8, 1500)
 
     def total(nodes):
@@ -78,7 +78,7 @@ def test_gateware():
 
 
 def test_run(succeed, nodes_of, tmp_path):
-    """A run with 8, 4, 8 and 7 nodes matches the golden model in each step, in flat rings."""
+    """A run in flat rings of 8, 4, 8 and 7 nodes matches the golden model in each step."""
     nodes_of("sums")
     out = succeed(*RUN, "--topology", "2x4", "--threads", 1, "--steps", 6, "--disable", "card1@1,node5@4",
                   "--enable", "card1@3", "--output", tmp_path)
@@ -92,7 +92,7 @@ def test_run(succeed, nodes_of, tmp_path):
 
 
 def test_weights(succeed, nodes_of, tmp_path):
-    """Trained weights have the same bits on a ring and on grids of as many golden nodes."""
+    """Trained weights have the same bits on a ring and on grids with the same number of golden nodes."""
     nodes_of("sums")
     weights = set()
     for options in (("--nodes", 8), *(("--topology", grid) for grid in ("2x4", "4x2"))):
@@ -104,10 +104,10 @@ def test_weights(succeed, nodes_of, tmp_path):
 
 
 def test_refused(run):
-    """Two-dimensional sums of integers are refused in one line."""
+    """Two-dimensional sums of integers are rejected with a one-line message."""
     assert run(*RUN, "--topology", "2x4", "--shape", "grid") == (
         1, "", "error: Option --shape grid is for a run without --gradients sum32 or sum16, not sum32 (integers are "
-               "summed on one ring): leave it out\n")
+               "summed on a single ring): leave it out\n")
     grid = Grid(2, 2, gradient_codec="sum32")
     refuses("Gradients of rings in two dimensions must be in a format that is rounded in every ring, not sum32: take "
             "--shape flat", grid.rings, grid.grid.plan(Shape.GRID))

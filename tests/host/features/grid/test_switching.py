@@ -21,7 +21,7 @@ from tests.host.features.grid.grids import CONFIG, open_grid
 from tests.host.rings import CONFIGS, TIMEOUT, random
 
 CODEC = GRADIENT_CODECS[CONFIG.gradients]
-MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # applied to zero weights
+MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # turns zero weights into the mean gradient
 
 
 def plan_of(grid, disabled, shape):
@@ -29,7 +29,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; return its driver and the node order of the rows of a vector."""
+    """Switch to a topology plan; return the driver of its rings and the order of the nodes in it."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -46,12 +46,12 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """Return a mask of the links that have their driving port in use."""
+    """Return a mask of the links in use, meaning links with an output port that sends."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
 def test_known_answers():
-    """With 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3 and 1.5 without card 1."""
+    """For gradients 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3, 1.5 without card 1."""
     length = 100
     with open_grid(2, 2) as (grid, simulation):
         for disabled, shape, average in (
@@ -97,7 +97,7 @@ class Model:
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, plan, order, gradients, settings):
-        """Run an update and return the number of words sent by each node, in order."""
+        """Run an update of the golden model, and return the number of words that each node sends, in order."""
         options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
         numbers = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
                                   learning_rate=settings.learning_rate, clip=np.inf)
@@ -219,7 +219,7 @@ def test_refused_before_anything_is_sent():
 
 
 def test_busy():
-    """A switch with packets in transit does not change, but all other switches do."""
+    """Nodes with packets in transit reject a SWITCH; all other nodes switch."""
     length = 300
     with open_grid(2, 2) as (grid, _):
         plan = grid.grid.plan(Shape.FLAT)
@@ -245,7 +245,8 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A cut row or column link ends the update and is named; after the rings recover, updates are correct again."""
+    """A cut row or column link ends the update and is named in the error; after recovery, updates are correct
+    again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -308,7 +309,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # no slow link, then one slow link: three of the sixteen links are tried
+            if number % 5 == 0:  # without a slow link, and with each of three slow links out of sixteen
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)

@@ -30,7 +30,7 @@ def test_whole_grids(rows, columns, bypasses):
 
 @pytest.mark.parametrize(("rows", "columns", "avoidable"), [(2, 4, True), (4, 4, True), (2, 3, False)])
 def test_one_link_avoided(rows, columns, avoidable):
-    """On 2 x 4 and 4 x 4, a cycle through all nodes can avoid any given link; on 2 x 3 it cannot avoid any."""
+    """On 2 x 4 and 4 x 4, a cycle through all nodes can avoid any given link; on 2 x 3, it can avoid none."""
     grid = Topology(rows, columns)
     for avoided in grid.links:
         links = {link: end for link, end in grid.links.items() if link != avoided}

@@ -40,11 +40,12 @@ def integers(generator, count):
 
 
 class TestTraining:
-    """Training on the golden model."""
+    """Tests of training on golden nodes."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """Accuracy is high enough. See docs/training/figures.md for more seeds and the binary32 accuracy."""
+        """Trained weights reach the accuracy; docs/training/figures.md has more seeds and the accuracy in
+        binary32."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -64,7 +65,7 @@ class TestTraining:
         assert training.elements_masked == sum(
             round(650 * (1 - density)) for step in training.steps for density in step.density)
         assert all(step.threshold > 0 for step in training.steps)
-        assert {step.sparsify_cycles for step in training.steps} == {None}  # not modelled
+        assert {step.sparsify_cycles for step in training.steps} == {None}  # golden nodes do not model them
 
     def test_figures_of_a_step(self, few):
         training = train(golden_ring(), few, SHORT)
@@ -237,7 +238,7 @@ class TestMasks:
                  element="int16")
 
 
-# --- gateware
+# --- tests of gateware
 
 NODE = BOARDS["icebreaker"].node
 
@@ -294,11 +295,11 @@ class TestGateware:
 
     @pytest.mark.parametrize("cut", [32, 160, 1000, 2000])
     def test_any_cut(self, verilated, cut):
-        """Weights do not depend on the cut of a vector into commands, even if they saturate."""
+        """Weights do not depend on how a vector is divided into commands, even if they saturate."""
         length, generator = 2000, np.random.default_rng(2000)
         gradients, written = integers(generator, length), integers(generator, length)
         index = np.arange(length)
-        index = index // cut * aligned(cut) + index % cut  # each part begins at a multiple of 32
+        index = index // cut * aligned(cut) + index % cut  # every part begins at a multiple of 32
         parts = np.zeros((2, index[-1] + 1), np.int16)
         parts[:, index] = gradients, written
         verilated.memory.write_gradients(parts[:1])
@@ -385,7 +386,7 @@ class TestGateware:
             outcome.results[0][0], np.where((column <= row) & (column < 11), scores, -32768))
 
 
-# --- command line
+# --- tests of the command line
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Runs whose cards, nodes and links leave and return: their weights must equal the weights of one node.
+"""Runs in which cards, nodes and links leave and return must end with the same weights as a run on one node.
 
     python -m tests.host.features.microbatches.elastic --plans 20 --seed 1
 
@@ -20,7 +20,7 @@ from host.transports.session import TransportName
 
 __all__ = ["WORKLOADS", "plan", "plans", "train"]
 
-#: Options of each workload; there are as many microbatches as nodes of the largest grid.
+#: Options of each workload. The number of microbatches is the number of nodes in the largest grid.
 WORKLOADS = {
     "digits": {"model.hidden": "16", "workload.steps": 8, "workload.batch": 64},
     "text": {"workload.name": WorkloadName.TEXT, "workload.steps": 4, "workload.batch": 16},
@@ -30,7 +30,7 @@ _GRIDS = ((2, 2), (2, 4), (4, 2), (1, 8), (3, 2))
 
 
 def _requests(generator, rows, columns, steps):
-    """Parts that leave at random steps, most of which return later."""
+    """Requests by which parts leave at random steps, and most of them return later."""
     for _ in range(generator.randint(1, 3)):
         parts = [f"node{generator.randrange(rows * columns)}", f"card{generator.randrange(rows)}",
                  f"link{generator.randrange(rows * columns)}:{generator.randrange(2)}"]
@@ -42,7 +42,7 @@ def _requests(generator, rows, columns, steps):
 
 
 def plan(generator, steps):
-    """Options of a random grid whose parts leave and return while it trains; at least one node is left."""
+    """Options of a random grid that always has at least one node while parts leave and return during training."""
     while True:
         rows, columns = generator.choice(_GRIDS)
         requests = list(_requests(generator, rows, columns, steps))
@@ -56,7 +56,7 @@ def plan(generator, steps):
 
 
 def plans(seed, count, steps):
-    """Different random plans."""
+    """Draw several random plans."""
     generator = random.Random(seed)
     return [plan(generator, steps) for _ in range(count)]
 
@@ -70,7 +70,7 @@ def train(workload, folder, **options):
 
 
 def main(arguments=None):
-    """Train by random plans; return 1 if any weights differ from the weights of one node."""
+    """Train with random plans; return 1 if any run's weights differ from a run on one node."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plans", type=int, default=20, help="plans of each workload")
     parser.add_argument("--seed", type=int, default=1)

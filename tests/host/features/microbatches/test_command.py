@@ -13,13 +13,13 @@ from tests.host.results import results
 from tests.refusals import refuses
 
 RUN = ("train", "--transport", "golden", "--gradients", "sum32", "--microbatches", 8, "--batch", 64)
-#: Figures of a report that depend on the number of nodes.
+#: Entries of a report that depend on the number of nodes.
 COUNTED = ("run", "nodes", "words_sent", "words_dense", "scatter_words", "weight_elements", "weight_words", "density",
            "bound", "scatter_bound", "seconds", "stages")
 
 
 def rest_of(report):
-    """Figures of a report and of its steps that do not depend on the number of nodes."""
+    """Entries of a report and of its steps that do not depend on the number of nodes."""
     steps = [{name: value for name, value in step.items() if name not in COUNTED} for step in report["per_step"]]
     names = ("losses", "measures", "accuracy", "weights_sha256", "levels", "bit_exact", "parameters")
     return {"steps": steps} | {name: report[name] for name in names if name in report}
@@ -27,8 +27,8 @@ def rest_of(report):
 
 @pytest.mark.parametrize("gradients", ["sum32", "sum16"])
 def test_numbers_of_nodes(succeed, tmp_path, gradients):
-    """Runs on 1, 3, 4 and 8 nodes have the same weights and the same figures but for words; without microbatches,
-    weights depend on the number of nodes."""
+    """Runs on 1, 3, 4 and 8 nodes have the same weights and, apart from words sent, the same figures. Without
+    microbatches, weights depend on the number of nodes."""
     runs = []
     for nodes in (1, 3, 4, 8):
         succeed(*RUN, "--gradients", gradients, "--hidden", "none", "--steps", 5, "--nodes", nodes,
@@ -48,7 +48,7 @@ def test_numbers_of_nodes(succeed, tmp_path, gradients):
 
 
 def test_text(succeed, tmp_path):
-    """A text model, whose matrices are masked on nodes, with unequal numbers of microbatches."""
+    """Train a text model, with matrices masked on the nodes, and with different numbers of microbatches per node."""
     runs = []
     for nodes in (1, 3):
         succeed("train", "--workload", "text", "--transport", "golden", "--gradients", "sum32", "--microbatches", 4,
@@ -59,7 +59,7 @@ def test_text(succeed, tmp_path):
 
 
 def test_resume(succeed, tmp_path, monkeypatch):
-    """A run continues from its checkpoints on fewer and on more nodes, with the weights of an undisturbed run."""
+    """A run that continues from its checkpoints on fewer or more nodes has the weights of an undisturbed run."""
     whole, save = tmp_path / "whole", checkpoint.save
     options = (*RUN, "--hidden", "none", "--steps", 6, "--checkpoint", 2)
 
@@ -83,7 +83,7 @@ def test_resume(succeed, tmp_path, monkeypatch):
 
 
 def test_random_plans(tmp_path):
-    """Runs from which cards, nodes and links leave, and to which they return, end with the weights of one node."""
+    """Runs in which cards, nodes and links leave and return end with the weights of a run on one node."""
     expected = elastic.train("digits", tmp_path, **{"ring.nodes": 1})
     for options in elastic.plans(3, 2, 8):
         report = elastic.train("digits", tmp_path, **options)
@@ -92,7 +92,7 @@ def test_random_plans(tmp_path):
 
 
 def test_nodes_that_never_train(succeed, tmp_path):
-    """A grid of eight nodes, of which at most four train at the same time, can have four microbatches."""
+    """A grid of eight nodes can use four microbatches if at most four nodes train at the same time."""
     succeed(*RUN, "--microbatches", 4, "--hidden", "none", "--steps", 2, "--topology", "2x4", "--disable", "card1@0",
             "--output", tmp_path)
     report, _ = results(tmp_path)
@@ -100,8 +100,8 @@ def test_nodes_that_never_train(succeed, tmp_path):
 
 
 def test_gateware(succeed, nodes_of, tmp_path):
-    """Verilated nodes, of which some leave and return, have the weights of one golden node, and the golden model's
-    after each step."""
+    """A run on Verilated nodes, some of which leave and return, matches the golden model after each step, and its
+    weights equal a run on one golden node."""
     nodes_of("microbatches")
     options = ("train", "--gradients", "sum16", "--weights", "bf16", "--microbatches", 8, "--hidden", "none",
                "--batch", 64, "--steps", 5)
@@ -121,7 +121,7 @@ def test_gateware(succeed, nodes_of, tmp_path):
      "Microbatches must be at most the 6 examples of the smallest batch, not 8: take a larger --batch"),
     (("--microbatches", 300), "Microbatches must be between 1 and 256, not 300"),
     (("--gradients", "raw"), "Option --microbatches with --schedule update is for --gradients sum32 or sum16, not raw"
-     " (other sums depend on their order): leave it out"),
+     " (other sums depend on the order of additions): leave it out"),
     (("--microbatches", 256, "--nodes", 1, "--batch", 300, "--hidden", "none"),
      "Microbatches must be between the number of nodes, 1, and 255, not 256"),
     (("--overlap", "layers"), "Option --microbatches is for a run without --overlap"),
@@ -146,7 +146,7 @@ def test_too_many_for_the_nodes():
 
 
 def test_shares():
-    """Microbatches of each node, and the ones that are computed at the same time."""
+    """Division of microbatches among nodes, and the sets of microbatches that are computed at the same time."""
     assert counts_of(8, 3) == [3, 3, 2]
     assert list(waves_of([3, 3, 2])) == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert list(waves_of([1, 1])) == [[0, 1]]

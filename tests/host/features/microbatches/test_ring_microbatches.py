@@ -1,4 +1,4 @@
-"""The driver of several gradients on each node, and memory for them, on golden nodes."""
+"""Driver of microbatches, which give each node several gradients, and the memory for them, on golden nodes."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def gradients_of(count, length=100):
 
 
 def test_sums():
-    """All gradients are added, then one of each node after ``clear``."""
+    """Sums include all gradients of each node or, after ``clear``, only one."""
     gradients = gradients_of(5)
     with open_session(CONFIG, nodes=2, transport=TransportName.GOLDEN) as session:
         ring = session.ring
@@ -53,7 +53,7 @@ def test_refused(count, counts, message):
 
 
 def test_train(few):
-    """The library trains with microbatches, refuses wrong numbers, and leaves one gradient for each node."""
+    """``train`` uses microbatches, rejects invalid numbers of them, and finally leaves one gradient per node."""
     options = {"max_steps": 2, "hidden": (), "batch": 20}
     weights = []
     for nodes in (1, 3):
@@ -90,7 +90,7 @@ def test_other_nodes():
     ((2, 1), (128, 128), "[2, 1] as total, and strides must be equal, not totals [2] and strides [128]"),
 ])
 def test_registers_that_disagree(values, strides, message):
-    """Golden nodes refuse what they do not model."""
+    """Golden nodes reject features that they do not model."""
     with open_session(CONFIG, nodes=2, transport=TransportName.GOLDEN) as session:
         ring = session.ring
         ring.memory.write_gradients(gradients_of(2))
@@ -100,13 +100,13 @@ def test_registers_that_disagree(values, strides, message):
 
 
 def test_limits():
-    """The limits of the host are those of the registers and of the gateware."""
+    """The host's limits on microbatches are equal to the limits of the registers and the gateware."""
     assert max(ADDENDS) == MAX_COUNT == (1 << register("MICROBATCHES").field("count").width) - 1
     assert MAX_ADDENDS == MAX_TOTAL == 256
 
 
 def test_memory():
-    """Nodes get memory for the largest number of gradients on a node."""
+    """Nodes are given memory for the largest number of gradients on any node."""
     allocation = Allocation(length=650, microbatches=8)
     assert [allocation.gradient_words(nodes) for nodes in (1, 3, 4, 8)] == [
         7 * 672 + 650, 2 * 672 + 650, 672 + 650, 650]

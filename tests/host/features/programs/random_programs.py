@@ -1,4 +1,4 @@
-"""Random programs, and their effects on a memory modelled element by element."""
+"""Random programs, and their effects on memory, modelled for each element separately."""
 
 from host.features.programs.order import Region
 from host.features.programs.program import Program
@@ -16,7 +16,7 @@ def random_region(generator, *, alternating):
 
 
 def random_program(generator):
-    """Draw a program with one to three queues; in a third of them, some regions alternate between passes."""
+    """Draw a program with one to three queues; in a third of all programs, some regions alternate between passes."""
     queues = int(generator.integers(1, 4))
     program = Program(queues=queues)
     alternating = generator.random() < 1 / 3
@@ -29,13 +29,13 @@ def random_program(generator):
 
 
 def touched(region, number):
-    """Elements that a region covers in a given pass, enumerated one by one."""
+    """List the elements that a region covers in a given pass."""
     base = region.base + (region.alternate if number % 2 else 0)
     return {base + element % 32 + element // 32 * 32 * region.stride for element in range(region.length)}
 
 
 def conflicting(first, second, number, other):
-    """Whether two commands in given passes touch a common element that at least one of them writes."""
+    """Return whether two commands, each in a given pass, share an element that at least one of them writes."""
     def all_of(regions, turn):
         return set().union(*(touched(region, turn) for region in regions))
 

@@ -1,4 +1,4 @@
-"""Test execution traces: their encoding, and writing and reading predicted and measured traces."""
+"""Execution traces: encoding of files, and predicted and measured traces that are written and read."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytest.importorskip("google.protobuf")
 
 
 def read(path):
-    """Metadata and nodes of a trace file."""
+    """Read the metadata and the nodes of a trace file."""
     data, messages = path.read_bytes(), []
     while data:
         size = next(size for size in range(1, len(data)) if data[size - 1] < 0x80)
@@ -105,7 +105,7 @@ def test_measured_steps(tmp_path, strict):
 
 
 def test_steps_without_cycles(tmp_path):
-    """A schedule without a timeline has no trace."""
+    """A step with a schedule but no timeline writes no trace."""
     report = {"compute": "modelled", "schedules": [{"schedule": "strict", "timeline": None}]}
     assert measured.write_traces(report, layers_of((30, 20, 10)), tmp_path / "run", nodes=1) == []
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Waits for commands on other nodes: their compiled form, and waits that are rejected."""
+"""Waits for commands on other nodes: their compiled form, and the rejection of invalid waits."""
 
 
 import numpy as np
@@ -21,7 +21,7 @@ def pair(nodes=3):
 
 
 def test_fields():
-    """A remote wait names one rank for all nodes or one per node, and targets the other queue there."""
+    """A remote wait names a rank, for all nodes or for each node, and waits for the other queue of that rank."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -35,7 +35,8 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """Of several waits for a queue, only the latest is kept; waits for commands that must have ended are dropped."""
+    """Only the latest of several waits for a queue is kept, and no wait for a command that must have ended
+    already."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
@@ -70,7 +71,7 @@ def test_nodes_are_checked():
 
 
 def test_three_queues():
-    """A descriptor can hold both a wait for one other queue and a wait for a node."""
+    """A descriptor has room for a wait for one other queue and a wait for another node."""
     program = Program(queues=3, nodes=2)
     first, second, third = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
     program.wait(third, first)
@@ -95,7 +96,8 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """If each node's command waits for the previous node's, one of them must be exempt and run first."""
+        """If each node's command waits for the previous node's, one node must be exempt from waiting and run
+        first."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -107,7 +109,8 @@ class TestCircles:
         assert [span.start for span in spans if span.name == "backward"] == [0, 150, 300, 450]
 
     def test_through_a_collective(self):
-        """A collective does not end on any node before it has started on all nodes."""
+        """A cycle of waits may pass through a collective, which cannot end on a node before it has started on all
+        nodes."""
         program = Program(nodes=2)
         first = program.add("first", operation="COMPUTE", queue=0)
         reduced = program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
@@ -118,12 +121,12 @@ class TestCircles:
 
 
 def test_most_passes():
-    """Passes are unlimited if a collective synchronizes the nodes; otherwise 15-bit counts limit them."""
+    """The number of passes is unlimited if a collective synchronizes the nodes; otherwise 15-bit counts limit it."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767
     program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
-    program.wait(backward, latch, lag=1)  # keeps either queue of a node from running ahead
+    program.wait(backward, latch, lag=1)  # keeps the queues of a node from running ahead of each other
     program.wait(latch, backward)
     assert program.compile().max_passes is None
     program = Program(nodes=2, depth=1000)
@@ -134,7 +137,7 @@ def test_most_passes():
 
 
 def test_time():
-    """Hand-checked: a command that waits for another node starts exactly when the control word arrives."""
+    """Hand-computed: a command that waits for another node starts exactly when the control word arrives."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     spans = [span for span in timeline(program.compile().timed(), nodes=3) if span.name == "latch"]
@@ -145,7 +148,8 @@ def test_time():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_circles(seed):
-    """The check agrees with golden nodes: a program either ends in any order or has a cycle of waits."""
+    """The check agrees with golden nodes: a program either ends in any order of commands, or its waits have a
+    cycle."""
     generator = np.random.default_rng(seed)
     nodes = int(generator.integers(2, 5))
     program = Program(nodes=nodes)
@@ -178,7 +182,7 @@ def test_random_circles(seed):
 
 
 def _unchecked(program, nodes):
-    """Golden model commands of a program that the check rejects."""
+    """Commands of a program that the check rejects, for golden nodes."""
     from host.features.programs.program import CompiledProgram
     waits = [{} for _ in program.tasks]
     return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

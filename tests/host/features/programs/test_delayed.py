@@ -24,7 +24,7 @@ from tests.host import rings
 
 NODES = 3
 NODE = rings.CONFIGS["wide"]
-#: Three layers; a block consists of the steps between two accuracy measurements.
+#: Three layers. A block consists of the steps between two measurements of accuracy.
 CONFIG = TrainingConfig(max_steps=7, interval=4, batch=24, hidden=(10, 10), macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -54,12 +54,12 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Master weights and momenta as bits; the weights are determined by the master weights."""
+    """Bits of the master weights and momenta. Weights need no comparison, as master weights determine them."""
     return [vector.view(np.uint32) for vector in (ring.memory.read_master(length), ring.memory.read_state(length))]
 
 
 def test_behind(task):
-    """With no delayed layers, bits and losses equal the schedule without overlap. With one, two or all layers
+    """With no delayed layers, bits and losses are the same as without overlap of passes. With one, two or all layers
     delayed, bits match the golden model, losses differ from the second step on, and steps take fewer cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
@@ -83,7 +83,7 @@ def test_behind(task):
             cycles[behind] = sum(step.cycles for step in training.steps)
             for step in training.steps:
                 assert (step.schedule, step.nodes) == (f"delayed:{behind}", NODES)
-                # The first update of a pass may end before the previous pass's last update has been read.
+                # The first update of a pass may end before the last update of the previous pass has been read.
                 assert abs(step.cycles - step.modelled_cycles) <= 0.03 * step.modelled_cycles
             spans = [Span(*row) for row in training.timeline]
             assert {span.number for span in spans} == {0, 1, 2}
@@ -121,7 +121,7 @@ def test_goes_on(task, tmp_path):
 
 
 def test_repeated(task, monkeypatch):
-    """A failed block is retried from its start, with both copies of the weights restored."""
+    """A failed block is repeated from its start, with both copies of the weights restored."""
     do, failures = OverlappingExecution.run_block, [3]
 
     def run_block(self, settings, *, first, give):
@@ -143,7 +143,8 @@ def test_repeated(task, monkeypatch):
 
 
 def test_nan(task, monkeypatch):
-    """Although nodes report a NaN at the end of a block, its own step, node and parameter are named."""
+    """Nodes report a NaN only at the end of a block, but the error names the step, node and parameter it came
+    from."""
     calls, differentiate = itertools.count(1), task.differentiate
 
     def planted(shares, masks):
@@ -160,7 +161,7 @@ def test_nan(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """If the weights kept for the next pass have a wrong bit, the error names the node and the element."""
+    """If a bit is wrong in the weights kept for the next pass, the error names the node and the element."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()

@@ -29,7 +29,7 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: Three layers of 672, 128 and 128 elements; the codebook is refreshed during the run.
+#: Layers of 672, 128 and 128 elements, with a codebook that is refreshed during the run.
 CONFIG = TrainingConfig(max_steps=4, batch=24, hidden=(10, 10), refresh=2, macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 SCHEDULES = ("none", "strict", "layers", "chunks:2", "search")
@@ -59,7 +59,7 @@ def contents(ring, length):
 
 
 def check_order(training, schedule, task):
-    """Check that commands follow closely and that sums start during the COMPUTE of the layer below."""
+    """Check that gaps between commands are short, and that sums start during the COMPUTE of the layer below."""
     layers, spans = layers_of(task.widths), [Span(*row) for row in training.timeline]
     program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
                     staged=task.parameters.size)
@@ -85,7 +85,7 @@ def check_order(training, schedule, task):
 
 
 def test_same_bits(task):
-    """Every schedule, and no schedule, gives the same weights, master weights and momenta, which match the golden
+    """Weights, master weights and momenta are the same with every schedule and without one, and match the golden
     model after every step. Each program is loaded only once."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
@@ -112,8 +112,8 @@ def test_same_bits(task):
 
 
 def test_one_queue(task):
-    """Nodes without programs get a schedule's commands one by one. Results are bit-identical, and the cycles of a
-    step are the sum over its commands."""
+    """Nodes without programs get the commands of a schedule one by one. Results are bit-identical, and the cycles of
+    a step are the sum over its commands."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -163,7 +163,7 @@ def test_goes_on(task, tmp_path, name):
 
 
 def test_recovery(task):
-    """A pass that loses a word is repeated from the state before it, and the programs stay loaded."""
+    """A pass that loses a word is repeated from the state before it, and programs need not be loaded again."""
     said = []
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, simulation):
         run_programs, calls = ring.programs.run, []

@@ -17,7 +17,7 @@ CYCLES = {"none": (4000, 4100), "layers": (3000, 3100), "chunks:2": (3500, 3200)
 
 
 def outcome(name, *, first="layers"):
-    """Training run of two steps, the first with the given schedule, and the makespan of the program."""
+    """Training run of two steps (``first`` is the schedule of the first) and the makespan of the program."""
     program = build(Schedule.parse(name), LAYERS, nodes=2, costs=Costs(examples=8), staged=4096)
     spans = timeline(program.timed(), nodes=2)
     steps = [Step(number=number, epoch=1, loss=1.0, cycles=cycles, bound=1, scatter_cycles=1, scatter_bound=1,
@@ -43,7 +43,7 @@ def test_table():
 
 
 def test_search():
-    """Steps that a search runs to try a schedule are not counted, and the log of the search is kept."""
+    """Steps in which a search tries a schedule are not counted, and the log of the search is kept."""
     content = report("chunks:2", first="layers")
     assert schedules_of(content)[0].cells == [["chunks:2", "3,200", "-", "1.000", "1,000", "2,000", "2,000"]]
     assert content["schedules"][0]["search"] == ["chunks:1  3,000 cycles"] * 1

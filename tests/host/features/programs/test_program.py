@@ -20,7 +20,7 @@ GRADIENTS, WEIGHTS = Region("gradients", 0, 640), Region("weights", 0, 640)
 
 
 def pair(*, alternate=0):
-    """Return a program with a backward command that fills a buffer and an update that consumes it."""
+    """Return a program in which a backward command writes a buffer and an update reads it."""
     program = Program()
     region = Region("gradients", 0, 640, alternate=alternate)
     backward = program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region])
@@ -34,14 +34,14 @@ def timed(compiled):
 
 
 def instances(compiled, spans):
-    """Return the pass, task, start and end of each command, sorted as if there were only one queue."""
+    """Return the pass, task, start and end of each command, in the order of a single queue."""
     number = {(queue, index): command.task.place for queue, commands in enumerate(compiled.queues)
               for index, command in enumerate(commands)}
     return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)
 
 
 def late(compiled, spans):
-    """Return pairs of conflicting commands where the second one starts before the first one ends."""
+    """Return pairs of conflicting commands in which the second one starts before the first one ends."""
     pairs = []
     for (number, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
         tasks = compiled.tasks
@@ -58,7 +58,8 @@ class TestDerived:
         assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """Passes alternate between two buffers, so each pass waits only for the last pass but one."""
+        """If passes alternate between two buffers, a pass waits for the pass two before it, not for the previous
+        one."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -72,7 +73,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If queue 2 waits for queue 1, it adds no waits for commands that queue 1 already waits for."""
+        """If queue 2 waits for queue 1, it needs no waits of its own for commands that queue 1 already waits for."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -138,7 +139,7 @@ class TestChecks:
                 program.compile, error=ProgramError)
 
     def test_made_by_hand(self):
-        """An explicit wait is kept even if no conflict requires it, and replaces any weaker wait."""
+        """A wait added explicitly is kept even if no conflict requires it, and replaces any weaker wait."""
         program, backward, update = pair()
         other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
         program.wait(update, other)
@@ -160,8 +161,8 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """If any one wait is removed, the checker reports a race, and its counterexample really occurs: the second
-        command starts too early when the first one is slow."""
+        """Removing any one wait makes the checker report a race. The race can really occur: the second command starts
+        too early if the first is slow."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
@@ -214,7 +215,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """If other queues wait for a queue that never waits, its 15-bit command count limits the passes."""
+        """A queue that never waits, but that other queues wait for, limits the passes by its 15-bit command count."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

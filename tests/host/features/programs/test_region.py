@@ -9,7 +9,7 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("seed", range(20))
 def test_meets(seed):
-    """The overlap check agrees with intersecting the regions as sets of elements."""
+    """The overlap check gives the same result as an intersection of the regions as sets of elements."""
     generator = np.random.default_rng(seed)
     for _ in range(100):
         region, other = (random_region(generator, alternating=True) for _ in range(2))

@@ -43,7 +43,7 @@ def pop(device, count):
 
 
 def layers(rank, *, durations=(700, 600), ordered=True):
-    """Programs for both queues: each layer is computed, and then summed over the ring."""
+    """Programs for both queues that compute each layer and then sum it over the ring."""
     compute = [Command(operation=Operation.COMPUTE, gradient_base=base, state_base=STAGED + base, length=length,
                        duration=duration, after_0=index + 1, lag_0=1, tag=10 + index)
                for index, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
@@ -54,7 +54,8 @@ def layers(rank, *, durations=(700, 600), ordered=True):
 
 
 def stage(ring, generator):
-    """Write random gradients to COMPUTE's source and NaNs to its target; return the sum of the gradients."""
+    """Write random gradients to the source of each COMPUTE and NaNs to its target; return the sum of the
+    gradients."""
     gradients = [rings.random(generator, 512) for _ in ring.devices]
     for device, own in zip(ring.devices, gradients, strict=True):
         device.write_memory(Space.GRADIENT, STAGED, own)
@@ -63,8 +64,8 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """In every pass, each layer is summed while the next one is computed, in program order. Programs are loaded once
-    for 200 passes."""
+    """In every pass, each layer is summed while the next one is computed, in program order. The programs are loaded
+    only once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
         ring.programs.load([layers(rank) for rank in range(2)], model=7)
@@ -104,7 +105,7 @@ def check_trace(trace, passes):
 
 
 def test_loads_of_what_has_changed():
-    """Only queues with changed commands are loaded; after a failed load, all queues are loaded again."""
+    """Only queues with changed commands are loaded; after a failed load, all queues must be loaded again."""
     with open_nodes() as (ring, _):
         def loads():
             return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
@@ -126,7 +127,8 @@ def test_loads_of_what_has_changed():
 
 
 def test_a_dependency_that_is_missing_is_seen():
-    """If ``after`` is missing, the ring sums gradients before they are written; its event reports NaNs."""
+    """If a command's ``after`` is missing, the ring sums gradients that are not yet written, and its event reports
+    NaNs."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
         ring.programs.load([layers(rank, ordered=False) for rank in range(2)])
@@ -135,7 +137,8 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate written during a run applies from the next LATCH on; otherwise, immediately."""
+    """A learning rate that is written during a run applies from the next LATCH on, and at any other time
+    immediately."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -197,7 +200,7 @@ def test_bad_programs_are_refused():
 
 
 def test_a_program_that_fails_leaves_the_node_usable():
-    """A faulty command ends the run with an event that contains the error; the next run works normally."""
+    """A faulty command ends the run with an event that reports the error; the next run works normally."""
     quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
     never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
     wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
@@ -226,7 +229,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """A single COMPUTE, pushed as a command, takes as long as in the golden model."""
+    """A single COMPUTE, pushed as a command, takes the same cycles as in the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -236,7 +239,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported, and not mistaken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported, and is not mistaken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
@@ -245,7 +248,7 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """Calls keep their order, since a command is pushed to a queue only if the other queue is empty."""
+    """Commands run in the order of the calls, because one queue gets a command only while the other is empty."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]
@@ -267,7 +270,8 @@ def test_programs_of_a_ring():
 
 
 def test_records():
-    """If a trace has wrapped, it starts at the oldest record that cannot have been overwritten."""
+    """If the trace memory has wrapped around, reading starts at the oldest record that cannot have been
+    overwritten."""
     words = np.zeros(8, np.uint32)
     for number in range(6):
         slot = number % 4

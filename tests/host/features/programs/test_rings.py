@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings give bit-identical results, with programs or on nodes with one queue."""
+"""Schedules on simulated rings give bit-identical results, as programs or on nodes with only one queue."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from sim.golden.features.compute_stub.compute_model import compute_cycles
 from tests.host import rings
 from tests.refusals import refuses
 
-#: Ten layers of one to three groups.
+#: Ten layers of one to three groups each.
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 COSTS = Costs(examples=4)
@@ -32,7 +32,7 @@ SCHEDULES = ("none", "layers", "search", "strict")
 
 
 def steps_of(ring, optimizer, seed, count):
-    """Return initial weights, golden model, and the gradients, settings and expected weights of each step."""
+    """Return initial weights, a golden model, and gradients, settings and expected weights for each step."""
     generator = np.random.default_rng(seed)
     weights = rings.random(generator, LENGTH)
     centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
@@ -80,7 +80,7 @@ def compare_state(ring, reference, message):
     ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
-    """Weights of every step and the final master weights, residuals and state match; schedules are loaded once."""
+    """Weights of every step, and master weights, residuals and state at the end, match; schedules are loaded once."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
         weights, reference, prepared = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
@@ -95,9 +95,9 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """A program gives the same bits on nodes with one queue, or if its commands are sent one by one to two queues.
-    Each command takes the same cycles as in the driver's own operations. On links with replay, cycles depend on when
-    it starts: credits are sent in messages of 30 cycles, and count only when complete."""
+    """The commands of a program give the same bits on nodes with one queue, or sent one by one to two queues. Each
+    command takes the same cycles as in the driver's own operations. On links with replay, its cycles depend on when
+    it starts, because credits are sent in messages of 30 cycles and count only when complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -126,7 +126,7 @@ def test_sent_command_by_command(name, nodes, kinds):
 
 
 def queued(ring, kind, program):
-    """Return the cycles of the program's commands if the driver's own operations queue them one by one."""
+    """Return the cycles of each command of a program when the driver's own operations queue them one by one."""
     ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
         base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
@@ -147,7 +147,7 @@ def queued(ring, kind, program):
 
 
 def race(durations):
-    """Return two programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
+    """Return two programs that compute and sum two layers: one is correct, the other has a race in its second sum."""
     program = Program()
     for number, cycles in enumerate(durations):
         vector = Region("gradients", 64 * number, 64)
@@ -167,7 +167,7 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """If a command takes longer, the sums change in a program that the check rejects, but not in one with all waits.
+    """If a command takes longer, sums change in a program that the check rejects, but not in a correct program.
     """
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
@@ -204,7 +204,7 @@ def test_bad_programs():
         (gradients, settings, _), = steps
         good = build(Schedule(Kind.LAYERS), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
         swapped = [good.commands(rank, nodes) for rank in range(nodes)]
-        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # equal lengths and block offsets
+        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # equal in length and block offset
         cases = {
             r"AFTER_TIMEOUT: command 21 of the program of queue 0, 0 passes before, did not end": (
                 EventStatus.AFTER_TIMEOUT, changed(good, nodes, 1, Queue.COMMUNICATE, 4, after_0=21)),
@@ -232,7 +232,7 @@ def test_bad_programs():
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
         ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
-        for commands in quiet:  # all waits must count the additional command
+        for commands in quiet:  # waits must count the additional command
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]

@@ -1,4 +1,4 @@
-"""Weights after a step are the same for every schedule and for every order that a program allows.
+"""Weights after a step are the same for every schedule, and for every order of commands that a program allows.
 
 If memories are equal before a step, they are equal after it under any schedule, and so after any number of steps with
 any schedules.
@@ -32,7 +32,7 @@ def program(schedule, nodes):
 
 
 def found(nodes):
-    """The schedule that the search selects."""
+    """The schedule that the search for chunk sizes selects."""
     outcome = search(len(LAYERS) - 1, lambda size: makespan(timeline(
         program(Schedule(Kind.CHUNKS, size), nodes).timed(), nodes=nodes)))
     return Schedule(Kind.CHUNKS, outcome.size)
@@ -89,7 +89,7 @@ def test_weight_codecs(number, name):
 
 
 def alternating(nodes, layers, weights, seed):
-    """Golden nodes, and a function that runs one pass of a delayed schedule's program."""
+    """Golden nodes, and a function that runs passes of the program of a delayed schedule on them."""
     program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
     golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
@@ -101,7 +101,8 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates with staged gradients match the schedule ``layers``; the other weight copy is a step older."""
+    """Updates with staged gradients match the schedule ``layers``; the second copy of the weights is one step
+    older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
@@ -124,7 +125,8 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """With the first of two layers delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3 in any allowed order."""
+    """With the first of two layers delayed, four passes read its weight versions 0, 0, 1, 2, and 0 to 3 of the
+    other."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)

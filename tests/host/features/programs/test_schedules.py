@@ -28,7 +28,7 @@ def stale(layers):
 
 
 def steady(compiled):
-    """Return the cycles per pass, ignoring the first passes."""
+    """Return the cycles per pass, leaving out the first passes."""
     ends = [max(span.end for span in spans_of(compiled, passes=6) if span.number == number) for number in (1, 5)]
     return (ends[1] - ends[0]) / 4
 
@@ -38,7 +38,7 @@ def spans_of(compiled, *, nodes=4, passes=1):
 
 
 def chunk_search(most, measure):
-    """Sizes measured by the search, and its result."""
+    """Return the chunk sizes that a search measures, and the result of the search."""
     measured = []
 
     def counted(size):
@@ -137,7 +137,7 @@ class TestPrograms:
         assert sum(durations.values()) == 14_816
 
     def test_waits(self):
-        """Updates wait for their layer's backward command; the next pass waits for the first layer's update."""
+        """Updates wait for the backward command of their layer; the next pass waits for the first layer's update."""
         compiled = program(Schedule(Kind.LAYERS))
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
         assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
@@ -147,19 +147,20 @@ class TestPrograms:
         but one; each backward command waits until the gradients of the previous pass are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
-        # Forward 3 waits for update 3 of the previous pass, the ninth command after LATCH; backward 10 need not wait.
+        # Forward 3 waits for update 3 of the previous pass, the ninth command after LATCH; backward 10 does not wait.
         assert waits["forward 3"] == (9, 1)
         assert "forward 1" not in waits
         assert "forward 2" not in waits
         assert (waits["backward 2"], waits["backward 1"]) == ((10, 1), (11, 1))
         assert {name: wait for name, wait in waits.items() if name.startswith("update")} == {
             f"update {number}": (21 - number, 0) for number in range(1, 11)}
-        # With all layers delayed and no waits for sums, forward 1 would precede update 1 of two passes earlier.
+        # With all layers delayed and no waits for sums, forward 1 could start before update 1 of two passes earlier.
         assert [item.waits[0] for item in stale(10).queues[0] if item.waits[0].after] == [
             (12 - number, 1) for number in range(10, 0, -1)]
 
     def test_stale_fields(self):
-        """Commands of a layer use its region; in the first two layers, they alternate between two copies."""
+        """Commands use the region of their layer; in the first two layers, they alternate between two copies of
+        it."""
         tasks = {task.name: task.fields for task in stale(2).tasks}
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
@@ -169,7 +170,7 @@ class TestPrograms:
         assert all("region" not in task.fields for task in program(Schedule(Kind.LAYERS)).tasks)
 
     def test_one_copy_too_few(self):
-        """If a delayed layer's forward command reads the copy written by the last update, a race is reported."""
+        """A race is reported if the forward command of a delayed layer reads the copy that the last update writes."""
         compiled = stale(2)
         tasks = [dataclasses.replace(task, reads=tuple(dataclasses.replace(region, alternate=0)
                                                        for region in task.reads),
@@ -180,7 +181,8 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """Each command has its first group's block offset; its state follows the state of earlier groups."""
+        """A command has the block offset of its first group, and its state is stored after the state of earlier
+        groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
             first = command.fields(0)["gradient_base"] // 32
@@ -190,7 +192,7 @@ class TestPrograms:
                 assert fields["state_base"] == 32 * sum(group % 3 == (rank + 1) % 3 for group in range(first))
 
     def test_own_blocks(self):
-        """A node without a block still has an update command, which updates nothing."""
+        """A node that owns no block of a chunk still has an update command for it, which updates nothing."""
         compiled = program(Schedule(Kind.STRICT), [3, 2], nodes=3)
         update = next(command for command in compiled.queues[Queue.COMMUNICATE] if command.task.name == "update")
         assert [update.fields(rank)["length"] for rank in range(3)] == [0, 0, 32]
@@ -199,8 +201,8 @@ class TestPrograms:
 
 class TestTime:
     def test_strict(self):
-        """A layer's sum starts during the backward command of the layer below, or at most one gap earlier; no update
-        starts before the last sum."""
+        """The sum of a layer starts during the backward command of the layer below, or at most one gap earlier; no
+        update starts before the last sum."""
         spans = {span.name: span for span in spans_of(program(Schedule(Kind.STRICT), nodes=4)) if span.node == 2}
         for number in range(2, 11):
             before = spans[f"backward {number - 1}"]
@@ -217,14 +219,15 @@ class TestTime:
         assert cycles["chunks:1"] == cycles["layers"]
 
     def test_steady(self):
-        """A pass begins when the first layer has its new weights, so all passes take the same time."""
+        """A pass begins as soon as the first layer has its new weights, so all passes take the same time."""
         compiled = program(Schedule(Kind.LAYERS))
         first, third = (makespan(spans_of(compiled, passes=passes)) for passes in (1, 3))
         assert 3 * first <= third <= 3 * (first + 16)
 
 
     def test_stale(self):
-        """Each additional delayed layer shortens the step until the ring limits it, as in the docs' table."""
+        """Each further delayed layer shortens the step until the ring becomes the limit, as in the table in the
+        docs."""
         cycles = [steady(stale(layers)) for layers in range(11)]
         assert cycles[0] == steady(program(Schedule(Kind.LAYERS)))
         assert all(after <= before for before, after in itertools.pairwise(cycles))
@@ -245,7 +248,7 @@ class TestSearch:
         assert (outcome.size, outcome.claimed) == (chosen, claimed)
 
     def test_known_answer(self):
-        """Eight layers of 100 cycles and 64 elements; a transfer takes 50 cycles plus one per element."""
+        """Eight layers of 100 cycles and 64 elements each. A transfer takes 50 cycles plus one cycle per element."""
         def measure(size):
             sizes = [len(part) for part in chunks(layers_of([1] * 9), size)]
             return makespan(timeline([
@@ -282,7 +285,8 @@ class TestCosts:
         (Collective.ALL_GATHER, 5000, 1, 0), (Collective.FUSED_UPDATE, 0, 4, 0),
         (Collective.FUSED_UPDATE, 32_768, 4, 25_488 + 25_344), (Collective.ALL_GATHER, 64, 6, 229)])
     def test_collectives(self, kind, length, nodes, cycles):
-        """Costs are correct at table entries, between its lengths or sizes, and beyond its end."""
+        """Costs of collectives are correct at entries of the table, between lengths or ring sizes, and beyond its
+        end."""
         assert Costs(examples=1).collective(kind, length, nodes=nodes) == cycles
 
     def test_compute(self):

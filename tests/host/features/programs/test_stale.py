@@ -32,13 +32,14 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
-#: Costs with few multiply-adds per cycle, so that computation takes longer than communication.
+#: Costs with few multiply-adds per cycle, so that computing takes longer than communicating.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # passes per run; the trace cannot hold more
+PASSES = 4  # number of passes in a run; the trace has no room for more
 
 
 class Steps:
-    """Gradients and settings of each step, the receiving nodes, and a golden model of these nodes.
+    """Random gradients and settings for each step, the nodes that they are written to, and a golden model of the
+    nodes.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ class Steps:
         self.number = 0
 
     def run(self, passes, *, late=lambda: None):
-        """Execute several passes in one run, and the same passes one by one on the golden model."""
+        """Run several passes at once on the ring, and the same passes one by one on the golden model."""
         prepared = []
         for number in range(passes):
             gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
@@ -107,8 +108,8 @@ class Steps:
 
 
 def cycles(result):
-    """Cycles per pass, measured from the end of the second pass to the end of the last, and a lower bound: the busy
-    time, including gaps, of the busiest queue of any node."""
+    """Cycles per pass, from the end of the second pass to the end of the last, and their lower bound: the time for
+    which the busiest queue of any node is busy, including gaps between commands."""
     last = 3 * len(LAYERS)  # update 1, which follows the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))
@@ -120,8 +121,8 @@ def cycles(result):
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_same_bits_and_versions(nodes):
-    """Memories match the golden model over two runs of several passes, for different numbers of delayed layers;
-    passes overlap, and the trace gives the weight version that each command used."""
+    """Memories match the golden model over two runs of several passes, for different numbers of delayed layers.
+    Passes overlap, and the trace gives the weight version that each command used."""
     steps = []
     with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
         for behind in (0, 1, 3, 10):
@@ -144,7 +145,7 @@ def test_same_bits_and_versions(nodes):
 
 
 def test_a_host_that_is_late():
-    """If the host writes gradients and settings late, the nodes wait, and results are bit-identical."""
+    """If the host is late in writing gradients and settings, the nodes wait for it, and results are bit-identical."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
         generator = np.random.default_rng(5)
         bench = Steps(ring, 3, seed=7)
@@ -171,7 +172,7 @@ def test_a_wrong_number_is_refused():
 
 
 class Engines:
-    """Computing nodes and golden nodes, with separate lists, inputs and labels for even and odd passes."""
+    """Compute nodes and golden nodes, with separate lists, inputs and labels for even and odd passes."""
 
     NODES, EXAMPLES, DISTANCE = 2, 4, 512
     CONFIG = rings.CONFIGS["centroid"]
@@ -212,7 +213,7 @@ class Engines:
         ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
 
     def run(self, first, prepared):
-        """Execute several passes in one run, and the same passes one by one on the golden nodes."""
+        """Run several passes at once on the compute nodes, and the same passes one by one on the golden nodes."""
         settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
                     for number in range(len(prepared))]
         run_passes(self.ring, self.program, settings, first=first, after="forward 1",
@@ -229,7 +230,7 @@ class Engines:
 
 
 def test_passes_of_an_engine():
-    """Losses and weights of computing nodes match the golden nodes after two runs of three passes each, with none,
+    """Losses and weights of compute nodes match the golden nodes after each of two runs of three passes, with none,
     one or all of the layers delayed."""
     generator = np.random.default_rng(3)
     weights = rings.random(generator, Engines.LENGTH)

@@ -19,7 +19,7 @@ def spans():
 
 
 def test_trace(spans, tmp_path):
-    """Each span occurs once in the trace, in the row of its node and queue, and spans in a row do not overlap."""
+    """The trace has each span once, in the row of its node and queue, and spans in a row do not overlap."""
     write_trace(spans, tmp_path / "timeline.json")
     content = json.loads((tmp_path / "timeline.json").read_text())
     assert content == trace(spans)
@@ -41,7 +41,7 @@ def test_busy():
 
 
 def test_picture(spans, tmp_path, monkeypatch):
-    """The picture has one bar per span, with its start and length, and text only where it fits."""
+    """The picture has a bar for each span, with its start and length, and labels only bars that are wide enough."""
     from matplotlib.axes import Axes
 
     bars, texts = [], []

@@ -15,7 +15,7 @@ PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, 
 
 
 def memory_of(node_spans, *, since, offset, noise):
-    """Trace memory of a node that has executed the given spans, and the trace pointer."""
+    """Contents of the trace memory of a node that has executed the given spans, and its trace pointer."""
     tags = {(queue, index): command.task.place for queue, commands in enumerate(PROGRAM.queues)
             for index, command in enumerate(commands)}
     events = sorted((time, end, span.queue, tags[span.queue, span.place])

@@ -1,4 +1,4 @@
-"""Fixture with a report on all candidates, measured only once."""
+"""A report on all candidates for quantization, as a fixture that measures them only once."""
 
 import pytest
 

@@ -14,7 +14,7 @@ from sim.golden.features.quantization import quantization as golden
 
 @functools.cache
 def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momentum=0.9):
-    """Return digits data, and the layers of a perceptron trained with the defaults of training on a ring."""
+    """Return the digits, and the layers of a perceptron trained with the default settings of training on a ring."""
     data = digits()
     model = perceptron(data.train_x.shape[1], hidden, data.classes)
     model.initialize(seed)

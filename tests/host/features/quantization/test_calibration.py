@@ -60,7 +60,8 @@ class TestRequantization:
         np.testing.assert_allclose(made.multipliers / 2.0**made.shifts, factors, rtol=2.0**-16)
 
     def test_outputs_are_what_floats_would_give(self):
-        """Outputs differ from floating point by at most half a rounding step plus the multiplier error."""
+        """Outputs differ from floating-point outputs by at most half a rounding step plus the error of the
+        multiplier."""
         generator = np.random.default_rng(3)
         factors = 2.0**generator.uniform(-14, -4, 500)
         made = requantization(factors)

@@ -16,7 +16,7 @@ def test_units_are_synthesised_meanwhile():
 
 
 def test_close():
-    """Closing terminates a running synthesis, so that an interrupted command does not wait for it."""
+    """Closing ends a synthesis that is still running, so that an interrupted command need not wait for it."""
     cells = CellCount(["node"])
     while cells._process is None:
         time.sleep(0.01)

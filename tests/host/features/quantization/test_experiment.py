@@ -135,13 +135,13 @@ class TestExport:
 
 @pytest.fixture
 def run(run):
-    """Run the command; return exit code, standard output without its first stage line, and standard error."""
+    """Run the command; return its exit code, standard output without the first stage line, and standard error."""
     return functools.partial(run, "quantize")
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """Try only the candidates of the skewed network, and IAQ with 8 and 4 bits of the trained network."""
+    """Reduce the candidates to the skewed network's, and to IAQ with 8 and 4 bits for the trained network."""
     every = candidates(2)
     chosen = [item for item in every if item.network == "skewed" or (item.config.rounding.value == "nearest" and
                                                                      item.label == "iaq-min")]
@@ -154,7 +154,8 @@ def scaled(layers, factor):
 
 
 class TestLargeWeights:
-    """Finite weights can give scores that are not finite."""
+    """Large weights are rejected if they lead to scores that are not finite, even though they are finite
+    themselves."""
 
     def test_refused(self):
         data, layers = trained()
@@ -168,7 +169,7 @@ class TestLargeWeights:
             quantize.check_layers(scaled(layers, 1e-20), data, chosen)
 
     def test_before_anything_is_built(self, run, monkeypatch, tmp_path):
-        """Before anything is built, the command ends with a one-line message and leaves the folder unchanged."""
+        """The command ends before anything is built, with a one-line message and an unchanged folder."""
         monkeypatch.setattr(command, "open_session", None)
         _, layers = trained()
         parameters = np.concatenate([part.ravel() for layer in scaled(layers, 1e30)
@@ -184,7 +185,7 @@ class TestLargeWeights:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
     def test_report(self, report, value, tmp_path):
-        """A non-finite quality is null in the report and has no bar."""
+        """If a candidate's quality is not finite, the report gives null, and the picture has no bar for it."""
         rows = [{**row, "scores_db": value if row["network"] == "skewed" and row["scheme"] == "symmetric" else
                  row["scores_db"]} for row in report["rows"]]
         quantize.write({**report, "rows": rows}, tmp_path)
@@ -210,7 +211,7 @@ class TestCommand:
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # 74 outputs of four beats each, with 16 products per beat, plus the latency of the first beat.
+        # The 74 outputs take four beats each, with 16 products per beat; the first beat has a latency.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

@@ -51,7 +51,7 @@ class TestDigits:
     @pytest.mark.parametrize("per_channel", [False, True])
     @pytest.mark.parametrize("calibration", Calibration)
     def test_eight_bits_are_within_0_3_points_of_floats(self, seed, per_channel, calibration):
-        """The limit is about one of the 360 test images, or 0.28 percentage points."""
+        """The allowed loss of accuracy is about one of the 360 test images, or 0.28 percentage points."""
         data, layers = trained(seed)
         exact = accuracy(activations(layers, data.test_x)[-1], data.test_y)
         for scheme, extrema in [*itertools.product(Scheme, [Extrema.ZERO]), (Scheme.IAQ_MIN, Extrema.ALIGNED)]:
@@ -62,7 +62,7 @@ class TestDigits:
             assert abs(accuracy(scores_of(network, data.test_x), data.test_y) - exact) < limit, (seed, scheme)
 
     def test_four_bits_on_a_skewed_layer(self):
-        """A layer without negative weights wastes half the range of symmetric codes."""
+        """Symmetric codes waste half of their range on a layer without negative weights."""
         gains = []
         for seed in range(4):
             data, layers = trained(seed)
@@ -96,7 +96,8 @@ class TestNetwork:
     @pytest.mark.parametrize("scheme", [scheme for scheme in Scheme if scheme.integer])
     @pytest.mark.parametrize(("bits", "per_channel"), list(itertools.product((4, 8), (False, True))))
     def test_integers_are_the_network_of_the_values(self, scheme, bits, per_channel):
-        """Activations are within one step of floating-point results with the decoded weights."""
+        """Quantized activations are within one step of floating-point activations computed with the decoded
+        weights."""
         data, layers = trained()
         config = QuantizationConfig(scheme=scheme, bits=bits, per_channel=per_channel)
         network = quantize(layers, data.train_x, config, input_scale=SCALE)
@@ -123,7 +124,8 @@ class TestNetwork:
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
-        """Network-level tests; the unit itself is tested in tests/features/quantization/test_float_offset.py."""
+        """Float offsets in whole networks. The unit itself is tested in
+        tests/features/quantization/test_float_offset.py."""
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(
             scheme=Scheme.FLOAT_OFFSET, per_channel=per_channel), input_scale=SCALE)
@@ -156,7 +158,7 @@ class TestNetwork:
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
         assert [count["products"] for count in counts] == [64 * 64 + 64 * 10] * 2
         assert [count["requantizations"] for count in counts] == [64, 0]
-        # Multiplications by S and by Wmin, each once per output.
+        # Each output is multiplied by S once and by Wmin once.
         assert [count["float_multiplications"] for count in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):
@@ -208,7 +210,7 @@ class TestErrors:
         (2**31 - 1 - 10 * 255 * 255, None), (2**31 - 10 * 255 * 255, 2**31),
         (-(2**31) + 5 * 255 * 255, None), (-(2**31) + 5 * 255 * 255 - 1, -(2**31) - 1)])
     def test_sums_at_the_edge(self, bias, refused):
-        # Ten weights of 255 and five of 0, or ten of 0 and five of -255.
+        # Ten weights are 255 and five are 0, or ten are 0 and five are -255.
         positive = bias > 0
         weights = QuantizedWeights(
             bits=8, variant=Variant.MIN, scales=np.ones(1), offsets=np.array([0 if positive else -255]),

@@ -1,4 +1,4 @@
-"""Inference through the driver: memory layouts, and complete nodes checked against the golden model."""
+"""Inference through the driver: memory layouts, and complete nodes compared with the golden model."""
 
 
 import numpy as np
@@ -41,7 +41,7 @@ def layer(outputs, inputs, seed=1, **changes):
 
 
 def digits(bits=8, **changes):
-    """Two layers with the same shapes as in the digits example."""
+    """Two layers of the same shapes as in the digits example."""
     return [layer(32, 64, 1, bits=bits, **changes), layer(10, 32, 2, bits=bits, last=True)]
 
 
@@ -49,11 +49,11 @@ def inputs(samples, count=64, seed=3, low=0, high=17):
     return np.random.default_rng(seed).integers(low, high, (samples, count))
 
 
-# --- memory layouts
+# --- tests of memory layouts
 
 
 def test_words_of_a_small_network():
-    """Hand-computed words for two lanes: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits."""
+    """Words computed by hand for two lanes: 3 inputs, then 2 outputs of 4 bits, then 1 output of 8 bits."""
     layers = [Layer([[1, 2, 3], [4, 5, 15]], [-3, -4], "min", 4, [7, -1], [5, 6], [9, 10], True, False, False),
               Layer([[200, 100]], 130, "max", 8, -2, 0, 1, False, False, True)]
     compiled = program(layers, lanes=2, gradient_words=96, weight_words=64)
@@ -66,7 +66,7 @@ def test_words_of_a_small_network():
     assert compiled.parameters.tolist() == [
         7, 5 | 9 << 16 | (-3 & 511) << 22, 0xFFFF_FFFF, 6 | 10 << 16 | (-4 & 511) << 22,
         0xFFFF_FFFE, 130 << 22]
-    # Each region uses one row per sample, so 64 elements hold 16 samples.
+    # A sample takes one row in each region, so 64 elements hold 16 samples.
     assert (compiled.source, compiled.target, compiled.samples, compiled.beats) == (32, 32, 16, 2 + 1)
     assert compiled.weights[5] == 32 + 16 * 2
     assert pack_inputs(compiled, [[1, 2, 255], [0, 9, 8]]).tolist() == [0xFF0201, 0, 0x080900, 0]
@@ -117,13 +117,13 @@ def test_nodes_without_quantization():
             plain.inference.infer(digits(), inputs(1))
 
 
-# --- complete nodes
+# --- tests of complete nodes
 
 
 @pytest.mark.parametrize("variant", ["min", "max"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_layers(ring, bits, variant):
-    """Each of two nodes runs its batch in several commands, the last with a different number of samples."""
+    """Each of two nodes infers its batch in several commands, the last one with a different number of samples."""
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
@@ -147,7 +147,7 @@ def test_few_samples(ring, samples):
 
 
 def test_buffers_beside_others(ring):
-    """With lists and data in the upper memory halves, the lower halves are untouched and sums match."""
+    """If lists and data are in the upper halves of memories, the lower halves are not touched, and sums match."""
     below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
     ring.memory.write_gradients(below)
     ring.memory.write_weights_of(below)
@@ -168,7 +168,7 @@ def test_no_sample(ring):
 
 
 def test_nearly_all_cycles_multiply(ring):
-    """For two 64 x 64 layers, a node multiplies in at least 98 % of its cycles."""
+    """For two layers of 64 x 64 weights, a node multiplies in at least 98 % of its cycles."""
     layers = [layer(64, 64, 6, bits=4), layer(64, 64, 7, bits=4, last=True)]
     compiled = program(layers, lanes=4, **WORDS)
     x = inputs(2 * compiled.samples)
@@ -181,7 +181,7 @@ def test_nearly_all_cycles_multiply(ring):
 
 
 def test_other_commands_beside(ring):
-    """Gradient sums before and after an inference equal the sums on nodes that never run an inference."""
+    """Sums of gradients before and after an inference equal the sums on nodes that never run one."""
     vectors = [np.arange(100, dtype=np.float32), np.ones(100, np.float32)]
     for _ in range(2):
         ring.memory.write_gradients(vectors)
@@ -194,7 +194,7 @@ def test_a_wrong_layer(ring):
     """An invalid layer is reported with its own status, and the nodes keep working."""
     compiled = program(digits(), lanes=4, **WORDS)
     words = compiled.weights.copy()
-    words[LAYER_WORDS + 5] = 2044  # the results of the second layer would not fit in the memory
+    words[LAYER_WORDS + 5] = 2044  # leaves no room in the memory for the results of the second layer
     device = ring.devices[1]
     device.submit_write_memory(Space.WEIGHT, 0, words).result()
     message = (r"infer failed: node 1: command with tag \d+ ended with BAD_LAYER: layer 1 is wrong: no inputs or "

@@ -33,7 +33,7 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
     off = np.abs(answers - scores) / network.layers[-1].units
     assert off.max() < 2.01 * np.abs(network.layers[-1].weights.adjusted).max()
     assert (off < 0.02).mean() > 0.95
-    # Differences are sums of whole products.
+    # Scores can only differ by sums of whole products.
     assert np.abs(off - np.rint(off)).max() < 0.02
 
     imported = import_onnx(path)
@@ -42,7 +42,8 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
 
 
 def test_answers_are_compared_by_their_integer_scores():
-    """An answer may be equal, tied in integer score, within one adjusted weight of the top score, or wrong."""
+    """A class chosen by another runtime may be equal, tied in integer score, within one adjusted weight of the top
+    score, or wrong."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(bits=4), input_scale=SCALE)
     most = int(np.abs(network.layers[-1].weights.adjusted).max())
@@ -59,7 +60,7 @@ def test_answers_are_compared_by_their_integer_scores():
 
 
 def test_ties_do_not_refuse_an_export(tmp_path):
-    """If outputs add equal numbers in different orders, integer sums may tie although float sums differ."""
+    """Outputs that add equal numbers in different orders may tie as integers, but not as binary32 sums."""
     generator = np.random.default_rng(5)
     first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
     weights = generator.standard_normal(8).astype(np.float32)
@@ -109,7 +110,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("scheme", [Scheme.IAQ_MIN, Scheme.IAQ_MAX])
     def test_zero_is_no_level(self, tmp_path, scheme):
-        """An offset has one more bit than a zero point, so some offsets cannot be exported."""
+        """An offset has one bit more than an ONNX zero point, so some offsets cannot be exported."""
         layers = [FloatLayer(np.array([[-256.0, -1.0]]), np.zeros(1))]
         network = quantize(layers, np.ones((1, 2)), QuantizationConfig(scheme=scheme, extrema=Extrema.WEIGHTS))
         assert network.layers[0].weights.adjusted.tolist() == [[-256, -1]]

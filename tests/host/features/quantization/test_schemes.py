@@ -39,7 +39,7 @@ class TestKnownAnswers:
             assert made.minima.tolist() == [-0.30]
 
     def test_aligned(self):
-        # With 3 levels below zero the step would be 0.1, with 4 levels it is 0.9 / 11.
+        # With 3 levels below zero, a step would be 0.1; with 4 levels, it is 0.9 / 11.
         made = quantize_weights(W, bits=4, scheme=Scheme.IAQ_MIN, extrema=Extrema.ALIGNED)
         assert made.scales == pytest.approx([0.9 / 11])
         assert made.offsets.tolist() == [-4]
@@ -66,7 +66,7 @@ class TestEdges:
         weights = sign * np.random.default_rng(1).uniform(0.1, 0.9, (4, 50))
         made = quantize_weights(weights, bits=bits, scheme=scheme, extrema=extrema, rounding=rounding)
         assert made.error(weights) < 1
-        # Weights of a single sign use the full range of codes.
+        # If all weights have the same sign, they use the full range of codes.
         assert np.abs(made.adjusted).max() == 2**bits - 1
         assert (sign * made.adjusted >= 0).all()
 
@@ -113,8 +113,8 @@ class TestEdges:
 
 
 class TestError:
-    """|S · A - W| < S if zero is between the extrema. The code and the offset contribute half a step each or, if both
-    are truncated, a whole step each with opposite signs."""
+    """The error |S · A - W| is below S if zero is between the extrema. The code and the offset contribute half a step
+    each; if both are truncated, they contribute a whole step each, with opposite signs."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_random_layers(self, seed):
@@ -150,7 +150,7 @@ class TestError:
             made = quantize_weights(weights, bits=bits, scheme=scheme, extrema=Extrema.ALIGNED, per_channel=True)
             plain = quantize_weights(weights, bits=bits, scheme=scheme, extrema=Extrema.ZERO, per_channel=True)
             assert made.error(weights) <= 0.5 + 1e-9, number
-            # The range grows by at most one level.
+            # The range of codes grows by at most one level.
             assert (made.scales <= plain.scales * (2**bits - 1) / (2**bits - 2) * (1 + 1e-12)).all(), number
             zero = quantize_weights(np.append(weights, np.zeros((3, 1)), axis=1), bits=bits, scheme=scheme,
                                     extrema=Extrema.ALIGNED, per_channel=True)
@@ -158,7 +158,8 @@ class TestError:
 
     @pytest.mark.parametrize("rounding", Rounding)
     def test_variants_differ_by_one_step_at_most(self, rounding):
-        """The variants agree if quotients are rounded to nearest, except for ties like the one in W above."""
+        """If quotients are rounded to nearest, both variants give the same weights, except for ties like the one in
+        W."""
         generator = np.random.default_rng(6)
         differ = 0
         for bits in BITS * 100:
@@ -183,5 +184,5 @@ class TestError:
         errors = {scheme: np.square(quantize_weights(weights, bits=4, scheme=scheme).values - weights).mean()
                   for scheme in (Scheme.SYMMETRIC, *IAQ)}
         for scheme in IAQ:
-            # Steps are 15 / 7 times larger; squared, the ratio is 4.6 or 6.6 dB.
+            # The step is 15 / 7 times as large as for both variants; squared, the ratio is 4.6, or 6.6 dB.
             assert 4 < errors[Scheme.SYMMETRIC] / errors[scheme] < 5

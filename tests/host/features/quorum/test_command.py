@@ -15,14 +15,14 @@ from host.features.quorum import run as quorum
 from host.run import files
 from host.training import checkpoint, trainer
 
-#: About nine updates of a 64-8-10 perceptron, with a last worker that takes three times longer than the rest.
+#: About nine updates of a 64-8-10 perceptron, in which the last worker takes three times as long as the rest.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
        "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
 
 @pytest.fixture
 def report(run, nodes_of, tmp_path):
-    """Function that runs the command and returns its report and output."""
+    """Function that runs the command and returns its report and its output."""
     nodes_of("wide")
 
     def call(*options, folder=tmp_path / "run"):
@@ -32,27 +32,28 @@ def report(run, nodes_of, tmp_path):
         content = json.loads((folder / "report.json").read_text())
         ends = [0, *(update["cycle"] for update in content["updates"])]
         longest = max(after - before for before, after in itertools.pairwise(ends))
-        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # reached to within one update
+        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # met to within one update
         return content, out
 
     return call
 
 
 def bits(content):
-    """The updates in a report (without cycles), the gradients' statuses and the accuracy."""
+    """Results in a report that must be reproducible: updates (without cycles), statuses of gradients, and
+    accuracy."""
     rounds = [{name: value for name, value in update.items() if name != "cycle"} for update in content["updates"]]
     return rounds, content["workers"], content["accuracy"]
 
 
 def test_ways(report):
-    """Late gradients are applied, awaited or dropped; applying with factor 0 equals dropping."""
+    """Late gradients may be applied, awaited or dropped; applying them with a factor of 0 equals dropping them."""
     fold, out = report("--staleness-factor", 0.5)
     assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; quorum updates and sums: gateware\n" in out
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # first update that the straggler's next late gradient can be for
+    computed = 0  # first update for which the straggler can have computed its next late gradient
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -75,7 +76,7 @@ def test_ways(report):
 
 
 def test_straggler_of_any_factor(report):
-    """Neither updates closed by a quorum nor the end of the run wait for the straggler, however slow."""
+    """Neither an update that a quorum closes nor the end of the run waits for the straggler, however slow it is."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
@@ -83,7 +84,7 @@ def test_straggler_of_any_factor(report):
         assert len(content["updates"]) == len(plain["updates"]) >= 6
         assert content["cycles"] <= 1.05 * plain["cycles"], factor
         worker = content["workers"][3]
-        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # one per block
+        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # one in each block
     assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
     assert all(update["on_time"] == [0, 1, 2] for update in runs[1000][0]["updates"])
     assert ("worker 3 was never in time, and its computation was abandoned: apply them late, wait longer"
@@ -92,7 +93,7 @@ def test_straggler_of_any_factor(report):
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     """A signal ends the run within seconds, even during a block that takes minutes to simulate. The report then
-    covers the previous blocks."""
+    covers only the blocks before it."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
@@ -129,7 +130,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
 
 def test_deadline(report):
-    """A deadline closes updates even if there is no quorum."""
+    """A deadline closes updates even if fewer gradients than the quorum have arrived."""
     content, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
     assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
     assert len(content["updates"]) >= 4
@@ -138,7 +139,7 @@ def test_deadline(report):
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
 def test_resume(report, run, tmp_path, monkeypatch, faults):
-    """Runs resumed after a block, with gradients still pending, have the same bits."""
+    """A run that is resumed after a block, while gradients are still pending, has the same bits."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -172,7 +173,7 @@ def test_resume(report, run, tmp_path, monkeypatch, faults):
 
 
 def test_switch_out(run, tmp_path, monkeypatch):
-    """If workers can be switched out, the nodes have two ports and form one row of a grid."""
+    """If workers may leave the ring, nodes have two ports and form one row of a grid."""
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 
@@ -188,7 +189,7 @@ def test_switch_out(run, tmp_path, monkeypatch):
     (("--staleness-factor", 0.5), "Option --staleness-factor is for a run with --straggler: leave it out"),
     (("--straggler", "3:2", "--epochs", 2), "Option --epochs is for a run without --straggler: leave it out"),
     (("--straggler", "3:2", "--fault-seed", 2),
-     "Option --fault-seed is for a run with --faults (there are no faults to draw): leave it out"),
+     "Option --fault-seed is for a run with --faults (there are no faults to generate): leave it out"),
     (("--straggler", "3"), "Straggler must be a worker and its factor, as in 3:4.5, not '3'"),
     (("--straggler", "3:2,3:4"), "Stragglers must be different workers, not 3 twice"),
     (("--straggler", "4:2"), "Straggler must be a worker, 0 to 3, not 4"),
@@ -200,9 +201,9 @@ def test_switch_out(run, tmp_path, monkeypatch):
     *(((("--straggler", "3:2", "--stale-gradients", way, f"--{option}", 1)),
        f"Option --{option} is for --stale-gradients {ways}, not {way} ({reason}): leave it out")
       for way, option, ways, reason in (
-          ("wait", "quorum", "apply-late or drop", "every update is of all workers"),
+          ("wait", "quorum", "apply-late or drop", "every update includes all workers"),
           ("wait", "staleness-factor", "apply-late", "no stale gradient is added"),
-          ("wait", "deadline", "apply-late or drop", "every update is of all workers"),
+          ("wait", "deadline", "apply-late or drop", "every update includes all workers"),
           ("drop", "staleness-factor", "apply-late", "no stale gradient is added"))),
     (("--straggler", "0:2", "--nodes", 1),
      "Nodes (--nodes) of a run with --straggler must be between 2 and 16, not 1"),

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Quorum updates on simulated rings, compared bit for bit: host/features/quorum/feeding.py."""
+"""Quorum updates on simulated rings match the golden model bit for bit: host/features/quorum/feeding.py."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ FAST, SLOW = 2500, 10500
 
 
 class RecordedRounds(QuorumRounds):
-    """Quorum updates that also record which gradients were computed."""
+    """Quorum updates that also record the node and update of each computed gradient."""
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
@@ -51,7 +51,7 @@ class Model:
         return generator.standard_normal(LENGTH).astype(np.float32) + self.master.view(np.float32) / np.float32(8)
 
     def close(self, closed, contributions):
-        """Apply the gradients of a closed update to the golden weights."""
+        """When an update closes, apply its gradients to the golden weights."""
         self.closed.append(closed)
         scale = float(scale_table(1.0)[closed.index].view(np.float32))
         scalars = dataclasses.asdict(dataclasses.replace(self.settings, gradient_scale=scale))
@@ -72,8 +72,8 @@ class Training(Model):
     durations : sequence of int
     closing : Closing
     gradient : callable, optional
-        Gradient of a rank and update, given the weights; by default random, depending on seed, rank and update, plus
-        a fraction of the weights.
+        Computes a gradient from a rank, the number of an update, and the weights; by default random, depending on
+        seed, rank and update, plus a fraction of the weights.
     learning_rate : float
     """
 
@@ -87,7 +87,7 @@ class Training(Model):
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Run passes; then the ring must match its golden model and each gradient must have one status."""
+        """Run some passes, and check that the ring matches its golden model and that each gradient has one status."""
         feeder = QuorumFeeder(
             self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
@@ -140,7 +140,7 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Three of four nodes send 1, 2, 3 on time (mean 2); the fourth's 8 is added one update later."""
+    """Gradients 1, 2, 3 of three nodes are on time (mean 2); the fourth node's 8 is applied one update later."""
     values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
                      gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))
@@ -152,7 +152,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two of four nodes are late, one by a single update, the other by more."""
+    """Two of four nodes are late, one of them by a single update, the other one by several."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -161,8 +161,8 @@ def test_two_stragglers():
 
 
 def test_laggard_that_returns():
-    """If a late node catches up and updates wait for all nodes, its last late gradient is applied together with an
-    on-time one; from then on, all gradients are on time."""
+    """If a late node catches up and updates wait for all nodes, its last late gradient is applied together with a
+    gradient that is on time; after that, all gradients are on time."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
@@ -181,7 +181,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """Gradients beyond the maximum age are dropped; with factor 0, all late gradients are dropped."""
+    """Gradients above the maximum age are dropped; with factor 0, all late gradients are."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -199,7 +199,7 @@ def test_full_weight_is_the_sum_of_sparsify():
 
 
 def test_same_bits_whatever_the_links():
-    """Masks and bits do not depend on the number of threads, link latencies or link faults."""
+    """Masks of nodes and bits of weights do not depend on threads, link latencies or link faults."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
     for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):
@@ -209,7 +209,7 @@ def test_same_bits_whatever_the_links():
 
 
 def test_resume_with_pending_gradients():
-    """A run resumed with its pending gradients on a different ring gives the same bits."""
+    """A run resumed on another ring, with its pending gradients, gives the same bits."""
     durations, rules = (FAST, FAST, FAST, SLOW), closing(0.5)
     part = train(durations, rules, 2)
     pending = [part.rounds.pending(rank) for rank in range(NODES)]
@@ -235,14 +235,15 @@ def test_resume_with_pending_gradients():
 
 
 def test_nobody_closes():
-    """If neither quorum nor deadline can be reached, all nodes time out and restart after a link reset."""
+    """If neither a quorum nor a deadline can close an update, all nodes time out, and start again after a link
+    reset."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=3000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, 0), closing(0.5, quorum=4))
         ring.devices.write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
-        # COMPUTE commands of the next pass wait for a flag that the host sets once the update is closed.
+        # COMPUTE commands of the next pass wait for a flag that the host sets when the update has closed.
         statuses = {(event.tag, event.status) for event in caught.value.events if event}
         assert statuses == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (APPLY_LATE, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()

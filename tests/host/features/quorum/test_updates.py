@@ -1,4 +1,4 @@
-"""Stragglers that are switched out of their ring: host/features/quorum/updates.py."""
+"""Stragglers that are removed from their ring: host/features/quorum/updates.py."""
 
 import dataclasses
 import io
@@ -13,12 +13,12 @@ from host.plain_text import PlainConsole
 from sim.link_faults import RandomFaults
 from tests.host.features.grid.grids import ROUNDS, open_grid
 
-#: Updates per block.
+#: Number of updates in a block.
 BLOCK = 4
 
 
 def train(data, config, *, state=None, keep=lambda state: None):
-    """Train on a row of nodes, optionally from a state; call ``keep`` with the state after each block."""
+    """Train on a row of nodes, optionally from a saved state; call ``keep`` with the state after each block."""
     with open_grid(1, config.workers, config=ROUNDS, faults=RandomFaults(rate=1e-4, seed=2)) as (grid, _):
         run = make_quorum_trainer(Ring(grid.devices), data, config, block=BLOCK, grid=grid)
         if state is None:
@@ -36,8 +36,8 @@ def config():
 
 
 def test_switch_out(data, config, tmp_path):
-    """A straggler leaves the ring with its pending gradients; the remaining workers continue and match the golden
-    model. A run that is resumed afterwards is bit-identical."""
+    """A straggler leaves the ring with its pending gradients. The remaining workers continue and match the golden
+    model, and a run resumed afterwards is bit-identical."""
     states = []
     run = train(data, config, keep=states.append)
     assert run.left_after == {1: BLOCK}
@@ -61,7 +61,7 @@ def test_switch_out(data, config, tmp_path):
 
 
 def test_none_would_be_left(data, config):
-    """No worker leaves a ring with only two workers."""
+    """A ring of two workers keeps both, however slow one of them is."""
     run = train(data, dataclasses.replace(config, workers=2, slow={1: 4}, quorum=1, cycles=120_000))
     assert run.left_after == {}
     assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.stragglers

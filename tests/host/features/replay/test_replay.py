@@ -1,4 +1,4 @@
-"""Rings with links that repeat words: temporary faults are repaired, permanent faults name the link."""
+"""Rings of links with replay: temporary faults are repaired, and errors after permanent faults name the link."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def update(ring, reference, generator):
-    """Compare a fused update with the golden model; return the number of cycles it took."""
+    """Run a fused update and compare it with the golden model; return its cycles."""
     gradients = random(generator, (ring.nodes, LENGTH), density=0.6)
     ring.memory.write_gradients(list(gradients))
     before = ring.counters.read()
@@ -38,7 +38,7 @@ def start(ring, generator):
 
 
 def outcome(*, rate, nodes=3, threads=1, quantum=16):
-    """Run five updates; return the cycles of each, total repair counts, and the faults of each link."""
+    """Run five updates; return the cycles of each update, total repair counts, and the faults of each link."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(nodes, config=CONFIG, threads=threads, host_port=False) as (ring, simulation):
         simulation.set_quantum(quantum)
@@ -50,7 +50,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails and all bits are correct, with any number of threads and any simulation quantum."""
+    """On faulty links, no command fails and all bits are correct, for any number of threads or simulation quantum."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
     assert sum(link.total for link in faults) == 0
@@ -67,13 +67,14 @@ def test_faults_mend():
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_cuts(nodes):
-    """A short cut is repaired; a permanent cut names the link, and the ring is usable after recovery."""
+    """A link that is cut only briefly is repaired. A link that stays cut is named, and the ring works after
+    recovery."""
     generator = np.random.default_rng(nodes)
     with rings.open_nodes(nodes, config=CONFIG, timeout=1500) as (ring, simulation):
         reference = start(ring, generator)
         for link in range(nodes):
             cut = simulation.links[link]
-            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # when the host has ended its writes
+            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # after the host's last write
             update(ring, reference, generator)
             ring.memory.write_gradients(list(random(generator, (nodes, LENGTH))))
             cut.cut(simulation.cycle + 500)
@@ -88,7 +89,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """The error names the link that was cut, even if this link never delivered a word."""
+    """The error names the link that was cut, even if the link has never delivered a word."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()
@@ -111,7 +112,7 @@ def test_delay(latency):
 
 
 def test_a_fault_while_the_link_is_reset():
-    """START, the first word after a reset, is sent again if it is lost."""
+    """START, the first word after a link reset, is sent again if it is lost."""
     generator = np.random.default_rng(5)
     with rings.open_nodes(2, config=CONFIG) as (ring, simulation):
         reference = start(ring, generator)
@@ -123,7 +124,7 @@ def test_a_fault_while_the_link_is_reset():
 
 
 def test_sessions():
-    """Options not allowed with replay links or faults are rejected before anything is built."""
+    """Invalid options for links with replay or for faults are rejected before anything is built."""
     with pytest.raises(ValueError, match=r"^Latency of links with replay must be at most 480 cycles, not 481$"), \
             open_session(CONFIG, nodes=2, latency=481):
         pass

@@ -1,4 +1,4 @@
-"""Rings with a host only at node 0: the full driver over messages, with lost messages and faults."""
+"""Rings with a host at node 0 only: the whole driver works over messages, even with losses and faults."""
 
 import contextlib
 import random as plain_random
@@ -30,7 +30,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 class Losing:
-    """Transport to rank 0 that drops a given fraction of the messages in each direction."""
+    """Transport to rank 0 that loses a fraction of the messages in each direction."""
 
     def __init__(self, transport, *, seed):
         self.transport, self.generator, self.rate, self.lost = transport, plain_random.Random(seed), 0, 0
@@ -55,7 +55,8 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """Open a ring driven by messages; yields the ring, its simulation, its hub and rank 0's transport."""
+    """Open a ring that is driven by messages; yield the ring, its simulation, its message hub and rank 0's
+    transport."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
@@ -78,7 +79,7 @@ def update(ring, reference, generator, length):
 
 
 def test_driver():
-    """Requests and answers of one or more messages work on all ranks, as do errors and expiring waits."""
+    """Requests and answers of one or several messages work on all ranks, and so do errors and waits that expire."""
     generator = np.random.default_rng(2)
     with opened(4) as (ring, simulation, hub, _):
         words = generator.integers(0, 1 << 32, 200, np.uint64).astype(np.uint32)
@@ -109,7 +110,7 @@ def test_driver():
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
 def test_lost(nodes, rate):
-    """With messages lost in both directions, all bits are correct and no command runs twice."""
+    """Although messages are lost in both directions, all bits are correct and no command runs twice."""
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)
@@ -131,7 +132,7 @@ def test_lost(nodes, rate):
 
 
 def test_faults():
-    """The ring recovers from damaged packets and control words, and from a period without messages."""
+    """The ring recovers from damaged packets and control words, and from a time without any messages."""
     generator = np.random.default_rng(11)
     with opened(3, patience=60_000) as (ring, simulation, hub, way):
         gradients = random(generator, (3, 2560))
@@ -176,7 +177,7 @@ def test_faults():
 
 
 def test_cycles():
-    """Messages over seven hops take the predicted cycles, at most 1,700, even if one node starts late."""
+    """Messages over seven hops take the predicted cycles, at most 1,700, although one node starts late."""
     with open_nodes() as (ring, simulation):
         run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
     print(f"messages take {sorted(run.taken)} cycles, the update {run.updates}, superframes {run.superframes}")
@@ -186,7 +187,7 @@ def test_cycles():
 
 
 def test_training(train, monkeypatch):
-    """With ``--transport messages``, the job's weights match the golden model after every step."""
+    """With ``--transport messages``, a job's weights match the golden model after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
     _, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",

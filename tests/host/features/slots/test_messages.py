@@ -1,4 +1,4 @@
-"""Requests through rank 0 are split into messages and reassembled, without a ring."""
+"""Requests are split into messages to rank 0 and reassembled, in tests without a ring."""
 
 from collections import deque
 
@@ -21,7 +21,7 @@ def untagged(words):
 
 
 class FarNodes:
-    """Nodes that get golden messages through rank 0 and send answers of a given length."""
+    """Stub of nodes that receive messages through rank 0 and send answers of a given length."""
 
     def __init__(self, answer=3):
         self.sent, self.done, self.packets = [], [], deque()
@@ -79,7 +79,7 @@ def test_parameters(nodes):
 @pytest.mark.parametrize("answer", [2, 3, 64, 65, 128, 300])
 @pytest.mark.parametrize("words", [1, 64, 65, 640])
 def test_lengths(words, answer):
-    """Requests and answers of any length, to several ranks at a time, arrive complete and in order."""
+    """Requests and answers of any length, for several ranks at the same time, arrive complete and in order."""
     far = FarNodes(answer)
     hub = MessageHub(far, nodes=9)
     header = Opcode.WRITE_MEMORY << 24
@@ -100,7 +100,7 @@ def test_lengths(words, answer):
 
 
 class Memories(FarNodes):
-    """Nodes with memories of 1,000 words and no events; some messages to them get lost."""
+    """Stub of nodes with memories of 1,000 words and no events, which can lose messages."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ class Memories(FarNodes):
 
 
 def test_window():
-    """At most a window of messages is in flight, and at most one request per node."""
+    """The messages in flight never exceed the window, and each node has at most one request in flight."""
     far = FarNodes()
     far.silent = {1, 2}
     hub = MessageHub(far, nodes=3)
@@ -160,7 +160,7 @@ def test_pieces(count):
 
 @pytest.mark.parametrize(("start", "written"), [(990, 0), (930, 62)])
 def test_out_of_range(start, written):
-    """If part of a write is rejected, the parts before it have been written."""
+    """If one message of a long write is rejected, the words of earlier messages have been written."""
     hub = MessageHub(Memories(), nodes=3)
     head = Opcode.WRITE_MEMORY << 24 | 7 << 16
     hub.transports[1].send(packet([head | 100, start, *range(100)]))
@@ -169,7 +169,8 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """An unanswered request is repeated: single messages with the same tag, longer ones with a new tag."""
+    """An unanswered request is sent again, with the same tag if it is a single message, and otherwise with a new
+    tag."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1
@@ -183,7 +184,7 @@ def test_repeat(words):
 
 
 def test_wait():
-    """A long wait for an event is split into several short ones."""
+    """A long wait for an event is split into several short waits."""
     far = Memories()
     hub = MessageHub(far, nodes=2)
     request = Opcode.POP_EVENT << 24 | 9 << 16 | 4
@@ -194,7 +195,8 @@ def test_wait():
 
 
 def test_no_answer():
-    """An unanswered request ends with NO_ANSWER; its late answer is not attributed to another request."""
+    """An unanswered request ends with NO_ANSWER, and its late answer is not taken for the answer to another
+    request."""
     far = FarNodes()
     hub = MessageHub(far, nodes=3)
     far.silent = {1}

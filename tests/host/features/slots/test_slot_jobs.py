@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring of complete nodes: neither affects the other's cycles."""
+"""Two jobs on the same ring of complete nodes do not affect each other's cycles."""
 
 import json
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from tests.host import rings
 from tests.host.rings import random
 from tests.refusals import refuses
 
-#: Small memories that hold the packets of one superframe.
+#: Nodes with small memories, in which the ingress holds the packets of one superframe.
 CONFIG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -39,8 +39,8 @@ LENGTH = 500
 
 @pytest.mark.parametrize("job", range(JOBS))
 def test_apart(job):
-    """Each command's cycles on each node and all counters are the same whether the other job is idle, runs, stalls or
-    fails, even if it contains rank 0. Both jobs match the golden model."""
+    """The cycles of each command on each node, and all counters, do not depend on whether the other job is idle,
+    runs, stalls or fails, even if it contains rank 0. Both jobs match the golden model."""
     results = two_jobs.measure(CONFIG, rings.library(CONFIG), job, nodes=4, length=LENGTH,
                                operations=(Operation.FUSED_UPDATE, Operation.BROADCAST))
     assert list(results) == list(two_jobs.BEHAVIOURS)
@@ -49,7 +49,7 @@ def test_apart(job):
 
 
 def test_small():
-    """Two jobs of two nodes run commands in alternation; all nodes share a TIME that survives a job's reset."""
+    """Two jobs of two nodes run commands alternately; all nodes share a TIME that continues when a job is reset."""
     generator = np.random.default_rng(4)
     with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
@@ -84,12 +84,12 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """With two jobs, the only slot units forward control words, for rooms and for the clock."""
+    """Nodes for two jobs have only the slot units that forward control words, for rooms and for the clock."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 
 def test_training(succeed, monkeypatch, tmp_path):
-    """Two models train on one ring; the weights of each match its golden model after every step."""
+    """Two models train on one ring, and the weights of each model match its golden model after every step."""
     monkeypatch.setattr(side_by_side, "NodeConfig", lambda: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this library
     out = succeed("train", "--nodes", 4, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
@@ -116,7 +116,7 @@ def test_options(run, options, message, tmp_path):
 
 
 def test_no_packet():
-    """A host that gets no packet in time raises an error without waiting for a host that has ended."""
+    """A host that receives no packet in time raises an error, even if the other host has already ended."""
     with OpenRing([rings.library(CONFIG)] * 2) as opened:
         time = SharedTime(opened.simulation, 2)
         time.leave()
@@ -125,7 +125,7 @@ def test_no_packet():
 
 
 def test_long_links():
-    """Links are rejected if two laps around the ring take longer than the window."""
+    """Links are rejected if words take longer than the window to travel twice around the ring."""
     with OpenRing([rings.library(CONFIG)] * 4) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=58, credit=58)

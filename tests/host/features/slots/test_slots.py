@@ -1,4 +1,4 @@
-"""Rings of nodes that send in slots of a common TIME: all bits are correct, and faults end commands."""
+"""Rings of nodes that send in slots of a shared TIME: all bits are correct, and faults end commands."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
-#: Small memories, minimal room for packets, and an optimizer with state.
+#: Nodes with small memories, minimal room for packets, and an optimizer with state.
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -46,7 +46,7 @@ def check_sum(ring, generator, length, *, density=1.0):
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
     """All-reduces and fused updates, dense and sparse, match the golden model, even for lengths that end in empty
-    segments, as do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
+    segments. So do broadcasts, in which nodes send different amounts. All nodes have the same TIME."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until a link carries a packet (38 words); return the number of the word after next."""
+    """Simulate until a link carries a packet (38 words); return the number of the next word but one."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -102,8 +102,8 @@ def await_packet(simulation, link):
 
 
 def test_faults():
-    """A damaged packet, or a reset during a command, ends the command as on any other link. The ring works
-    afterwards, and a retry gives the golden bits."""
+    """As on any other link, a damaged packet or a reset ends the current command. The ring works afterwards, and a
+    retry gives the golden bits."""
     generator = np.random.default_rng(11)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
@@ -118,7 +118,7 @@ def test_faults():
                 assert caught.value.transient
                 statuses = [event.status for event in caught.value.events]
                 assert sorted(statuses) == sorted([EventStatus.BAD_CRC] + [EventStatus.PEER_ABORT] * 3)
-                check_sum(ring, generator, 300)  # works without a reset
+                check_sum(ring, generator, 300)  # ring works without a reset
             else:
                 await_packet(simulation, link)
                 ring.recover()
@@ -131,8 +131,8 @@ def test_faults():
 
 
 def test_damage():
-    """With random damage to packet words and control words, a command either succeeds, or fails and then succeeds
-    when retried."""
+    """If packet words and control words are damaged at random, a command succeeds either at once or when it is
+    retried."""
     generator = np.random.default_rng(5)
     failed = 0
     with open_nodes(3, timeout=3000) as (ring, simulation):
@@ -155,7 +155,7 @@ def test_damage():
 
 
 def test_no_table():
-    """Nodes without a slot position, each with its own TIME, send no packets."""
+    """Nodes without slot positions, which each have a TIME of their own, send no packets."""
     with open_nodes(2, timeout=3000) as (ring, simulation):
         frames = [device.read_register("SUPERFRAMES") for device in ring.devices]
         simulation.run(2000)
@@ -178,7 +178,7 @@ def test_no_table():
 
 
 def test_time():
-    """Clock drift is corrected, and a TIME that is far off is set by the next SYNC."""
+    """Drift of clocks is corrected, and the next SYNC sets a TIME that is far off."""
     with open_nodes(3) as (ring, simulation):
         ring.devices[1].write_register("TIME_TEST", 105)
         ring.devices[2].write_register("TIME_TEST", 1 << 24 | (1 << 16) - 900 << 8)
@@ -187,7 +187,7 @@ def test_time():
         for device in ring.devices:
             before = simulation.cycle
             times.append(device.read_register("TIME") - before)
-        assert max(times) - min(times) < 200  # TIME is read from the nodes one at a time
+        assert max(times) - min(times) < 200  # TIME is read from one node after another
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
 
@@ -205,7 +205,7 @@ def test_training(train, monkeypatch):
 
 
 def test_option():
-    """The option `credits` changes nothing; with `slots`, nodes support messages only if requested."""
+    """With the option `credits`, a configuration stays as it is; with `slots`, nodes get messages only on request."""
     assert with_links("credits", NodeConfig()) == NodeConfig()
     assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
         False, True]

@@ -1,4 +1,4 @@
-"""Helpers that run sets of layer streaming like the trainer, and small examples for them."""
+"""Helpers for tests of layer streaming: they run gradient sets like the trainer, and provide small data sets."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ WIDTH, CLASSES = 8, 4
 
 
 def examples():
-    """160 examples of linearly separable classes."""
+    """Data set of 160 examples in linearly separable classes."""
     generator = np.random.default_rng(7)
     x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
     labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
@@ -24,10 +24,10 @@ def do(run, sets=1):
 
 
 def state_of(run):
-    """State of a run, including its trainer."""
+    """State of a run, including the state of its trainer."""
     return Trainer(run, run.batches).state()
 
 
 def resume(run, state):
-    """Continue a run from the state of another run and its trainer."""
+    """Continue a run from the state of another run, including the state of its trainer."""
     Trainer(run, run.batches).resume(state)

@@ -1,4 +1,4 @@
-"""Tests of edits that arrive during a set on simulated nodes: active programs, rejections and replays."""
+"""Edits that arrive during a set on simulated nodes: active programs, rejections and replays."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def optimizer():
 
 
 class Random:
-    """Assessor that proposes a number of random edits, some of them invalid."""
+    """Assessor that proposes some random edits, not all of them valid."""
 
     def __init__(self, seed):
         self._generator = np.random.default_rng(seed)
@@ -53,13 +53,13 @@ class Random:
                 case Kind.ADD if structure.layers < 3:
                     yield layer, kind, int(structure.widths[layer - 1])
                 case Kind.REMOVE if structure.layers > 1:
-                    yield layer, kind, 0  # the last layer cannot be removed
+                    yield layer, kind, 0  # an edit may not remove the last layer
                 case Kind.MICROBATCHES:
-                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # the last choice is too high
+                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # 1 << 13 is too many
                 case Kind.RATE:
                     yield 0, kind, float(self._generator.choice([0.02, 0.05, 0.1]))
                 case Kind.FORMAT:
-                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # nodes lack bf16
+                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # bf16 is missing
 
 
 def run_of(ring, **options):
@@ -67,7 +67,7 @@ def run_of(ring, **options):
 
 
 def in_force(run, nodes):
-    """Check that all nodes run the latest valid edit's program from the same bank."""
+    """Check that all nodes run the program of the latest valid edit, from the same bank."""
     number = len(run.reports) - 1
     latest = max((edit.number for edit in run.log if edit.set <= number), default=0)
     for device in nodes.devices:
@@ -80,7 +80,7 @@ def in_force(run, nodes):
 
 
 def layers_of(run):
-    """Return start and end of each LAYERS command in the first worker's latest set, in NODE_TIME."""
+    """Return the start and end of each LAYERS command of the first worker in the latest set, in NODE_TIME."""
     operations = {task.place: task.operation for task in run.outcome.program.tasks}
     starts, spans = {}, []
     for record in run.outcome.records:
@@ -128,8 +128,8 @@ def test_random_edits():
 
 
 def test_a_node_that_refuses():
-    """If one node's program does not match the digest, the other nodes withdraw the edit and the run continues. The
-    edit is accepted later under a higher number; late and old edits are rejected."""
+    """If the program of one node does not match the edit's digest, the other nodes withdraw the edit, and the run
+    continues. The edit is accepted later under a higher number; late and old edits are rejected."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -159,7 +159,7 @@ def test_a_node_that_refuses():
 
 
 def test_an_edit_outlives_a_failed_set():
-    """A pending edit survives a failed set and a link reset, and takes effect in the set it was meant for."""
+    """A pending edit outlives a failed set and a link reset, and takes effect in the set that it was made for."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -168,10 +168,10 @@ def test_an_edit_outlives_a_failed_set():
             pass
         ring.programs.edit(number=1, set=2)
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the replaced program
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # program that was replaced
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the previous set
-        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # node 0 only: no FETCH can end
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # number of a previous set
+        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # FETCH cannot end on one node
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """An edit is rejected if its lists do not fit in memory next to the running set's lists."""
+    """An edit is rejected if memory has no room for its lists in addition to the running set's lists."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):
@@ -196,7 +196,7 @@ def test_no_room():
 
 
 def test_places():
-    """Existing units keep their addresses; each new unit gets the lowest address the running set does not use."""
+    """Existing units keep their addresses, and each new unit gets the lowest address not used by the running set."""
     old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
     new = [np.zeros(length, np.uint32) for length in (64, 32)]
     assert first_bases([96, 64, 32]) == [0, 96, 160]

@@ -1,4 +1,4 @@
-"""Layer streaming with `gradring train`: a run on simulated nodes, its report, and rejected options."""
+"""Layer streaming with `gradring train`: a run on simulated nodes, its report, signals, and rejected options."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ from tests.host.results import report
 
 
 def have_small_nodes(monkeypatch):
-    """Make runs use nodes with small memories."""
+    """Make training runs use nodes with small memories."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(steps, "streaming_nodes", lambda *, windows, **sizes: node_run.StreamingNodes(
         worker, server, node_run.worker_of(worker, windows=windows)))
 
 
 def test_run(train, monkeypatch):
-    """The first set determines the number of microbatches of later sets; nodes match the golden bits."""
+    """The number of microbatches is adjusted after the first set, and nodes match the golden bits."""
     have_small_nodes(monkeypatch)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                         "--format", "mx4,mx9", "--underflow")
@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Use small nodes, and send signals at the end of a set or during it, just before the nodes run."""
+    """Use small nodes, and send signals at the end of a set, or during a set just before the nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
@@ -68,8 +68,9 @@ def signalled(monkeypatch):
 
 
 def test_goes_on(run, succeed, signalled, tmp_path):
-    """A run that is interrupted in its second set completes the set, and can be resumed with a different far memory
-    speed. Replaying its log on golden nodes gives the same digest. A checkpoint with other options is rejected."""
+    """A run that is interrupted in its second set completes this set, and can be resumed with a different speed of
+    the far memory. Replaying its log on golden nodes gives the same digest. A checkpoint with other options is
+    rejected."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)
@@ -78,7 +79,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     result = report(tmp_path)
     assert (result["interrupted"], result["sets"], len(result["per_step"]), result["bit_exact"]) == (True, 2, 2, True)
     assert experiment.replay_log(digits(), result).digest == result["digest"]
-    signalled(signal.SIGTERM, at=3)  # a complete run is not interrupted
+    signalled(signal.SIGTERM, at=3)  # the run is complete, so it cannot be interrupted
     out = succeed("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1, "--checkpoint", 3,
                   *options)
     assert "the run continues from there" in out
@@ -97,7 +98,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     (2, "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
-    """A second signal aborts the set; report and checkpoint contain the previous sets."""
+    """A second signal aborts the current set; report and checkpoint cover the sets before it."""
     signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (143, "")
@@ -108,7 +109,7 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 
 
 def test_grace(run, signalled, monkeypatch, tmp_path):
-    """A set that exceeds the grace period is aborted."""
+    """After a signal, a set that takes longer than the grace period is aborted."""
     monkeypatch.setattr(files, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(600))
     signalled(signal.SIGINT, at=1, within=True)
@@ -116,12 +117,12 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
     code, out, err = run("train", "--schedule", "streaming", "--steps", 1, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (130, "")
     assert out.endswith("interrupted; there is no checkpoint yet, so that the next run begins at its first step\n")
-    assert time.monotonic() < begun + 500  # the build of the ring may take minutes
+    assert time.monotonic() < begun + 500  # building the ring may take minutes
 
 
 @pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
 def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
-    """Checkpoints are created at the requested intervals only."""
+    """Checkpoints are written only at the requested intervals."""
     made, packed = [], checkpoint.packed
     monkeypatch.setattr(checkpoint, "packed",
                         lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])

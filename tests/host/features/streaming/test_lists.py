@@ -1,6 +1,5 @@
-"""Tests of the commands that stream a gradient set, on golden nodes.
-
-Covers host/features/streaming/lists.py and sim/golden/features/streaming/streaming_nodes.py."""
+"""Commands that stream the layers of a gradient set, on golden nodes. Covers host/features/streaming/lists.py and
+sim/golden/features/streaming/streaming_nodes.py."""
 
 import dataclasses
 
@@ -57,7 +56,7 @@ class Bench:
         self.nodes.activations[:, self.plan.lists:self.plan.lists + len(self.lists.words)] = self.lists.words
 
     def set(self, number):
-        """Run a set on the nodes and in the model; return whether weights, state and losses are equal."""
+        """Run a gradient set on the nodes and in the model; return whether weights, state and losses are equal."""
         generator, plan, shares = np.random.default_rng(number), self.plan, []
         width = plan.widths[0]
         for rank, row in enumerate(self.lengths):
@@ -115,7 +114,7 @@ def test_resident_layers_have_the_same_bits_and_are_fetched_once():
 
 
 def test_formats():
-    """With one format per layer, sets have the model's bits, and the server has the model's counts."""
+    """If each layer has its own format, sets have the model's bits, and the server has the model's counts."""
     bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, formats=["mx9", "raw", "mx4", "mx6"])
     for number in range(2):
         assert bench.set(number)
@@ -150,7 +149,7 @@ def test_lists_are_those_of_the_plan():
 
 @pytest.mark.parametrize("layers", [4, 16])
 def test_moved_words_of_inner_layers(layers):
-    """In a 64 x 64 layer, a microbatch of 8 moves 1,024 words forward and 1,536 words backward."""
+    """A microbatch of 8 moves 1,024 words in the forward pass of a 64 x 64 layer, and 1,536 in the backward pass."""
     plan = make_streaming_plan([64] * layers + [10], count=3, microbatch=8, worker=Worker(
         weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16))
     program = streaming_program(compile_streaming(plan, array=ARRAY), lengths=[[8] * 3] * 4, depth=1024)

@@ -46,7 +46,8 @@ def some(data, count):
 
 
 def test_four_layers(data):
-    """Three sets of four layers match the golden bits; the second set doubles the number of microbatches."""
+    """Three sets of four layers match the golden bits. An edit doubles the number of microbatches from the second set
+    on."""
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
@@ -72,7 +73,7 @@ def test_four_layers(data):
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
-            for unit in (1, 2):  # a layer's backward overlaps PUSH of the layer above and FETCH of the layer below
+            for unit in (1, 2):  # backward overlaps PUSH of the layer above and FETCH of the layer below
                 backward = events["backward", unit]
                 for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
@@ -81,7 +82,7 @@ def test_four_layers(data):
 
 
 def test_parts_of_a_layer_and_words(data):
-    """A layer larger than a window is split in two, and the far memories move the planned word counts."""
+    """A layer that is larger than a window is split in two, and far memories move the planned number of words."""
     with open_streaming(host_port=False) as (ring, simulation):
         run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
         do(run)
@@ -104,7 +105,7 @@ def test_parts_of_a_layer_and_words(data):
 
 
 def test_edits_and_adam(data):
-    """Nodes still match the golden bits after edits add a layer, change the rate and remove a layer."""
+    """Nodes still match the golden bits after edits that add a layer, change the learning rate and remove a layer."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
         for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
@@ -116,12 +117,12 @@ def test_edits_and_adam(data):
 
 
 def formatted(formats, count=1, rate=0.05):
-    """Structure with one layer of 64 inputs per given format."""
+    """Network structure with one layer of 64 inputs for each of the given formats."""
     return Structure((64,) * len(formats) + (10,), tuple(formats), count, rate, MICROBATCH, worker_of(WORKER))
 
 
 def test_formats_and_counts(data):
-    """Layers in four formats, two of them edited, match the golden bits and the server's counts."""
+    """Layers in four formats, two of which are changed by edits, match the golden bits and the server's counts."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         do(run)
@@ -146,7 +147,8 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The Underflow rule uses the server's own counts; layers move from mx4 to mx6 as on golden nodes."""
+    """The Underflow rule works with the counts of a simulated server: layers change from mx4 to mx6 as on golden
+    nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
@@ -163,7 +165,7 @@ def test_underflow(data):
 
 
 def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
-    """Start a BROADCAST on each node in that node's format, and return the events."""
+    """Start a BROADCAST on each node, with a format for each rank, and return the events."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=length,
                             collective=collective, format=formats[rank], entry=entry))
@@ -172,8 +174,8 @@ def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_fetch(seed):
-    """Successive BROADCASTs in any format match the bits and counts of the golden codecs. A BROADCAST with a
-    nonexistent entry is not counted, and unused entries are unchanged."""
+    """Successive BROADCASTs in any format match the bits and counts of the golden codecs. A BROADCAST that names a
+    nonexistent table entry is not counted, and unused entries do not change."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         *workers, server = ring.devices
@@ -184,7 +186,7 @@ def test_fetch(seed):
             rate, sent = generator.choice([0.5, 1, 4]), []
             simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=float(rate), node=2)
             base = 0
-            for _ in range(2):  # two in succession
+            for _ in range(2):  # one after the other
                 length, choice = int(generator.integers(1, 1500)), int(generator.integers(0, 4))
                 entry = int(generator.choice([0, 1, 5, 63, 64, 200]))
                 bits = generator.integers(0, 1 << 32, length, dtype=np.uint32)
@@ -215,8 +217,8 @@ def test_fetch(seed):
 
 
 def test_fetch_refused():
-    """Unknown or mismatched formats and roots that cannot encode are rejected. If a command fails, the counts up to
-    the failure are kept."""
+    """BROADCASTs with unknown or mismatched formats, or with a root that cannot encode, are rejected. If a command
+    fails, the counts up to the failure are kept."""
     with open_streaming(host_port=False) as (ring, simulation):
         for rank, root, format in ((0, 2, 4), (2, 2, 15), (0, 0, 1), (2, 1, 3)):
             device = ring.devices[rank]
@@ -240,7 +242,7 @@ def test_fetch_refused():
 
 
 def test_nodes_without_formats():
-    """Missing formats, or more units than table entries, are rejected before anything runs."""
+    """Formats that nodes lack, or more units than table entries, are rejected before anything runs."""
     worker, server = (config.replace(role={"broadcast_formats": False}) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)
@@ -256,7 +258,7 @@ def test_nodes_without_formats():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_push(seed):
-    """Sparse gradients at different base addresses are summed; the workers' weights do not change."""
+    """PUSH sums sparse gradients at different base addresses, and the workers' weights do not change."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
@@ -292,7 +294,7 @@ def test_push(seed):
 
 
 def test_refused():
-    """PUSH without workers or with a worker as root is rejected, as is a ring not ending in a server."""
+    """Nodes reject a PUSH without workers or with a worker as its root, and a ring must end in a server."""
     with open_streaming(host_port=False) as (ring, _):
         for rank, root in ((0, 0), (1, 1), (2, 0)):
             ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))

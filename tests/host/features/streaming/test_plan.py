@@ -16,7 +16,7 @@ from host.features.streaming.plan import (
 from sim.golden.features.streaming.streaming import Unit, units_of
 from tests.refusals import refuses
 
-#: A worker with memory for layers of 64 x 64.
+#: A worker with memories for layers of 64 x 64 weights.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16)
 
 
@@ -42,7 +42,7 @@ def test_windows_and_buffers():
 
 @pytest.mark.parametrize(("layers", "keys"), [(4, 11), (8, 11), (16, 11)])
 def test_inner_layers_share_lists(layers, keys):
-    """The first and last layer have separate lists; inner layers share one list per window."""
+    """The first and the last layer have lists of their own; inner layers share one list per window."""
     relay = plan(layers=layers)
     assert len(relay.keys) == keys
     inner = {relay.key(number, backward=True) for number in range(1, layers - 1)}

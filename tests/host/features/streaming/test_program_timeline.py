@@ -11,15 +11,15 @@ from host.features.streaming.plan import Worker, make_streaming_plan
 from host.features.streaming.timeline import Costs, Far, packet_cycles, program_run, streaming_timeline
 from sim.golden.features.streaming.streaming import Unit
 
-#: Moving 64 elements (a microbatch) takes 37 cycles in and 23 out; moving 32 elements takes 29 and 15.
+#: A move of 64 elements (a microbatch) takes 37 cycles in and 23 cycles out; of 32 elements, 29 and 15.
 FAST = Far(rate=Fraction(4), latency=16)
-#: Commands follow each other without gaps, and start immediately when their waits end.
+#: Commands follow each other without gaps, and start as soon as their waits end.
 AT_ONCE = {"gap": 0, "delay": 0}
 
 
 @functools.cache
 def planned(widths, count, microbatch=4, window=4160):
-    """Return the units and the program of a set; its lists have addresses, but no compiled words."""
+    """Return the units and the program of a set. Its lists have addresses but no words."""
     worker = Worker(weight_words=2 * window, gradient_words=2 * window, activation_words=8192, far_words=1 << 17)
     plan = make_streaming_plan(widths, worker=worker, count=count, microbatch=microbatch)
     lists = StreamingLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
@@ -45,7 +45,7 @@ def test_known_answers_without_moves(layers, backward, count, end, stalled):
 
 
 def test_a_set_by_hand():
-    """Three layers, one microbatch: outputs are moved out after a layer and moved back in as inputs."""
+    """Three layers and one microbatch: each layer's outputs are moved out, and moved back in as inputs."""
     run = uniform(3, Costs(10, 10, 100, 200), 1, FAST, **AT_ONCE)
     events = [(event.kind, event.unit, event.start, event.end) for event in run.events]
     assert [event for event in events if event[0] in ("forward", "backward")] == [
@@ -63,7 +63,7 @@ def test_a_set_by_hand():
 
 
 @pytest.mark.parametrize(("count", "far", "end", "stalled"), [
-    # While one of two microbatches is moved, the other is computed, which takes longer than the moves.
+    # While one of two microbatches is moved, the other one is computed, which takes longer than the move.
     (2, FAST, 37 + 1800 + 10, 0),
     # Moving 64 elements takes 1222 cycles in and 1208 out; 32 elements take 582 and 568. The loss is moved out after
     # the inputs of the last layer's backward, which ends 368 cycles before the move of the loss is complete.
@@ -78,7 +78,7 @@ def test_moves_and_microbatches(count, far, end, stalled):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_timelines_are_the_same_without_moves(seed):
-    """Without moves, a program matches the layer timeline for any layers, parts and costs."""
+    """Without moves, the timeline of a program equals the timeline of its layers, for any layers, parts and costs."""
     generator = np.random.default_rng(seed)
     layers, count = int(generator.integers(1, 6)), int(generator.integers(1, 4))
     units, program = planned((16,) * layers + (8,), count, window=160 if seed % 2 else 4160)
@@ -95,8 +95,8 @@ def test_timelines_are_the_same_without_moves(seed):
     (4, 1, 1, 24.4), (8, 1, 1, 26.4), (16, 1, 1, 27.2), (4, 1, 4, 17.3), (8, 1, 4, 23.4), (16, 1, 4, 25.7),
     (4, 2, 1, 0.1), (4, 3, 4, 0.1)])
 def test_measured_stalls(layers, count, rate, stall):
-    """Modelled stalls match simulated rings of 4 workers with momentum and microbatches of 8. Executions have
-    measured durations, which are longer if they add to the gradients of an earlier microbatch."""
+    """Modelled stalls match simulated rings of 4 workers with momentum and microbatches of 8. Durations of executions
+    are measured; they are longer if gradients are added to an earlier microbatch's."""
     units, program = planned((64,) * layers + (10,), count, microbatch=8)
     backward = 7001 + round(1100 * (count - 1) / count)
     executions = [(2273, backward - 2260), *[(2273, backward)] * (layers - 2), (1878, 3202)]
@@ -112,7 +112,7 @@ def test_measured_stalls(layers, count, rate, stall):
     (4, 2, 2, 0.32, 4356, 0.01), (2, 2, 1, 0.34, 7947, 0.05), (2, 4, 1, 0.34, 15403, 0.09),
     (2, 6, 4, 0.34, 6051, 0.04)])
 def test_measured_pushes(workers, state_words, rate, zeros, cycles, within):
-    """Cycles of a PUSH of 4,160 words match measurements; a slow server reads ahead while it is waiting."""
+    """Modelled cycles of a PUSH of 4,160 words match measurements. A slow server reads ahead while it waits."""
     taken = packet_cycles(Unit(1, 64, 64), workers=workers, state_words=state_words, rate=Fraction(rate), zeros=zeros)
     assert taken[1] == pytest.approx(cycles, rel=within)
 

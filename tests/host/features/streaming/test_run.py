@@ -42,7 +42,7 @@ def report(number, loss, *, zeros=(), base=None):
 
 
 class Once:
-    """Assessor that proposes the given changes after one particular set."""
+    """Assessor that proposes its changes once, after a given set."""
 
     def __init__(self, number, *changes):
         self._number, self._changes = number, changes
@@ -61,7 +61,7 @@ def test_an_identity_changes_no_bit():
         same = run_of(structure((64, 16, 16, 10)))
         do(same, 5)
         assert [item.loss for item in other.reports[:4]] == [item.loss for item in same.reports[:4]]
-        assert other.reports[4].loss == same.reports[4].loss  # the first set with the added layer
+        assert other.reports[4].loss == same.reports[4].loss  # first set with the added layer
         assert len(other.server.units) == 4
         assert other.log[0].set == 4
 
@@ -88,7 +88,7 @@ def test_an_edit_holds_from_the_next_set_but_one():
 
 @pytest.mark.parametrize("widths", [(64, 16, 10), (64, 20, 12, 10)])
 def test_weights_do_not_depend_on_units(widths):
-    """Layers in one unit or in several have the same weights, without padding, at first and after three sets."""
+    """Without padding, layers have the same weights in one unit or several, initially and after three sets."""
     small = dataclasses.replace(WORKER, weight_words=2 * 640)
     runs = [run_of(structure(widths, worker=worker)) for worker in (WORKER, small)]
     assert len(runs[0].server.units) < len(runs[1].server.units)
@@ -124,7 +124,7 @@ def test_a_choice_of_microbatches_is_in_the_log():
 
 
 def test_parts_of_layers_learn_the_same():
-    """Split layers, including an added one, train exactly like whole layers."""
+    """Layers that are split, including an added one, train exactly like layers that are not."""
     narrow = dataclasses.replace(WORKER, weight_words=2 * 672)
     changes = (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)
     runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
@@ -154,11 +154,11 @@ def test_underflow():
     assert not any(Underflow(sets=1).assess(report(0, 1, zeros=(50, 50), base=raw), raw))
     rule = Underflow(sets=2)
     rule.assess(report(0, 1, zeros=(50, 0), base=base), base)
-    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # because an edit is pending
+    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # an edit is pending
 
 
 def test_blind():
-    """The case's assessor widens all formats after the first set and proposes nothing afterwards."""
+    """The assessor of this case widens all formats after the first set, and proposes nothing afterwards."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]
@@ -178,7 +178,7 @@ def test_counts_of_layers():
 
 @pytest.mark.parametrize("case", CASES[1:4:2], ids=lambda case: case.name)
 def test_replays(case):
-    """Replaying the log of an assessor's run gives the same run; damaged logs are rejected."""
+    """Replaying the log of a run with an assessor gives the same run; damaged logs are rejected."""
     run = learn(dataclasses.replace(case, assessor=lambda: Together(Plateau(sets=3, ratio=0.5), Underflow(sets=3))),
                 DATA, 0, epochs=1)
     assert len(run.log) > 1

@@ -1,4 +1,4 @@
-"""Test weights and state in far memory: bits, cycles, resets during a command, and missing responses."""
+"""Weights and state in far memory: bits, cycles, resets during a command, and missing responses."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=20_000)
 
 
 def begun(ring, generator, length):
-    """Broadcast random weights, and return the ring's expected state."""
+    """Broadcast random weights, and return a golden model of the ring."""
     weights = rings.random(generator, length)
     ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
     ring.collectives.broadcast(length, root=0)
@@ -53,7 +53,7 @@ def test_updates(nodes, speed, packed_state):
 
 
 def test_host_port():
-    """The host can write and read weights and state through the port without changing adjacent words."""
+    """Through its port, the host can read and write weights and state without changing adjacent words."""
     generator = np.random.default_rng(3)
     with open_nodes(1) as (ring, simulation):
         device = ring.devices[0]
@@ -74,13 +74,13 @@ def test_host_port():
 
 
 def _status(device):
-    """Return STATUS.far_silent as bit 0 and STATUS.far_lost as bit 1."""
+    """Return two bits of STATUS: far_silent as bit 0 and far_lost as bit 1."""
     return int(device.read_register("STATUS")) >> 13 & 3
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reset_in_mid_command(seed):
-    """After a link reset while rows are in transit, the next update still matches the golden model."""
+    """After a link reset while memory rows are in transit, the next update still matches the golden model."""
     generator = np.random.default_rng(seed)
     nodes, length = 2, 600
     with open_nodes(nodes, host_port=False) as (ring, simulation):
@@ -92,14 +92,15 @@ def test_reset_in_mid_command(seed):
                                     collective=99))
             simulation.run(int(generator.integers(100, 2500)))
             ring.recover()
-            simulation.run(400)  # until the remaining rows have arrived
+            simulation.run(400)  # time for the remaining rows to arrive
             ring.memory.write_weights(reference.weights.view(np.float32))
             rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message=f"seed {seed}")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_silence(nodes):
-    """Without responses, commands time out and the host reads zeros. Afterwards, everything works again."""
+    """While the far memory does not respond, commands time out and the host reads zeros. Afterwards, all works
+    again."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
         device = ring.devices[0]
@@ -128,7 +129,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """In a ring of one node, a command may take longer than the timeout as long as rows move."""
+    """On a ring of one node, a command may take longer than the time-out as long as it moves rows."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -138,7 +139,7 @@ def test_slow_is_not_silent():
 
 
 def cycles(config, generator, speed=None):
-    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update with each rule."""
+    """Cycles of a broadcast of 4,160 elements on two nodes, and cycles of an update with each rule."""
     length = 4160
     with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
         if speed is not None:
@@ -154,13 +155,13 @@ def cycles(config, generator, speed=None):
 
 def test_cycles():
     """At one row per cycle, a far memory adds at most 30 cycles to a broadcast, or to an update that is long enough
-    to move its words. At one word per cycle, an update's cycles are determined by the words moved."""
+    to move its words. At one word per cycle, the number of words moved determines the cycles of an update."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # own block: weights and state; other block: weights only
+        moved = 2080 * (words + 1)  # weights and state of the own block, and weights of the other
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

@@ -1,4 +1,4 @@
-"""Timelines of sets with layers streamed from a server: host/features/streaming/timeline.py."""
+"""Timelines of sets in which layers are streamed from a server: host/features/streaming/timeline.py."""
 
 import dataclasses
 from fractions import Fraction
@@ -17,7 +17,7 @@ from host.features.streaming.timeline import (
 from sim.golden.features.streaming.streaming import Unit, accesses, units_of
 from tests.refusals import refuses
 
-#: Costs of a 64 x 64 layer with 16 units, microbatches of 8, and 4 workers.
+#: Costs of a 64 x 64 layer, for 16 multiply-add units, microbatches of 8 examples, and 4 workers.
 LAYER = Unit(1, 64, 64)
 COSTS = Costs(*link_cycles(LAYER.length, workers=4), *execution_cycles(LAYER, microbatch=8, macs=16))
 
@@ -58,7 +58,7 @@ def test_choice_of_microbatches(microbatch, options, count):
 
 @pytest.mark.parametrize(("form", "count"), [("raw", 3), ("mx9", 1), ("mx4", 1)])
 def test_choice_for_a_classifier(form, count):
-    """The number of microbatches is correct with a small last layer and with weights coded only in FETCH."""
+    """The chosen number of microbatches is right for a small last layer, and for formats that only FETCH uses."""
     units = [dataclasses.replace(unit, format=form) for unit in units_of([64] * 17 + [10])]
     costs = costs_of(units, workers=4, microbatch=8, macs=16)
     assert microbatches(costs) == count
@@ -88,7 +88,8 @@ def test_few_layers_are_fetched_once(layers):
 
 
 def test_parts_of_a_layer():
-    """Backward processes parts in ascending order and pushes each once; no window in use is overwritten."""
+    """The backward pass of a split layer processes its parts in ascending order and pushes each of them once; no
+    window that is in use is overwritten."""
     units = [Unit(1, 64, 64), Unit(2, 64, 32), Unit(2, 64, 32, 32), Unit(3, 64, 10)]
     assert accesses(units) == ([0, 1, 2, 3], [3, 1, 2, 0])
     run = streaming_timeline(units, [Costs(150, 150, 100, 200)] * 4, 1)

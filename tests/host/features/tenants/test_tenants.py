@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes with tenants: operations of the privileged host, and operations denied to tenants."""
+"""Nodes with tenants: operations of the privileged host, and operations that tenants are not allowed."""
 
 import zlib
 
@@ -39,7 +39,7 @@ def shared():
 
 @pytest.fixture
 def node(shared):
-    """Yield the privileged host's device, both tenants' devices, and the tenant host; tenant 1 is active."""
+    """Yield the devices of the privileged host and of both tenants, and the tenant host, with tenant 1 active."""
     device, host = shared
     host.grant(1, MINE)
     host.grant(2, OTHER)
@@ -61,7 +61,7 @@ def ran(device, tenant=1, **fields):
     (64, 0, EventStatus.OK), (32, 32, EventStatus.OK), (32, 33, EventStatus.OUT_OF_WINDOW),
     (0xFFFFFFE0, 64, EventStatus.OUT_OF_WINDOW), (0, 65, EventStatus.OUT_OF_WINDOW), (33, 1, EventStatus.BAD_BASE)])
 def test_known_answers(node, base, length, status):
-    """Commands within a window from 64 to 128 run; commands that extend beyond it are rejected."""
+    """Commands that stay in a window from 64 to 128 run; commands that extend beyond it are rejected."""
     _, own, _, _ = node
     event = ran(own, operation=Operation.ALL_REDUCE, gradient_base=base, length=length)
     assert event.status is status
@@ -114,11 +114,11 @@ def test_what_is_not_the_tenants(node):
 
 
 def test_guard_ends_a_command(node):
-    """The guard ends a command that leaves its window at an address the checker does not know."""
+    """The guard ends a command that leaves its window through an address that was not checked in advance."""
     device, own, _, _ = node
     device.write_memory(Space.WEIGHT, 0, np.full(2048, 0xFFFFFFFF, np.uint32))
     own.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
-    # One INFER layer with 8 inputs and 8 outputs that writes its results to gradient address 1,024.
+    # An INFER layer with 8 inputs and 8 outputs that writes its results to gradient address 1,024.
     layer = np.array([8 << 16 | 1 << 4 | 1 << 5, 8, 64, 0, 32, 1024, 0, 0], np.uint32)
     own.write_memory(Space.WEIGHT, 0, layer)
     before = device.read_memory(Space.GRADIENT, 0, 2048)
@@ -130,7 +130,7 @@ def test_guard_ends_a_command(node):
 
 
 def test_budget(node):
-    """Even a very long command ends when it exceeds the budget; the next one has the full budget."""
+    """Even a very long command ends when it exceeds the budget, and the next command has the full budget again."""
     _, own, _, host = node
     host.set_budget(500)
     event = ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=1 << 30)
@@ -156,7 +156,7 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 
 def test_change(node):
-    """Tenants keep their settings and flags; another tenant cannot see their programs, events and errors."""
+    """Settings and flags of a tenant are kept; another tenant cannot see its programs, events and errors."""
     _, own, other, host = node
     own.write_register("LEARNING_RATE", 0.5)
     own.write_register("FLAGS", 0x21)
@@ -166,11 +166,12 @@ def test_change(node):
     assert (other.read_register("LEARNING_RATE"), other.read_register("FLAGS")) == (0.0, 0)
     assert (other.read_register("LAST_ERROR"), other.read_register("PROGRAM_STATUS")) == (0, 0)
     assert other.read_register("COMMAND_CYCLES") == 0
-    # A run after a load at a later slot executes earlier slots, which must not hold the previous tenant's commands.
+    # A load at slot 3 leaves the slots before it. A run executes them too, so they must not hold another tenant's
+    # commands.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
     other.run(ProgramRun(1))
     event = other.pop_event(10_000)
-    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # overwritten by a command of tenant 0
+    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # slots hold commands of tenant 0
     other.write_register("LEARNING_RATE", 0.125)
     host.change(1)
     assert (own.read_register("LEARNING_RATE"), own.read_register("FLAGS")) == (0.5, 0x21)
@@ -180,14 +181,14 @@ def test_change(node):
 
 
 def digest(slot, words):
-    """Return the digest of loading the first queue into the idle bank."""
+    """Return the digest of a load of the first queue into the idle bank."""
     header = np.array([slot | 1 << 23], "<u4")
     return zlib.crc32(np.concatenate([header, *(word.astype("<u4") for word in words)]).tobytes())
 
 
 def test_banks(node):
-    """Other tenants cannot see a tenant's idle programs, edits and digests, and no tenant can access the active
-    tenant's banks."""
+    """A tenant's idle programs, edits and digests are hidden from other tenants, and no tenant can access the banks
+    of the active tenant."""
     _, own, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
@@ -205,14 +206,14 @@ def test_banks(node):
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The old load's digest is useless, even after loading a header that does not begin a program.
+    # The digest of the old load is useless, even after a load with a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)
     for guess in (known, digest(2, []), 0):
         with pytest.raises(WrongProgramError):
             submit_edit(other, number=1, set=0, digest=guess).result()
-    # In both banks, slots between loaded ones hold nothing from the previous tenant.
+    # In either bank, slots between loaded slots hold nothing from the previous tenant.
     quiesce = Command(operation=Operation.QUIESCE, tenant=2)
     other.load_program(0, [quiesce], idle=True)
     other.load_program(0, [], slot=3, idle=True)

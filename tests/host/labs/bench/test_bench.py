@@ -1,4 +1,4 @@
-"""Rows of the benchmark, measured on rings that are shared with other tests."""
+"""Rows of the benchmark, measured on rings that other tests use too."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ def measured(config, nodes, rows, **options):
 
 class TestRing:
     def test_without_codecs(self):
-        """Bounds match their closed forms, and there is a row for each collective and each kind of data."""
+        """Bounds equal their closed forms, and each collective has a row for each kind of data."""
         length, nodes = 2048, 2
         rows = measured(NodeConfig(), nodes, bench.ring_rows, length=length)
         dense, sparse, apart = (f"N=2, K={length}, {kind}" for kind in ("dense", "sparse 10%", "sparse apart 10%"))
@@ -60,7 +60,7 @@ class TestRing:
         ("zero_value", "sparse apart 10%", 640, 1 / 2.4, "2.40"),
         ("mx9", "dense, weights raw, gradients mx9", 480, 3.35 / 3.2, "3.20")])
     def test_effective_bandwidth(self, codec, config, cycles, ratio, shown):
-        """Bandwidth is based on the raw words of 2 (N - 1) blocks per link, and shown only for all-reduces."""
+        """Bandwidth counts the raw words of 2 (N - 1) blocks per link, and is shown only for all-reduces."""
         measured = [{"name": name, "config": config, "measured": cycles} for name in ("ring.all_reduce", "node.mask")]
         row, = bench.bandwidth_rows(measured, nodes=4, codec=codec, length=1024)
         assert row["config"] == f"{config}, {shown} x the link's"
@@ -68,7 +68,7 @@ class TestRing:
         assert row["ratio"] == pytest.approx(ratio)
 
     def test_codebook(self):
-        """The codebook is loaded before the measurement, so the number of words matches the model."""
+        """The codebook is loaded before the measurement, so that the number of words matches the model."""
         length, nodes = 1024, 4
         with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
             rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
@@ -84,14 +84,15 @@ class TestRing:
 
     @pytest.mark.parametrize(("interval", "lanes", "bound"), [(1, 1, 704), (2, 1, 1408), (4, 8, 352), (1, 8, 330)])
     def test_bound_of_an_update(self, interval, lanes, bound):
-        """If the optimizer is slower than the links, it determines the bound: 44 groups are 22 per node."""
+        """An optimizer slower than the links determines the bound of an update: 22 of the 44 groups are on each
+        node."""
         config = NodeConfig(lanes=8, optimizer=Optimizer(lanes=lanes, interval=interval))
         ring = Ring([Device(None, config)] * 2)
         assert bench.update_bound(ring, SimpleNamespace(bound=330), 1380) == bound
 
 
 def test_inference():
-    """Inference takes the predicted number of cycles, which is within the tolerance of the bound."""
+    """An inference takes the predicted number of cycles, which is close enough to the bound."""
     (row,) = measured(rings.CONFIGS["engines"], 1, bench.infer_rows).values()
     assert (row["name"], row["config"]) == ("node.infer", "2 layers of 64 x 64, 16 samples")
     assert row["measured"] == infer_cycles([(64, 64), (64, 64)], 16, lanes=4)

@@ -1,4 +1,4 @@
-"""Cost of all-reduces in several formats, measured on a ring that is shared with other tests."""
+"""Cost of all-reduces in several formats, measured on a ring that other tests use too."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tests.host import rings
 
 
 def test_measure():
-    """Words are those of the golden model; cycles exceed the payload."""
+    """Measured words equal the golden model's, and cycles exceed the payload."""
     nodes, length = 2, 2048
     with rings.open_nodes(nodes, config=NodeConfig()) as (ring, _):
         words, payload, cycles = sum_formats.measure(ring, length)
@@ -30,5 +30,5 @@ def test_table():
 
 
 def test_gradients():
-    """All are different from zero, so that words do not depend on them."""
+    """No gradient is zero, so that the number of words does not depend on the values."""
     assert np.count_nonzero(sum_formats.gradients(4, sum_formats.LENGTH)) == 4 * sum_formats.LENGTH

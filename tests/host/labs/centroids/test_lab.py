@@ -1,4 +1,4 @@
-"""Training centroid tables on golden models; ``gradring lab centroids`` uses complete rings."""
+"""Training of centroid tables on golden nodes; ``gradring lab centroids`` uses simulated rings."""
 
 import dataclasses
 import json
@@ -17,25 +17,25 @@ def _tables(seed, epochs):
 
 
 def test_accuracy(data):
-    """With 16 centroids per table, accuracy for one seed is within a point of the dense perceptron."""
+    """With 16 centroids per table, accuracy for one seed is within one point of the dense perceptron's."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 2))
     assert row.seed == 0
     assert row.dense >= 0.96
     assert row.trained >= row.dense - 0.01
     assert row.steps == 24
-    # Two tables and 64 + 10 biases replace 4,810 parameters.
+    # Two tables and 64 + 10 biases take the place of 4,810 parameters.
     assert row.table_words < row.dense_words / 20
 
 
 def test_tables_are_trained(data):
-    """With four centroids, clustering loses much accuracy and training recovers some of it."""
+    """With four centroids, clustering loses much of the accuracy, and training recovers some of it."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 3), centroids=4)
     assert row.clustered < row.dense - 0.02
     assert row.trained > row.clustered + 0.005
 
 
 def test_nodes_that_compute(data):
-    """Nodes that compute give the same bits with 16 multiplications per output, including padding."""
+    """Compute nodes give the same bits as the host, with 16 multiplications per output, including padding."""
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
     assert (node.compute.rows, node.compute.codebook) == (4, 16)
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs take as long as twelve, and 29 or 30 examples per node as long as 32.
+    # Ten outputs take the time of twelve, and 29 or 30 examples per node take the time of 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Cycles of overlapping passes: the lab's rows for a small network, and the resulting table."""
+"""Cycles of overlapping passes: rows of the lab for a small network, and the table made from rows."""
 
 from host.cycles.estimate import Costs
 from host.features.programs.schedules import Kind, Schedule
@@ -11,7 +11,7 @@ LAYERS = layers_of([12, 6, 6, 5])
 
 
 def test_rows():
-    """Weights of delayed layers are one update old, and no pass takes fewer cycles than its bound."""
+    """Delayed layers use weights that are one update old, and no pass takes fewer cycles than its bound."""
     config = rings.CONFIGS["wide"]
     with rings.open_nodes(2, config=config, host_port=False) as (ring, _):
         bench = Bench(ring, LAYERS, Costs(examples=4, macs=1), distance=1024)

@@ -25,7 +25,7 @@ def one_library(monkeypatch):
 
 
 def durations(step):
-    """Return the cycles of each COMPUTE command on its slowest node."""
+    """Return the cycles of each COMPUTE command on the node where it takes longest."""
     def of(trace):
         begun, cycles = {}, []
         for record in trace:
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """Estimate a slow, long link from fast nodes, and fast nodes from nodes with a slow link."""
+    """Estimate a slow and long link on fast nodes, and fast nodes on nodes with a slow link."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # in the format written by `make estimate`
+    # format that `make estimate` writes
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """With short segments like these, nodes have gaps between packets that no rate can describe."""
+    """With such short segments, nodes have gaps between packets that no rate can describe."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,7 +93,7 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """Delayed or throttled links make the step slower, but not its COMPUTE commands."""
+    """Delayed or throttled links make a step slower, but not its COMPUTE commands."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
         results = []
@@ -109,7 +109,7 @@ def test_delay_leaves_compute_alone():
 
 
 def test_compute_cycles():
-    """Without other memory traffic, modelled cycles match the cycles counted by the nodes."""
+    """Without other memory traffic, modelled cycles of COMPUTE match the cycles that the nodes count."""
     case = CASES[0]
     with opened(FAST) as machine:
         step = prepare(machine, case)
@@ -121,7 +121,7 @@ def test_compute_cycles():
 
 
 def test_refused():
-    """Targets that cannot be run or estimated are rejected before anything is built."""
+    """Target machines that cannot be run or estimated are rejected before anything is built."""
     far = dataclasses.replace(FAST, name="far", latency=272)
     refuses("Latency of far must be 16 to 271 cycles, which links can be delayed to, not 272", check_delay, FAST, far)
     for name, options, case, message in (
@@ -143,8 +143,7 @@ def test_refused():
 
 
 def test_named():
-    """`make estimate` has ten targets with distinct names. Alpha is above one for at least one target, and below one
-    for at least one other."""
+    """`make estimate` has ten targets with distinct names; alpha is above one for some and below one for others."""
     assert len({target.name for target in TARGETS}) == len(TARGETS) == 10
     case = Case(length=256, overlapped=False)
     alphas = [min(own[name] / target_rates[name] for name in own)

@@ -13,7 +13,8 @@ def rates(*values):
 
 
 def test_known_answers():
-    """For e = (4, 1, 4) and t = (8, 1/2, 4), alpha is 1/2 and rates are throttled to (4, 1/4, 2)."""
+    """For execution rates (4, 1, 4) and target rates (8, 1/2, 4), alpha is 1/2 and throttled rates are (4, 1/4,
+    2)."""
     execution, target = rates(4, 1, 4), rates(8, HALF, 4)
     result = throttled(execution, target)
     assert result.alpha == HALF
@@ -25,7 +26,7 @@ def test_known_answers():
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
 def test_exact(alpha):
-    """If T(s) = a + b * s, the estimate is exact for any a; a target with s = 1 runs at 1 / alpha."""
+    """If a step takes a + b * s cycles, runs at s = 1 / alpha and s = 2 / alpha give the exact value for s = 1."""
     alpha = Fraction(alpha)
     for a, b in ((0, 1000), (120, 3000), (500, 0)):
         first, second = float(a + b / alpha), float(a + 2 * b / alpha)
@@ -33,7 +34,7 @@ def test_exact(alpha):
 
 
 def test_alpha_above_one():
-    """If the target is slower in all rates, alpha exceeds one: the run emulates a faster machine."""
+    """If the target is slower in all rates, alpha exceeds one: the run emulates a faster machine than the target."""
     result = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
     assert result.alpha == 2
     assert result.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}
@@ -53,7 +54,7 @@ def test_refused(execution, target, message):
 
 
 def test_least_rate():
-    """A rate that would be too low for the slower second run is reported before the first run."""
+    """A throttle that would be too low in the second, slower run is reported before the first run."""
     throttle = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
     assert throttle.registers() == {"link": 1}
     with pytest.raises(ValueError, match=r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: "):

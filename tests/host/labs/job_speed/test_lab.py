@@ -1,4 +1,4 @@
-"""The perceptron of the timed steps, with images that fit default nodes."""
+"""Training steps of a perceptron for speed measurements, with images small enough for default nodes."""
 
 from host.labs.job_speed.lab import train
 

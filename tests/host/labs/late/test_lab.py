@@ -1,4 +1,4 @@
-"""Test training with late gradients on golden nodes: updates, statuses, and policies that must agree."""
+"""Training with late gradients on golden nodes: updates, statuses, and policies that must agree."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=
 
 
 def test_ways(data):
-    """WAIT neither drops gradients nor applies them late. APPLY with factor 0 equals DROP."""
+    """The policy WAIT neither drops gradients nor applies them late. APPLY with factor 0 equals DROP."""
     outcomes = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
     wait, fold, drop = (outcomes[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
     assert (wait.counts["applied_late"], wait.counts["dropped"]) == (0, 0)
@@ -34,7 +34,7 @@ def test_ways(data):
 
 
 def test_two_laggards_and_a_deadline(data):
-    """An update that is closed by its deadline has fewer gradients than the quorum."""
+    """An update that its deadline closes has fewer gradients than the quorum."""
     config = dataclasses.replace(SMALL, slow={2: 3.0, 3: 6.0})
     waiting = learn(data, config, points=2)
     closed = learn(data, dataclasses.replace(config, deadline=500), points=2)
@@ -43,7 +43,7 @@ def test_two_laggards_and_a_deadline(data):
 
 
 def test_waiting_has_no_deadline(data):
-    """If updates wait for every gradient, none is dropped, regardless of quorum and deadline."""
+    """If updates wait for all gradients, no gradient is dropped, regardless of quorum and deadline."""
     config = dataclasses.replace(SMALL, late=Late.WAIT, slow={3: 6.0})
     outcome = learn(data, dataclasses.replace(config, deadline=500, quorum=1), points=2)
     assert outcome == learn(data, config, points=2)

@@ -1,4 +1,4 @@
-"""Test the picture of training runs with late gradients."""
+"""Picture of training runs with late gradients."""
 
 import json
 

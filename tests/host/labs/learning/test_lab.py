@@ -1,4 +1,4 @@
-"""Test the accuracy studies on golden nodes, host/labs/learning/lab.py."""
+"""Accuracy studies on golden nodes: host/labs/learning/lab.py."""
 
 import re
 
@@ -18,8 +18,8 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on its
-    partition."""
+    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on how the
+    vector is partitioned."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
     accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))

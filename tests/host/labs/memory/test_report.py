@@ -9,7 +9,7 @@ from host.cli import app
 from host.labs.memory import lab as memory
 from host.labs.memory.lab import Parts
 
-#: Results of a step that was run on a node.
+#: Results of a training step that was run on a simulated node.
 NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies": ["swap", "keep"], "cycles": 1030,
         "timeline": 1000, "budget": 100, "peak": 90, "far_words": 64, "planned": 64, "multiplications": 7,
         "same": True}
@@ -27,7 +27,7 @@ def few(monkeypatch):
 
 
 def test_command(few, tmp_path):
-    """The output has four tables and a line per remaining result; a second run reuses stored parts."""
+    """The output has four tables and a line for each other result; a second run reuses the stored parts."""
     runs = [CliRunner().invoke(app, ["lab", "memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output
@@ -44,7 +44,8 @@ def test_command(few, tmp_path):
 
 
 def test_parts_are_kept(monkeypatch, tmp_path):
-    """A run resumes after the last written part, or starts over if sources changed or a file is invalid."""
+    """A run resumes after the last part it has written, or starts over if sources have changed or a file is
+    invalid."""
     calls = []
 
     def part(name):
@@ -108,7 +109,8 @@ def test_failures(tmp_path, change, failure):
 
 
 def test_sources():
-    """Stored results depend on the sources of the planner, the lists and the models."""
+    """Stored results are valid for the sources of the planner, the lists and the models with which they were
+    computed."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
     assert {"memory/lab.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
             "far/steps.py"} <= names

@@ -11,7 +11,8 @@ from tests.host import rings
 
 
 def test_run(succeed, monkeypatch, tmp_path):
-    """A job moves from a board, which is a simulated ring here; tests/host/migration/test_board.py uses a board."""
+    """A job moves from a board, here replaced by a simulated ring; tests/host/migration/test_board.py uses a
+    board."""
     asked = []
 
     def opened(config, *, transport, rates=None, **options):

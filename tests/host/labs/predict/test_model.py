@@ -1,4 +1,4 @@
-"""Predicted steps: models and formats given by name, schedules, and the command."""
+"""Predictions of a step: models and formats given by name, schedules, and the command."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_no_formats(text):
 
 @pytest.mark.parametrize("text", ["sum32", "raw/sum16"])
 def test_sums_of_integers(text):
-    """Formats that sum integers are refused with the reason."""
+    """Formats that sum integers are rejected, and the message gives the reason."""
     needs("reproducible", what="A format of integers")
     name = text.rpartition("/")[2]
     with pytest.raises(ValueError, match=rf"^Codec of gradients must not sum integers to be predicted, as {name} "

@@ -5,7 +5,8 @@ from host.labs.schedules.lab import forecast, table
 
 
 def test_forecast():
-    """There is a row for each schedule, the serial one first; no pass is shorter than its longer queue."""
+    """Each schedule has a row, with the serial schedule first; no pass is shorter than the time of its longer
+    queue."""
     rows, log = forecast([64, 32, 32, 10], nodes=4, costs=Costs(examples=8))
     assert [row.schedule for row in rows] == ["none", "strict", "layers", "chunks:2"]
     assert all(row.cycles >= row.bound == max(row.compute, row.communicate) for row in rows)

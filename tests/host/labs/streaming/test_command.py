@@ -29,7 +29,7 @@ def test_results_and_replay(run, succeed, tmp_path):
 
 
 def test_nodes(succeed, monkeypatch, tmp_path):
-    """On two simulated workers and a server, losses, weights and edits are the same as on golden nodes."""
+    """Losses, weights and edits of two simulated workers and a server are the same as on golden nodes."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(experiment, "streaming_nodes", lambda **sizes: node_run.StreamingNodes(
         worker, server, node_run.worker_of(worker)))

@@ -1,4 +1,4 @@
-"""Dummy results for the jobs of a plan, and a dummy library."""
+"""Made-up results for the jobs of a sweep plan, and a dummy library."""
 
 from host.labs.sweep import jobs
 from host.labs.sweep.jobs import JobKind
@@ -6,7 +6,7 @@ from sim.verilated import cache
 
 
 def built(folder):
-    """Create a dummy library in a complete cache folder."""
+    """Create a dummy library in a cache folder that is marked as complete."""
     library = folder / "ring" / "ring.so"
     if not cache.complete(library.parent):
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def built(folder):
 
 
 def store_all(plan, folder, *, without=()):
-    """Store a result for each job, with different numbers for each."""
+    """Store a made-up result for each job, with different numbers for each job."""
     for number, job in enumerate(plan.jobs, start=1):
         if any(part in job.name for part in without):
             continue

@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster: a killed worker, failures, and schedulers that do not respond."""
+"""Sweeps on a Dask cluster: a worker that is killed, failures, and schedulers that do not respond."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from tests.host.rings import CONFIGS, library
 
 distributed = pytest.importorskip("distributed")
 
-#: Runs a scheduler and two workers, each with a nanny, until standard input is closed.
+#: Program that runs a scheduler and two workers, each with a nanny, until its standard input is closed.
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -53,20 +53,20 @@ def started(tmp_path_factory):
 
 
 def run_of(nodes, seed, config):
-    """Training run of one epoch on a ring of default nodes."""
+    """Job that trains for one epoch on a ring of default nodes."""
     return Job(kind=JobKind.RUN, name=f"run-{nodes}-{seed}", needs=("build",),
                parameters={"workload": "digits", "nodes": nodes, "epochs": 1, "configuration": config,
                            "training": {"seed": seed}})
 
 
 def rows_of(folder, jobs):
-    """Results of the jobs without their durations."""
+    """Results of the jobs, except for durations."""
     rows = [load(folder, job) for job in jobs]
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
 
 
 def test_a_worker_is_killed(started, tmp_path):
-    """If a worker is killed, all rows match a local sweep's, and no result is computed twice."""
+    """If a worker is killed, all rows are the same as in a local sweep, and no result is computed twice."""
     address, workers = started
     config = {"masking": True}
     assert from_dict(config) == CONFIGS["default"]
@@ -115,7 +115,7 @@ def test_failures(started, tmp_path, monkeypatch):
 
 
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
-    """If the cluster repeats a task with a result already in the folder, it is not computed again."""
+    """If the cluster repeats a task, and its result is already in the folder, the result is not computed again."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
     store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))
@@ -132,7 +132,7 @@ def test_no_scheduler(tmp_path, monkeypatch):
 
 
 class Http(socketserver.BaseRequestHandler):
-    """Web server that rejects the request as invalid."""
+    """Web server, which rejects the sweep's request as invalid."""
 
     def handle(self):
         self.request.recv(1000)
@@ -140,14 +140,14 @@ class Http(socketserver.BaseRequestHandler):
 
 
 class Bytes(socketserver.BaseRequestHandler):
-    """Server that sends frames in Dask's format, but no valid message."""
+    """Server that sends a frame in Dask's format with an invalid message."""
 
     def handle(self):
         self.request.sendall(struct.pack("<QQQ", 16, 1, 8) + b"\xc1" * 8)
 
 
 class Silence(socketserver.BaseRequestHandler):
-    """Server that never answers, and keeps waiting for more of the request."""
+    """Server that reads everything it is sent and never answers."""
 
     def handle(self):
         while self.request.recv(1000):
@@ -156,7 +156,7 @@ class Silence(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("handler", [Http, Bytes, Silence])
 def test_another_program(monkeypatch, capfd, tmp_path, handler):
-    """The port of another program is rejected with a one-line message, and nothing else is printed."""
+    """If the port belongs to another program, a one-line message says so, and nothing else is printed."""
     monkeypatch.setattr(cluster, "_ANSWERS", 1)
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

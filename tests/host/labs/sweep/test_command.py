@@ -45,7 +45,7 @@ class TestCommand:
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 
     def test_formats_of_products(self, run, tmp_path):
-        """Product formats have separate rows and tables and are included in every result."""
+        """Formats of products have rows and tables of their own, and are included in every result of the sweep."""
         config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
                              compute_formats=("fp32", "mx9"))
         store_all(sweep.plan(config), tmp_path / "jobs")
@@ -61,7 +61,7 @@ class TestCommand:
         assert "reached/LUT" in (tmp_path / "sweep.html").read_text()
 
     def test_failures_end_with_1(self, run, monkeypatch, tmp_path):
-        """Failures are printed after the available rows, and the exit code is 1."""
+        """Failures of jobs are printed after the rows that are available, and the exit code is 1."""
         monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value",))
         config = SweepConfig(formats=("mx9",), nodes=(2,), workloads=(WorkloadName.DIGITS,))
         plan = sweep.plan(config)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test executing a sweep: failures, processes that die, and restarts after a kill or interruption."""
+"""Execution of a sweep: failures, processes that die, and restarts after a kill or an interruption."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ def wait(condition, message):
 
 
 def unplaced(number):
-    """A placement job that fails immediately."""
+    """A placement job that fails immediately because its unit does not exist."""
     return Job(kind=JobKind.PLACE, name=f"place-{number}", parameters={"unit": f"nothing.{number}", "seeds": 1})
 
 
@@ -67,7 +67,7 @@ class TestExecute:
         assert "fmax_mhz" not in load(tmp_path, counted)
         assert (states[0].done, states[0].total) == (0, 6)
         assert all(0 <= state.done <= 6 and state.left >= 0 and len(state.running) <= 2 for state in states)
-        # Results of failed jobs are not kept.
+        # No results of failed jobs are kept.
         jobs = [build, run, unplaced(0), wrong]
         assert execution.pending([*jobs, good, counted], tmp_path) == jobs
 
@@ -103,7 +103,8 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the duration of an earlier run, even with other sources; cached results are not counted."""
+    """The estimate of a job is the duration of an earlier run, even with other sources; cached results do not
+    count."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
@@ -113,8 +114,8 @@ def test_estimate(tmp_path):
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
 
 
-#: Runs the program with the default node, which other tests also build, and with fewer gradient codecs. It can be
-#: interrupted even if the tests cannot, for example when they run in the background of a shell.
+#: Script that runs the program with default nodes, which other tests build too, and with fewer gradient codecs. It
+#: can be interrupted even if the tests cannot, for example when they run in the background of a shell.
 PROGRAM = """
 import signal
 from hdl.config import NodeConfig
@@ -129,7 +130,7 @@ cli.main()
 
 
 def test_resume_after_a_kill_and_an_interruption(tmp_path):
-    """Each start runs only the remaining jobs, and no process outlives the sweep."""
+    """Each start of a sweep runs only the remaining jobs, and no process outlives the sweep."""
     output = tmp_path / "sweep"
     jobs = output / "jobs"
     command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",
@@ -149,7 +150,7 @@ def test_resume_after_a_kill_and_an_interruption(tmp_path):
                 process.kill()
 
     def end(process, count, number):
-        """Send a signal after ``count`` runs have ended, and return the output of the process."""
+        """Send a signal when ``count`` runs have ended, and return the output of the process."""
         wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
         workers = children(process.pid)
         process.send_signal(number)

@@ -4,7 +4,7 @@ from host.labs.sweep import page as sweep_page
 
 
 def test_names_in_the_picture_do_not_overlap(tmp_path, monkeypatch):
-    """The labels of forty formats at almost the same point do not overlap, for three ring sizes."""
+    """Labels do not overlap, even with forty formats at almost the same point, for three ring sizes."""
     row = {"workload": "digits", "gradients": "zero_value", "steps": 48, "held_out_loss": None, "accuracy": 0.9,
            "lut4": 1000}
     rows = [{**row, "nodes": nodes, "weights": f"format_{number}" if number else "raw", "words": 1000.0,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test sweep plans: configuration, jobs, and result rows."""
+"""Plans of sweeps: configuration, jobs, and result rows."""
 
 import io
 import json
@@ -25,7 +25,7 @@ DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
 @pytest.fixture
 def gradients(monkeypatch):
-    """Reduce the gradient formats of the sweep to the ones that the tests need."""
+    """Reduce the gradient formats of the sweep to the few that the tests need."""
     monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value", "raw", "mx9", "mx6"))
 
 
@@ -54,7 +54,7 @@ class TestConfig:
 
     @pytest.mark.parametrize("name", ["sum32", "sum16"])
     def test_sums_of_integers(self, name):
-        """Formats of sums of integers are measured for gradients, with raw weights, and their units are placed."""
+        """Formats that sum integers are measured for gradients, with raw weights, and their units are placed."""
         needs("reproducible")
         assert SweepConfig(formats=(name,)).pairs(DIGITS) == [BASE, Formats("raw", name)]
         jobs = {job.name: job for job in sweep.plan(SweepConfig(formats=(name,), nodes=(2,))).jobs}
@@ -73,7 +73,7 @@ class TestConfig:
         (("bfp8", "mx4"), [BASE, Formats("mx4", "zero_value"), Formats("bfp8", "zero_value")]),
     ])
     def test_named_pairs(self, gradients, formats, pairs):
-        """Pairs of formats that are named explicitly also run on text, and the base pair is always included."""
+        """Pairs of formats that are named explicitly run on text too, and the base pair is always included."""
         for workload in WorkloadName:
             assert SweepConfig(formats=formats).pairs(workload) == pairs
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Test matrix product formats in a sweep: jobs, rows and tables."""
+"""Formats of matrix products in a sweep: jobs, rows and tables."""
 
 import io
 
@@ -40,7 +40,7 @@ test_errors = refused(SweepConfig, {}, [
     ({}, list(OPERANDS)), ({"full": True, "nodes": (2,)}, list(OPERANDS)), ({"workloads": (TEXT,)}, []),
     ({"formats": ("mx9",)}, []), ({"formats": ("mx9",), "compute_formats": ("mx4", "bf16")}, ["bf16", "mx4"])])
 def test_formats(options, formats):
-    """All product formats are measured, unless only link formats or only the text workload are named."""
+    """All product formats are measured, unless options name only link formats or only the text workload."""
     assert SweepConfig(**options).products == formats
 
 
@@ -58,7 +58,7 @@ def plan(**options):
 class TestPlan:
     @pytest.mark.parametrize("nodes", [None, (2, 8)])
     def test_jobs(self, nodes):
-        """Each format has a build job, one run job per ring size, and a synthesis job for its array."""
+        """Each product format has a build job, a run job for each ring size, and a synthesis job for its array."""
         sweep_plan = plan(nodes=nodes, compute_formats=tuple(OPERANDS))
         jobs = {job.name: job for job in sweep_plan.jobs}
         assert [(row.format, row.nodes) for row in sweep_plan.products] == [
@@ -79,7 +79,8 @@ class TestPlan:
                     if job.name.startswith("build-products")}) == len(OPERANDS)
 
     def test_nodes_have_room(self):
-        """Layers, lists and the largest share on two nodes fit in the activation memory with any tiling of products.
+        """The activation memory has room for layers, lists and the largest share on two nodes, for any tiling of
+        products.
         """
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
         node, training = from_dict(job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
@@ -91,7 +92,7 @@ class TestPlan:
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):
-        """Adding product formats to a sweep does not change its jobs and rows for link formats."""
+        """If product formats are added to a sweep, its jobs and rows for link formats stay the same."""
         without, extended = plan(synth=False), plan(synth=False, compute_formats=("mx9",))
         assert (without.products, extended.points) == ((), without.points)
         assert extended.jobs[:len(without.jobs)] == without.jobs
@@ -131,7 +132,8 @@ class TestRows:
         assert row["gflops_per_lut"] == pytest.approx(row["gflops"] / row["luts"])
 
     def test_what_is_absent(self, planned, tmp_path):
-        """A format has a table row only if it was run, and an area and a point in the picture only if placed."""
+        """A format has a row in the table only if it was run, and an area and a point in the picture only if it was
+        placed."""
         store_all(planned, tmp_path, without=("place-operands-mx9", "run-products-bf16-n2"))
         rows = sweep.products(planned, tmp_path)
         assert [(row["compute_format"], row["nodes"], row["luts"] is None) for row in rows] == [
@@ -143,7 +145,7 @@ class TestRows:
             assert sweep.write([], tmp_path / name, products=few)[1].stat().st_size > 10_000
 
     def test_counted(self, tmp_path):
-        """If the cells of an array were counted but not placed, it has a LUT count but no speed."""
+        """If an array was counted but not placed, its row has a number of LUTs but no speed."""
         planned = plan(nodes=(4,), compute_formats=("fp32",))
         assert [job.name for job in planned.jobs if job.kind is JobKind.COUNT] == ["count-operands-fp32"]
         store_all(planned, tmp_path)
@@ -153,7 +155,7 @@ class TestRows:
         assert row["luts_per_mac"] > 0
 
     def test_tables(self, planned, tmp_path):
-        """All tables fit in 80 columns, even with a long format name."""
+        """All tables fit in 80 columns, even if the name of a format is long."""
         store_all(planned, tmp_path)
         rows = [row | {"compute_format": "mxfp8_e4m3", "nodes": 16, "words": 123456, "cycles_per_step": 123456.7,
                        "cycles_products": 98765.4, "luts": 18334, "luts_per_mac": 1145.9, "dsp": 64}
@@ -170,7 +172,7 @@ class TestRows:
 
 
 def test_figures_of_a_run():
-    """Multiply-adds of the largest shares are counted: 30 examples on each of 4 nodes, 12 batches of 119 or 120."""
+    """Multiply-adds are counted for the largest share: 30 examples on one of 4 nodes, for batches of 119 or 120."""
     training = TrainingConfig(epochs=1, compute="node")
     outcome = Training(nodes=4, parameters=4810, steps=[
         Step(number=number, epoch=1, loss=1.0, cycles=0, bound=1, scatter_cycles=0, scatter_bound=0, words_sent=0,

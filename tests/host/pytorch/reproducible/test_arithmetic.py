@@ -1,4 +1,4 @@
-"""Arithmetic on tensors: bit-identical to the golden model of reproducible sums."""
+"""Arithmetic of reproducible sums on tensors: bit-identical to the golden model."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sim.golden.features.reproducible import sums as golden
 from sim.golden.features.reproducible.sums import GROUP, group_starts
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 from host.pytorch.reproducible import arithmetic  # noqa: E402
 
@@ -15,7 +15,7 @@ _ADDENDS = "Number of addends in sums of 8 bits must be an integer between 1 and
 
 
 def patterns(seed, shape):
-    """Bit patterns of finite numbers, half of them with any exponent and half with similar ones."""
+    """Random bit patterns of finite numbers: half have any exponent, and half have similar exponents."""
     generator = np.random.default_rng(seed)
     similar = generator.standard_normal(shape).astype(np.float32).view(np.uint32)
     values = np.where(generator.random(shape) < 0.5, generator.integers(0, 2 ** 32, shape, np.uint32), similar)
@@ -28,7 +28,7 @@ def tensor(values):
 
 
 def scales(function, fields, bits):
-    """Factors of all groups."""
+    """Scale factors of all groups, computed by ``function``."""
     return function(torch.from_numpy(fields), bits, len(fields), torch.empty(len(fields), dtype=torch.int32))[0]
 
 
@@ -37,14 +37,14 @@ def quantized(values, factors, bits):
 
 
 def rounded(integers, fields, bits):
-    """Sums as patterns."""
+    """Sums of integers, rounded to binary32, as bit patterns."""
     sums, scratch = torch.empty(len(integers)), torch.empty(len(integers))
     arithmetic.round_sum(integers, scales(arithmetic.rounding_scales, fields, bits), sums, scratch)
     return sums.numpy().view(np.uint32)
 
 
 def packed(rows, factors, bits):
-    """Sum of the words of several addends, each quantized in halves; added at once and one after another."""
+    """Sum of the packed words of several addends; adding them at once and one after another must give the same."""
     halves = [arithmetic.quantize_halves(row, factors, bits, arithmetic.offsets(row.device), torch.empty_like(row))
               for row in rows]
     words = torch.zeros(len(halves), rows[0].numel() // 2, dtype=torch.int32)
@@ -84,7 +84,8 @@ def test_same_as_golden(width):
 
 
 def test_limits():
-    """All widths, with the largest and smallest numbers on their own and next to smaller ones."""
+    """Sums of all widths are correct for the largest and smallest numbers, alone and together with smaller
+    numbers."""
     values = np.zeros((6, GROUP), np.uint32)
     values[:, 0] = 0x7F7F_FFFF, 0xFF7F_FFFF, 0x0000_0001, 0x807F_FFFF, 0x0080_0000, 0x3FFF_FFFF
     values[:, 1] = 0x0000_0001, 0x3F80_0000, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x3F80_0001
@@ -103,7 +104,7 @@ def test_limits():
 
 
 def test_special():
-    """A field of 255 marks groups with an infinity or a NaN of either sign."""
+    """An exponent field of 255 marks groups that contain an infinity or a NaN of either sign."""
     values = np.zeros((5, GROUP), np.uint32)
     values[:4, 7] = 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFFC1_2345
     assert arithmetic.exponent_fields(tensor(values.reshape(-1))).tolist() == [255] * 4 + [1]
@@ -114,7 +115,7 @@ def test_special():
 
 @pytest.mark.parametrize("length", [16, 32, 512, 544, 2 ** 14])
 def test_checksum(length):
-    """Checksums equal the golden model's, even for extreme words."""
+    """Checksums equal the golden model's, even for extreme values of words."""
     blocks = [torch.full((length,), -2 ** 31, dtype=torch.int32), torch.full((length,), -1, dtype=torch.int32),
               torch.randint(-2 ** 31, 2 ** 31 - 1, (length,), dtype=torch.int32), torch.ones(48, dtype=torch.int32)]
     actual = arithmetic.checksums([arithmetic.partial_sums(words) for words in blocks])

@@ -1,4 +1,4 @@
-"""Compiled blocks have the words, checksums and sums of blocks of tensor operations."""
+"""Blocks of compiled code have the same words, checksums and sums as blocks of tensor operations."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 from host.pytorch.reproducible import arithmetic, compiled_blocks  # noqa: E402
 from host.pytorch.reproducible.arithmetic import BLOCK, GROUP  # noqa: E402
@@ -23,12 +23,12 @@ CPU = torch.device("cpu")
 
 
 def memory(size):
-    """Memory with other contents than zeros."""
+    """Allocate memory that contains other values than zeros."""
     return torch.full((size,), 0x7FC1_2345, dtype=torch.int32)
 
 
 def vectors(seed, count, length):
-    """Finite elements: groups of similar numbers, of any exponents, of the smallest and of the largest."""
+    """Random finite elements: a group has similar numbers, any numbers, very small or very large ones."""
     generator = np.random.default_rng(seed)
     values = generator.integers(0, 2 ** 32, (count, length), np.uint32)
     similar = generator.standard_normal((count, length)).astype(np.float32).view(np.uint32)
@@ -40,7 +40,7 @@ def vectors(seed, count, length):
 
 
 def results(kind, addends, width, count):
-    """Magnitudes, words, checksums and sums of addends as arrays, with ``count`` addends in all."""
+    """Magnitudes, words, checksums and sums of addends, as arrays. A sum has ``count`` addends in total."""
     bits, length = arithmetic.addend_bits(width, count), len(addends[0])
     largest = memory(length // GROUP)
     kind.magnitudes([addend for addend in addends if addend.dtype == torch.float32], largest, memory)
@@ -63,7 +63,8 @@ def same(addends, width, count):
 
 @pytest.mark.parametrize("width", range(4, 33))
 def test_same_bits(width):
-    """All widths, one addend and several, and halves of a block that end within a group."""
+    """Bits are equal for all widths, for one and several addends, and for blocks with halves that end within a
+    group."""
     for count, groups in ((1, 1), (2, 40), (4, 41)):
         same(vectors(width, count, groups * GROUP), width, count)
 
@@ -71,7 +72,7 @@ def test_same_bits(width):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [32, 16])
 def test_several_blocks(width, threads):
-    """Blocks are computed by as many threads as PyTorch uses."""
+    """Blocks are computed by the number of threads that PyTorch uses."""
     torch.set_num_threads(threads)
     try:
         same(vectors(1, 2, 2 * BLOCK + 3 * GROUP), width, 2)
@@ -81,7 +82,7 @@ def test_several_blocks(width, threads):
 
 @pytest.mark.parametrize("width", [32, 16])
 def test_integers(width):
-    """Addends may be integers, also beside elements."""
+    """Addends may be integers, alone or together with floating-point elements."""
     integers = torch.from_numpy(np.random.default_rng(1).integers(-100, 100, 5 * GROUP, np.int32))
     elements, = vectors(2, 1, 5 * GROUP)
     for addends in ([integers, elements], [elements, integers, integers], [integers, integers, elements]):
@@ -99,7 +100,7 @@ def test_no_addends():
 
 
 def test_no_compiler(monkeypatch):
-    """Without a compiler, a CPU uses tensor operations."""
+    """Without a compiler, sums on a CPU use tensor operations."""
     assert blocks_of(CPU) is CompiledBlocks
     assert blocks_of(torch.device("meta")) is TensorBlocks
 
@@ -116,7 +117,7 @@ def test_no_compiler(monkeypatch):
 
 @pytest.mark.parametrize("length", [64, 50])
 def test_tensors_are_noted_as_changed(length):
-    """Autograd raises an error if a tensor that it has saved is replaced by its sum."""
+    """Autograd raises an error if a sum replaces a tensor that autograd has saved."""
     x, factor = torch.ones(length), torch.ones(length, requires_grad=True)
     product = (factor * x).sum()
     Reducer().reduce([[x.clone()], [x.clone()]], addends=2, into=[x])
@@ -126,7 +127,7 @@ def test_tensors_are_noted_as_changed(length):
 
 
 def test_blocks_that_are_summed_again(monkeypatch):
-    """Also in inference mode, without addends, and in several threads."""
+    """Blocks are summed again even in inference mode, without addends, and with several threads."""
     verdicts, calls = Terms.verdicts, itertools.count()
     monkeypatch.setattr(Terms, "verdicts", lambda self, *arguments: verdicts(self, *arguments) | (next(calls) == 0))
     torch.set_num_threads(2)
@@ -146,7 +147,7 @@ def test_blocks_that_are_summed_again(monkeypatch):
     ("std::rint(scaled[i])", "std::floor(scaled[i])"),
     ("* factor.first * factor.second;", "* (factor.first * factor.second);")])
 def test_other_arithmetic_is_not_used(monkeypatch, right, wrong):
-    """If compiled code has other bits, a warning says so, and a CPU uses tensor operations."""
+    """If compiled code computes other bits, a warning says so, and sums on a CPU use tensor operations."""
     assert right in compiled_blocks.KERNELS
     monkeypatch.setattr(compiled_blocks, "KERNELS", compiled_blocks.KERNELS.replace(right, wrong))
     caches = compiled_blocks._library, compiled_blocks.is_available

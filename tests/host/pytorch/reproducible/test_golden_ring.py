@@ -1,4 +1,4 @@
-"""Reproducible sums of tensors have the bits of a ring with the gradient codecs sum32 and sum16."""
+"""Reproducible sums of tensors have the same bits as a ring with the gradient codecs sum32 and sum16."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.present import needs
 needs("reproducible")
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 from gradring.torch import reproducible  # noqa: E402
 
@@ -18,7 +18,7 @@ from gradring.torch import reproducible  # noqa: E402
 @pytest.mark.parametrize("width", [32, 16])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
 def test_same_as_ring(nodes, width):
-    """Numbers of any exponents, infinities and NaNs have equal sums, in one tensor and in several."""
+    """Sums equal the ring's for numbers of any exponents, infinities and NaNs, in one tensor and in several."""
     generator = np.random.default_rng(nodes)
     lengths = (700, 33, 1)
     gradients = ring.bits(generator.standard_normal((nodes, sum(lengths))))

@@ -1,11 +1,11 @@
-"""Reproducible sums and microbatches that are used in a wrong way, or in an unusual one."""
+"""Reproducible sums and microbatches that are used in a wrong or unusual way."""
 
 import copy
 
 import pytest
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
@@ -20,7 +20,7 @@ def model():
 
 
 def take(network, batches, step, *, until=None):
-    """Take the microbatches of a step, or only some of them."""
+    """Run all microbatches of a step, or only the microbatches before ``until``."""
     for index in batches(step):
         if index == until:
             break
@@ -33,7 +33,7 @@ def gradients(network):
 
 @pytest.mark.parametrize("headroom", [None, 4])
 def test_step_again(headroom):
-    """A step that is taken again after it was abandoned has the same gradients."""
+    """A step that was abandoned has the same gradients when it is run again."""
     network = model()
     batches = reproducible.Microbatches(network, 4, headroom=headroom)
     for step in (0, 1):
@@ -50,7 +50,7 @@ def test_step_again(headroom):
 
 
 def test_state():
-    """A run that is resumed with the state of its microbatches has the same bits."""
+    """A run that resumes from the state of its microbatches has the same bits."""
     def train(network, batches, steps):
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)
         for step in steps:
@@ -76,7 +76,7 @@ def test_state():
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
 def test_default_type(kind):
-    """The default type of tensors does not affect bits."""
+    """PyTorch's default type of tensors does not affect the bits of sums."""
     rows = [torch.randn(50, dtype=torch.float32) for _ in range(3)]
     sums = []
     for default in (torch.float32, kind):
@@ -94,7 +94,7 @@ def test_default_type(kind):
     lambda network: network.load_state_dict(copy.deepcopy(network.state_dict()), assign=True),
     lambda network: network[0].bias.requires_grad_(False), lambda network: network.double()])
 def test_changed_parameters(change):
-    """Parameters that are replaced, frozen or converted are rejected."""
+    """Parameters that a script replaces, freezes or converts are rejected."""
     network = model()
     batches = reproducible.Microbatches(network, 2)
     take(network, batches, 0)
@@ -104,7 +104,7 @@ def test_changed_parameters(change):
 
 
 def test_within_a_step():
-    """Gradients after the loop, and weights or buffers that change in it, are rejected."""
+    """Gradients computed after the loop over microbatches, and weights or buffers that change in it, are rejected."""
     network = model()
     batches = reproducible.Microbatches(network, 2)
     take(network, batches, 0)
@@ -125,7 +125,7 @@ def test_within_a_step():
 
 
 def test_kept_gradients():
-    """Gradients in memory that the next microbatch uses again are copied."""
+    """Gradients are copied if the next microbatch uses their memory again."""
     network = nn.Linear(5, 3)
     batches = reproducible.Microbatches(network, 3)
     means = []
@@ -140,7 +140,7 @@ def test_kept_gradients():
 
 
 def test_unused_parameters():
-    """A parameter without gradients in any microbatch has none afterwards; one with some has their mean."""
+    """A parameter has no gradient if no microbatch gives it one, and otherwise the mean of all microbatches."""
     network = model()
     batches = reproducible.Microbatches(network, 2)
     for index in batches(0):
@@ -152,7 +152,7 @@ def test_unused_parameters():
 
 
 def test_overflow():
-    """With a headroom, a step whose sum is too large for binary32 is skipped."""
+    """If a headroom is given, a step with a sum too large for binary32 is skipped."""
     network = nn.Linear(1, 1, bias=False)
     batches = reproducible.Microbatches(network, 2, headroom=16)
     done = []
@@ -164,7 +164,7 @@ def test_overflow():
 
 
 def test_subnormals():
-    """Flushing subnormal numbers to zero is rejected in every step."""
+    """Every step rejects a processor that flushes subnormal numbers to zero."""
     network = model()
     batches = reproducible.Microbatches(network, 2, headroom=4)
     take(network, batches, 0)
@@ -180,7 +180,7 @@ def test_subnormals():
 
 
 def test_inference_mode():
-    """A Reducer that was first used in inference mode can be used outside of it."""
+    """A Reducer that is first used in inference mode can also be used outside of it."""
     reducer, values = reproducible.Reducer(width=16), torch.ones(33)
     with torch.inference_mode():
         reducer.all_reduce(values.clone())
@@ -208,7 +208,7 @@ def test_refused(call, text):
 
 @pytest.fixture
 def group():
-    """A process group that consists of this process."""
+    """A process group with this process as its only rank."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -236,7 +236,7 @@ def test_hook(group):
 
 
 def test_group_that_begins_later():
-    """Reducers and microbatches may be made before the process group is."""
+    """Reducers and microbatches may be created before the process group."""
     reducer = reproducible.Reducer()
     assert reducer.ranks.size == 1
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

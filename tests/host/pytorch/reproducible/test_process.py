@@ -8,7 +8,7 @@ import pytest
 from sim.golden.features.reproducible.sums import sum_of
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
 
 from torch import nn  # noqa: E402
 
@@ -18,7 +18,7 @@ from host.pytorch.reproducible.terms import Terms  # noqa: E402
 
 
 def test_layouts():
-    """Tensors of all shapes, even without elements or not contiguous, are summed as separate parameters."""
+    """Tensors of all shapes, even if empty or not contiguous, are summed as separate parameters."""
     generator = torch.Generator().manual_seed(1)
     shapes = [(3, 50), (0,), (1,), (64,), (200_000,), ()]
     addends = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(3)]
@@ -42,7 +42,7 @@ def test_no_elements():
 
 
 def test_infinities():
-    """Infinities and NaNs stay at their elements, and are counted."""
+    """Infinities and NaNs affect only their own elements of a sum, and are counted."""
     addends = torch.randn(2, 100)
     plain = sum_of(addends.numpy().view(np.uint32), width=32).view(np.float32)
     addends[0, 99], addends[1, 4], addends[0, 5], addends[1, 5] = torch.nan, torch.inf, torch.inf, -torch.inf
@@ -76,7 +76,7 @@ def model():
 
 
 def test_microbatches():
-    """Gradients are the golden model's means; random numbers depend on seed, step and microbatch."""
+    """Gradients equal the golden model's means; random numbers depend only on seed, step and microbatch."""
     network, drawn = model(), {}
     batches = reproducible.Microbatches(network, 3, width=24, seed=1)
     rows = []
@@ -96,7 +96,7 @@ def test_microbatches():
 
 
 def steps(batches, network, scales):
-    """Train a step for each scale of its loss, and return which steps had a sum."""
+    """Train one step for each scale of the loss, and return which steps had a sum."""
     done = []
     for step, scale in enumerate(scales):
         for index in batches(step):
@@ -107,14 +107,15 @@ def steps(batches, network, scales):
 
 
 def test_headroom():
-    """Elements may grow by the headroom; larger ones, infinities and NaNs cause their step to be skipped."""
+    """Elements may grow by the headroom from step to step; after larger ones, infinities or NaNs, a step is
+    skipped."""
     network = model()
     batches = reproducible.Microbatches(network, 2, headroom=3)
     assert steps(batches, network, [1, 8, 64, 512, 8192, 8192]) == [True, True, True, True, False, True]
     assert batches.skipped == 1
     batches = reproducible.Microbatches(network, 2, headroom=0)
     assert steps(batches, network, [1, 1, float("inf"), 1, float("nan"), 1]) == [True, True, False, True, False, True]
-    # Exponents fall by one bit in each step, so 2**-2 leaves room for 2**-1 but not for 1.
+    # Exponents fall by at most one bit per step, so 2**-2 leaves room for 2**-1 but not for 1.
     assert steps(reproducible.Microbatches(network, 2, headroom=0), network, [1, 2 ** -9, 2 ** -9, 0.5]) == [
         True, True, True, False]
 
@@ -154,14 +155,14 @@ def test_misuse():
 
 
 def test_comparison(monkeypatch, capsys):
-    """The comparison with a GPU counts differences, and ends with one line where there is no GPU."""
+    """The comparison with a GPU counts differences, and if there is no GPU, it ends with a one-line message."""
     monkeypatch.setattr(cuda, "ELEMENTS", 4096)
     assert cuda.compare(torch.device("cpu")) == 0
     finish = Terms.finish
     calls = itertools.count()
     monkeypatch.setattr(Terms, "finish", lambda self, parts, result: finish(
         self, [part ^ (next(calls) == 1) for part in parts], result))
-    assert cuda.compare(torch.device("cpu")) > 2000  # the lower of two integers in each word of a sum of 4 bits
+    assert cuda.compare(torch.device("cpu")) > 2000  # the lower integer of the two in each word
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cuda.main() == 1
     assert capsys.readouterr().err == ("error: PyTorch must find a GPU: run this where there is one, with a "

@@ -18,7 +18,7 @@ MODELS = 200
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """Output of rank 0."""
+    """Results that rank 0 of the script prints."""
     store = tmp_path_factory.mktemp("store") / "store"
     script, root = str(SCRIPTS / "reproducible_ranks.py"), str(SCRIPTS.parents[3])
     ranks = [subprocess.Popen([sys.executable, script, str(rank), str(store), str(MODELS)], stdout=subprocess.PIPE,
@@ -34,7 +34,7 @@ def result(tmp_path_factory):
 
 
 def test_models(result):
-    """DDP's averages of random models equal the golden model's, for any buckets and order of ranks."""
+    """DDP's averages for random models equal the golden model's, for any bucket size and order of ranks."""
     assert result["models"] == 2 * MODELS
 
 
@@ -47,20 +47,20 @@ def test_numbers_of_ranks(result, name):
 
 
 def test_faults(result):
-    """A block with a wrong checksum is summed again once, on all ranks; the script checks the result."""
+    """A block with a wrong checksum is summed once more on all ranks; the script itself checks the result."""
     assert result["faults"] == ("Checksums of blocks 0 of 3 were wrong twice: look for faults of memories and links "
                                 "of the ranks")
 
 
 def test_launched(result, tmp_path):
-    """A script started by ``gradring launch -n 2`` ends with the bits that it has on 1 to 4 ranks without a ring."""
+    """A script started by ``gradring launch -n 2`` ends with the same bits as on 1 to 4 ranks without a ring."""
     launch("-n", 2, "--transport", "golden", "--output", tmp_path, SCRIPTS / "reproducible_ranks.py", "launched",
            tmp_path / "weights.json")
     assert json.loads((tmp_path / "weights.json").read_text()) == result["kept"][0]
 
 
 def test_misuse(result):
-    """If arguments of ranks differ, or one rank has an error, all ranks end with one line, before any is summed."""
+    """If ranks' arguments differ, or one rank has an error, all ranks end with a one-line message before any sum."""
     said = result["misuse"]
     sums = "ValueError: Ranks must sum tensors of the same shapes, with the same width and number of addends"
     steps = ("ValueError: Ranks must take the same step of the same model, with the same count, seed, headroom and "

@@ -1,4 +1,4 @@
-"""Script that trains for one step with the backend named by its first argument."""
+"""Script that trains for one step with the backend that its first argument names."""
 
 import sys
 

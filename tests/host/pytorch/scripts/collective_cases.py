@@ -5,7 +5,7 @@ import torch.distributed as dist
 from collective_support import ENOUGH, FEW, OPERATIONS, attempt, case, empties, one, ranks, several, untouched, waited
 from torch.distributed import distributed_c10d as c10d
 
-# Functions of torch.distributed.
+# Cases for functions of torch.distributed.
 
 @case()
 def all_reduce(group, make):
@@ -45,7 +45,7 @@ def all_reduce_out_of_step(group, make):
 
 @case(types=[torch.float32, torch.int64])
 def all_reduce_in_callback(group, make):
-    """The callback of a sum requests another sum and waits for it, as the PowerSGD hook does."""
+    """The callback of a sum requests another sum and waits for it, as PyTorch's PowerSGD hook does."""
     def another(future):
         return dist.all_reduce(future.value()[0], group=group, async_op=True).get_future().wait()
 
@@ -134,7 +134,7 @@ def scattered(name, group, make):
 def reduce_scatter(group, make):
     results = []
     for operation in OPERATIONS:
-        # Before raising an error (e.g. for averages of complex32), gloo writes data that differs between calls.
+        # Before it raises an error (e.g. for averages of complex32), gloo writes data that differs from call to call.
         with attempt(results):
             dist.reduce_scatter(output := make(3, 0), several(group, make), op=operation, group=group)
             results.append(output)
@@ -182,7 +182,7 @@ def reduce(group, make):
         with attempt(results):
             tensor = one(group, make)
             dist.reduce(tensor, op=operation, group=group, group_dst=1)
-            if group.rank() == 1:  # undefined contents on other ranks
+            if group.rank() == 1:  # only rank 1 has a defined result
                 results.append(tensor)
     return results
 
@@ -223,7 +223,7 @@ def send(group, make):
 
 @case()
 def recv(group, make):
-    """Receive from any rank."""
+    """Receive a message from any rank."""
     received = make(6, 0)
     if group.rank() == 0:
         dist.send(one(group, make), group=group, group_dst=1)
@@ -289,7 +289,7 @@ def numbers(name, group, make):
 
 @case("new_group", "new_subgroups", "new_subgroups_by_enumeration", types=[torch.float32, torch.int32])
 def groups(name, group, make):
-    """Groups of some of the ranks are created with the backend of the tested group, but use gloo."""
+    """Groups of only some ranks are created with the backend of the tested group, but use gloo."""
     backend = c10d._world.pg_map[group][0]
     with untouched(group):
         made = {"new_group": lambda: dist.new_group([0, 1], backend=backend),
@@ -323,11 +323,11 @@ def _time_estimator(group, make):
         pass
 
 
-# Methods of ProcessGroup.
+# Cases for methods of ProcessGroup.
 
 @case(types=[torch.float32, torch.bfloat16])
 def allreduce(group, make):
-    """A tensor list, a single tensor and several tensors are all replaced by their sums over the ranks."""
+    """Arguments in a list, by itself or with options are all replaced by their sum or maximum over the ranks."""
     results = [one(group, make) for _ in range(4)]
     waited(group.allreduce([results[0]]))
     waited(group.allreduce(results[1], dist.ReduceOp.SUM))
@@ -382,7 +382,7 @@ def methods(name, group, make):
 @case("rank", "size", "abort", "shutdown", "get_group_store", "set_timeout", "bound_device_id", "_get_backend",
       "_get_sequence_number_for_group", types=[torch.float32])
 def members(name, group, make):
-    if name in ("abort", "shutdown"):  # a separate group
+    if name in ("abort", "shutdown"):  # uses a separate group
         with untouched(group):
             group = dist.new_group(backend=c10d._world.pg_map[group][0])
         tensor = one(group, make)

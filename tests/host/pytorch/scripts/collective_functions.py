@@ -70,7 +70,7 @@ def functions(name, group, make):
 
 @case(*(f"nn.{name}" for name in DIFFERENTIABLE), types=[torch.float32])
 def gradients(name, group, make):
-    """Outputs and the gradient of their sum; the inputs are contiguous because gloo requires it."""
+    """Outputs of a function and the gradient of their sum. Inputs are contiguous because gloo requires it."""
     tensor = one(group, make).requires_grad_()
     outputs = DIFFERENTIABLE[name.partition(".")[2]](group, tensor)
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

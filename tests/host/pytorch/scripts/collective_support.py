@@ -1,4 +1,4 @@
-"""Support for all collective cases: the registry, each rank's tensors, and recorded errors."""
+"""Support for test cases of collectives: the registry, the tensors of each rank, and recorded errors."""
 
 import contextlib
 import datetime
@@ -11,13 +11,13 @@ from torch.distributed import distributed_c10d as c10d
 
 ENOUGH = datetime.timedelta(seconds=60)
 
-#: Cases, keyed by PyTorch's name of the tested function. Each case is called with a group and with a function that
-#: creates a tensor of the type under test.
+#: Test cases by PyTorch's name of the tested function. A case is called with a group and with a function that creates
+#: a tensor of the type under test.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for testing functions that differ from other functions only by name.
+#: Types for tests of functions that differ from other tested functions only in name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
@@ -56,17 +56,17 @@ def empties(group, make, count=3):
 
 @contextlib.contextmanager
 def attempt(results):
-    """Append the message of an exception to ``results`` instead of raising it."""
+    """Append the message of an exception to ``results`` instead of propagating the exception."""
     try:
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}".partition("\nException raised from")[0]
-        results.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # replaces names of groups, and addresses
+        results.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # hides group names and addresses
 
 
 @contextlib.contextmanager
 def untouched(group):
-    """Make PyTorch itself create groups, except the launcher's own."""
+    """Make PyTorch create new groups without the launcher, unless the tested group is the launcher's own."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

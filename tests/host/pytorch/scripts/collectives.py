@@ -1,5 +1,5 @@
-"""Every PyTorch collective gives the same results and errors in a ring group, a gloo group created by name, and
-PyTorch's own gloo group. All values are small integers, so sums are exact."""
+"""Check that every PyTorch collective gives the same results and errors in a ring group, a gloo group created by
+name, and PyTorch's own gloo group. All values are small integers, so sums are exact."""
 
 import datetime
 import inspect
@@ -21,7 +21,7 @@ warnings.simplefilter("ignore")
 #: Modules that register test cases on import.
 MODULES = (collective_cases, collective_functions)
 
-#: Names that are not collectives: functions that manage groups or wait, and members of groups.
+#: Names that are not tested as collectives: functions that manage groups or wait, and members of groups.
 OTHERS = {
     "_abort_process_group", "_canonicalize_group_rank", "_check_not_self_rank", "_device_capability",
     "_get_global_rank", "_get_group_size", "_get_object_coll_device", "_get_pg_config", "_get_pg_default_device",
@@ -40,7 +40,7 @@ OTHERS = {
 def names():
     """Return the names of all collectives in this version of PyTorch."""
     public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
-    public -= {name for name in public if name.isupper()}  # backends
+    public -= {name for name in public if name.isupper()}  # names of backends
     for module, prefix in ((c10d, ""), (functional, "functional."), (differentiable, "nn.")):
         for name, value in vars(module).items():
             if inspect.isfunction(value) and value.__module__ == module.__name__:
@@ -51,20 +51,20 @@ def names():
     return public
 
 
-# Comparison of results.
+# Functions that compare results.
 
 def maker(dtype):
     def make(count, first):
         values = (torch.arange(count) + first) % 5
         try:
             return values.to(dtype)
-        except (RuntimeError, NotImplementedError):  # type without arithmetic
+        except (RuntimeError, NotImplementedError):  # this type has no arithmetic
             return values.to(torch.uint8).repeat_interleave(max(dtype.itemsize, 1)).view(dtype)
     return make
 
 
 def plain(value):
-    """Convert a value to a form that can be compared, including the bits of any tensors."""
+    """Convert a value to a form that can be compared, with the bits of all its tensors."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), bytes(value.detach().contiguous().reshape(-1).view(
             torch.uint8).tolist()).hex()]
@@ -82,7 +82,7 @@ def result(name, group, dtype):
         make(2, 0)
         function, _ = CASES[name]
         results.append(plain(function(group, make)))
-    c10d._world.pg_coalesce_state.pop(group, None)  # since PyTorch keeps it after an error
+    c10d._world.pg_coalesce_state.pop(group, None)  # left by PyTorch after an error
     return results
 
 

@@ -1,4 +1,4 @@
-"""Script that requests backends which this PyTorch version lacks. The last error ends the script."""
+"""Script that requests backends missing from this build of PyTorch; the last error ends it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Optimizers on the nodes combined with DistributedDataParallel features that scripts use."""
+"""Optimizers that run on the nodes, together with features of DistributedDataParallel that scripts use."""
 
 import copy
 import re
@@ -85,7 +85,8 @@ def replayed(path):
 
 
 def unused():
-    """A parameter unused on one rank has a zero gradient there; a group that no rank uses does not change."""
+    """A parameter that one rank does not use has a zero gradient there; parameters that no rank uses do not
+    change."""
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     plain = copy.deepcopy(model.module)
     parts = [[*model.module.base.parameters(), *model.module.some.parameters()], [*model.module.none.parameters()]]
@@ -94,7 +95,7 @@ def unused():
     model(inputs(0), dist.get_rank() == 0).backward()
     optimizer.step()
     assert (flat(parts[1]) == before).all()
-    # Mean gradient over all ranks, computed in a single process.
+    # The mean gradient over all ranks, computed in this process.
     losses = [plain(torch.randn(5, 8, generator=torch.Generator().manual_seed(rank)), rank == 0)
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()
@@ -111,7 +112,7 @@ def unused():
 
 
 def shared():
-    """The nodes update part of the model; a PyTorch optimizer updates the rest with averaged gradients."""
+    """The nodes update one part of a model, and a PyTorch optimizer updates the rest with averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)

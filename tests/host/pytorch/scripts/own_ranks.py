@@ -1,4 +1,4 @@
-"""Script that itself starts a rank, which waits for the other ranks in ``init_process_group()``."""
+"""Script that starts a rank by itself; this rank waits for the other ranks in ``init_process_group()``."""
 
 import sys
 import time

@@ -16,7 +16,7 @@ from gradring.torch import reproducible
 from sim.golden.features.reproducible.sums import sum_of
 
 SIZES = (1, 2, 3, 4)
-#: Bucket sizes in MB.
+#: Sizes of DDP's buckets, in MB.
 BUCKETS = (0.00001, 0.001, 0.01, 1, 25)
 
 
@@ -31,14 +31,14 @@ def network(seed):
 
 
 def gradients(model, inputs):
-    """Gradients of a batch, as one vector."""
+    """Gradients of a model for one batch, as a single vector."""
     model.zero_grad()
     model(inputs).square().sum().backward()
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
 def expected(model, inputs, width):
-    """The golden model's averages of the gradients of several batches."""
+    """Averages of the gradients of several batches, according to the golden model."""
     rows = [torch.cat([item.flatten() for item in gradients(copy.deepcopy(model), part)]) for part in inputs]
     lengths = [parameter.numel() for parameter in model.parameters()]
     sums = sum_of(torch.stack(rows).numpy().view(np.uint32), width=width, lengths=lengths)
@@ -46,7 +46,7 @@ def expected(model, inputs, width):
 
 
 def models(groups, rank, count):
-    """DDP's averages with two bucket sizes and two orders of ranks, for ``count`` random models."""
+    """Compare DDP's averages for random models with the golden model's, for two bucket sizes and orders of ranks."""
     compared = 0
     for seed in range(count):
         draw, model, inputs = network(seed)
@@ -66,7 +66,7 @@ def models(groups, rank, count):
 
 
 def train(group, *, headroom, width):
-    """Train six steps of 8 microbatches; return weights, the number of skipped steps, and a random number."""
+    """Train six steps of 8 microbatches each; return weights, the number of skipped steps, and a random number."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.3), nn.ReLU(), nn.LayerNorm(33), nn.Linear(33, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -82,7 +82,7 @@ def train(group, *, headroom, width):
 
 
 def faults(group):
-    """If one word of a sum is wrong once, the sum is repeated on all ranks; if it stays wrong, an error ends it."""
+    """If a word of a sum is wrong once, all ranks sum its block again; if it is still wrong, they raise an error."""
     reducer = reproducible.Reducer(width=16, group=group)
     ranks, total, flips = reducer.ranks, reducer.ranks.sum, []
     values = torch.randn(300_000, generator=torch.Generator().manual_seed(dist.get_rank(group)))
@@ -114,7 +114,7 @@ def faults(group):
 
 
 def misuse(group):
-    """Errors of both ranks of a group if their arguments, steps or weights differ, or one has a problem."""
+    """Return the errors of both ranks of a group when their arguments, steps or weights differ, or one rank fails."""
     rank = dist.get_rank(group)
 
     def summed(*sizes, width=32, kind=torch.float32):

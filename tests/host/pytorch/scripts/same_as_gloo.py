@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel tutorial on digits, in parallel over the ring and over gloo."""
+"""Run PyTorch's DistributedDataParallel tutorial with digits, both over the ring and over gloo."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def main(path):
     dist.all_gather(everyone, weights)
     assert all(torch.equal(item.view(torch.int32), weights.view(torch.int32)) for item in everyone)
 
-    # Sums of other types, other operations, and groups of some of the ranks use gloo.
+    # Sums of other types, other operations, and groups of only some ranks use gloo.
     rank, size = dist.get_rank(), dist.get_world_size()
     number = torch.tensor([rank])
     dist.all_reduce(number)
@@ -50,7 +50,7 @@ def main(path):
     largest = torch.tensor([float(rank)])
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     assert largest.item() == size - 1
-    mean = torch.full((3, 2), float(rank)).t()  # not contiguous
+    mean = torch.full((3, 2), float(rank)).t()  # is not contiguous
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     assert mean.eq((size - 1) / 2).all()
     pair = dist.new_group([0, 1])

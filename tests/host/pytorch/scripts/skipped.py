@@ -1,4 +1,4 @@
-"""One rank skips a step, either before or after its backward pass."""
+"""Script in which one rank skips a step, either before or after its backward pass."""
 
 import sys
 
@@ -11,7 +11,7 @@ import gradring.torch
 dist.init_process_group()
 torch.manual_seed(0)
 module = torch.nn.Linear(2, 1)
-if sys.argv[1] == "buffers":  # the next forward pass sends the buffers over gloo
+if sys.argv[1] == "buffers":  # their next forward pass broadcasts buffers over gloo
     module = torch.nn.Sequential(module, torch.nn.BatchNorm1d(1, affine=False))
 if sys.argv[1] != "plain":
     module = DistributedDataParallel(module)

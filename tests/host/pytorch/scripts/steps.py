@@ -1,4 +1,4 @@
-"""Script cases that change groups, types, hooks or optimizers; each returns its weights.
+"""Cases of scripts that change groups, types, hooks or optimizers; each case returns its weights.
 
 Run it with ``gradring launch -n 4 steps.py FILE``, or on its own, using only gloo, if ``plain`` is given too.
 """
@@ -38,7 +38,7 @@ def differentiate(module, *factors):
 
 
 def scaler():
-    """One rank has an infinite gradient in the first step, another rank in the third."""
+    """One rank has an infinite gradient in the first step, and another rank has one in the third step."""
     module = DistributedDataParallel(linear([1.0]))
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step, infinite in enumerate((1, None, 0, None)):
@@ -74,7 +74,7 @@ def groups():
 
 
 def frozen():
-    """A parameter that is frozen before the first pass and trained later."""
+    """Train a parameter that is frozen when DDP wraps the module and is unfrozen afterwards."""
     body = torch.nn.Sequential(linear([1.0, 2.0]), linear([4.0]))
     body[0].weight.requires_grad_(False)
     module = DistributedDataParallel(body, find_unused_parameters=True)
@@ -100,7 +100,7 @@ def types():
 
 
 def loop():
-    """Gradient accumulation, a step skipped by all ranks, and accumulated gradients that are kept."""
+    """Training loop with gradient accumulation, a step that all ranks skip, and gradients that are kept."""
     module = DistributedDataParallel(linear([1.0, 1.0]))
     optimizer = SGD(module.parameters(), lr=0.5)
     for step in range(3):
@@ -115,7 +115,7 @@ def loop():
 
 
 def refusal(action):
-    """Text of the error that a call raises, up to the first colon, or None."""
+    """Message of the error that a call raises, up to the first colon; None if it succeeds."""
     try:
         action()
     except ValueError as error:
@@ -124,7 +124,7 @@ def refusal(action):
 
 
 def copies():
-    """Copies of modules with and without a script's hook, and a state saved before the first step."""
+    """Copies of modules, with or without a hook of the script, and a state saved before the first step."""
     means = []
     for hooked in (False, True):
         module = DistributedDataParallel(linear([0.0]))
@@ -159,7 +159,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself and is therefore freed only by the garbage collector."""
+    """An optimizer that refers to itself, so that only the garbage collector frees it."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -175,7 +175,7 @@ def circle():
 
 
 def own_hook():
-    """A hook registered by the script before or after the first pass, on all ranks or half of them."""
+    """A hook that the script registers before or after the first pass, with a group of all ranks or half of them."""
     means = []
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     for group in (None, halves[RANK // (RANKS // 2)]):
@@ -193,7 +193,7 @@ def own_hook():
 
 
 def uneven_inputs():
-    """Ranks have different numbers of inputs: rank r has r + 1."""
+    """Ranks have different numbers of inputs: rank r has r + 1 inputs."""
     ends = []
     for whole in (True, False):
         module = DistributedDataParallel(linear([0.0]))
@@ -247,7 +247,7 @@ def passes_of_one_rank():
 
 
 def two_groups():
-    """Two groups that each contain all ranks sum one after the other."""
+    """Two process groups, both of all ranks, sum one after the other."""
     other = dist.new_group()
     values = [torch.tensor([RANK + 1.0]), torch.tensor([10.0 * RANK])]
     works = [dist.all_reduce(values[0], async_op=True), dist.all_reduce(values[1], group=other, async_op=True)]
@@ -257,8 +257,8 @@ def two_groups():
 
 
 def not_finite():
-    """Rank 1 has other weights, a gradient of rank 2 is NaN in the second pass, and one of rank 3 is infinite in a
-    step on the nodes."""
+    """Rank 1 has other weights; a gradient of rank 2 is NaN in the second pass; and in a step on the nodes, a
+    gradient of rank 3 is infinite."""
     weights = []
     for kind, bad, value in ((torch.optim.SGD, 2, float("nan")), (SGD, 3, float("inf"))):
         module = DistributedDataParallel(linear([1.0, 2.0]))

@@ -28,7 +28,7 @@ def test_four_maps(policies, budget, rate, cycles):
 
 
 def test_events():
-    """All events start and end as expected for two maps, one of them swapped, with room for one and a half."""
+    """With room for one and a half maps, all events of two maps, one of them swapped, have the expected times."""
     chain = Chain("two", (Map(2, 5, 7), Map(1, 3, 4)), loss=2)
     timeline = run(chain, [KEEP, SWAP], budget=3, rate=1)
     assert timeline.events == (
@@ -38,7 +38,7 @@ def test_events():
 
 
 def test_maps_between_are_made_again_once():
-    """Each of three discarded maps is recomputed once, before the first backward pass that needs one."""
+    """Three discarded maps are each recomputed once, before the first backward pass that needs one of them."""
     timeline = run(Chain("five", FOUR.maps + FOUR.maps[:1]), [KEEP, REMAKE, REMAKE, REMAKE, KEEP], budget=500)
     assert [(event.kind, event.number) for event in timeline.events][5:] == [
         ("loss", 4), ("remake", 1), ("remake", 2), ("remake", 3), ("backward", 4), ("backward", 3), ("backward", 2),
@@ -47,14 +47,14 @@ def test_maps_between_are_made_again_once():
 
 
 def test_maps_that_name_others():
-    """The last map is recomputed from maps 0 and 1, which are moved back in this order. Map 2, not needed, returns
-    last."""
+    """Maps 0 and 1 are moved back in this order, and the last map is recomputed from them. Map 2, which it does not
+    need, is moved back last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
     timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
     assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
     again, = (event for event in timeline.events if event.kind == "remake")
     assert again.end - again.start == 70
-    # The last forward pass uses the space of map 1, since it reads map 0, which is freed only afterwards.
+    # The last forward pass reads map 0, which can be freed only afterwards, so it uses the space of map 1.
     first = {(event.kind, event.number): event.start for event in timeline.events}
     assert (first["out", 0], first["forward", 3], first["back", 0]) == (100, 300, 400)
     assert timeline.peak == 300
@@ -62,7 +62,7 @@ def test_maps_that_name_others():
 
 @pytest.mark.parametrize(("loss_reads", "budget"), [((0,), 3), ((1,), 2), ((), 2), (None, 2)])
 def test_maps_that_nobody_reads(loss_reads, budget):
-    """A map not read by the loss or a later forward pass is freed as soon as it is written."""
+    """A map that is not read by the loss or a later forward pass is freed as soon as it has been written."""
     chain = Chain("two", (Map(1, 5, 7), Map(2, 3, 4, sources=(), reads=())), loss=2, loss_reads=loss_reads)
     assert run(chain, [REMAKE, KEEP], budget=budget - 1) is None
     assert run(chain, [REMAKE, KEEP], budget=budget) is not None
@@ -86,7 +86,7 @@ def test_errors(options, message):
 
 
 def check(chain, policies, timeline, budget, rate):
-    """Check the rules that every timeline must obey, using only its events."""
+    """Check a timeline against the rules that all timelines must obey, using only its events."""
     near, taken, there = [], {}, set()
     for event in timeline.events:
         if event.kind in ("forward", "remake", "back"):
@@ -133,7 +133,7 @@ def test_random_chains():
 
 
 def test_mixed_is_never_slower():
-    """Mixing all three policies is never slower than using one; nothing is swapped to very slow memories."""
+    """Mixing all three policies is never slower than using only one; no map is swapped to a very slow memory."""
     generator = np.random.default_rng(1)
     for _ in range(8):
         chain, budget, rate = random_chain(generator, most=6)
@@ -147,7 +147,8 @@ def test_mixed_is_never_slower():
 
 class TestSearch:
     def test_greedy_is_nearly_exhaustive(self):
-        """Of 20 greedy plans for chains of `make memory`, at most one is slower than the best, by up to 6 %."""
+        """Of 20 greedy plans for the chains of `make memory`, at most one is slower than the best plan, by up to 6 %.
+        """
         generator = np.random.default_rng(0)
         ratios = []
         for _ in range(20):

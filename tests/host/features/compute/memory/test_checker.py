@@ -1,4 +1,4 @@
-"""Both checks of a plan find all errors and raise no false alarms."""
+"""Both checks of a memory plan find all errors and raise no false alarms."""
 
 import numpy as np
 
@@ -16,13 +16,14 @@ def test_by_hand():
     assert not dead_reads(SIMPLE, good)
     assert overlaps(SIMPLE, {**good, "b": 3}) == [Overlap(1, "a", "b", 3, 4)]
     assert dead_reads(SIMPLE, {**good, "b": 3}) == [DeadRead(2, "a", "b", 3)]
-    # A result overlaps an operand of its own operation: they are live at the same time, but no read is wrong.
+    # A result overlaps an operand of its own operation: both are live at the same time, but no read returns wrong
+    # data.
     assert overlaps(SIMPLE, {**good, "c": 5}) == [Overlap(2, "b", "c", 5, 6)]
     assert not dead_reads(SIMPLE, {**good, "c": 5})
 
 
 def test_a_read_in_front_of_its_write():
-    """Words that have not yet been written by any operation belong to no buffer."""
+    """Words that no operation has written yet belong to no buffer."""
     late = Profile({"a": 1, "b": 1}, [Operation("0", writes=("a",)), Operation("1", ("a",), ("b",))])
     object.__setattr__(late, "operations", late.operations[1:])
     assert dead_reads(late, {"a": 0, "b": 1}) == [DeadRead(0, "a", "none", 0)]

@@ -1,4 +1,4 @@
-"""Programs recovered from the words of instruction lists: buffers, plans, and lists that differ."""
+"""Programs that are recovered from the words of instruction lists: their buffers and plans, and lists that differ."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
-#: Tiling factors accepted by all products; they do not affect the buffers.
+#: Tiling factors that every product accepts and that do not affect the buffers.
 FACTORS = {"tile": 0, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
 
 
@@ -56,7 +56,7 @@ def test_operations():
 
 
 def test_sequences():
-    """Adding rows to a table also reads the table; a softmax has only a source and a target."""
+    """Adding rows to a table counts as a read of the table too; a softmax has only a source and a target."""
     places = {name: {"base": 64 * number, "place": Place.ACTIVATIONS}
               for number, name in enumerate(("x", "y", "start", "target", "second", "third", "deviation"))}
     strides = {f"stride_{name}": 8 for name in places if name != "deviation"}
@@ -83,7 +83,7 @@ def test_sequences():
     ((64, 64, 10), 6976, 6592, 6592), ((64, *[64] * 9, 10), 39744, 22976, 22976),
     ((64, 128, 96, 48, 10), 20288, 13888, 14912)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons(widths, naive, live, strict):
-    """For 32 examples, both checks accept the plan, which needs only the words live at the same time."""
+    """For 32 examples, both checks accept the plan, which needs only as many words as are live at the same time."""
     lists = lists_of(*widths, examples=32)
     profile = profile_of(lists)
     assert profile.digest == lists.plan.digest
@@ -94,7 +94,7 @@ def test_perceptrons(widths, naive, live, strict):
 
 
 def test_passes_that_overlap():
-    """Lists for odd passes give the same program, with inputs, labels and lists at higher addresses."""
+    """Lists for odd passes yield the same program, with inputs, labels and lists at higher addresses."""
     lists = lists_of(8, 4, 3, copies=Copies(layers=1, distance=1024))
     assert [listed.further for listed in lists.programs] == [0, 1024]
     for program in lists.programs:
@@ -113,7 +113,7 @@ class TestRefused:
                 lists_of(*widths, examples=examples, plan=plan)
 
     def test_lists_of_another_network(self):
-        """Lists with different operations or an operand outside all planned buffers are rejected."""
+        """Lists with different operations, or with an operand outside all planned buffers, are rejected."""
         plan = lists_of(16, 8, 8, 4).plan
         with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer .* not none: plan"):
             lists_of(16, 64, 8, 4).programs[0].check(plan, ENGINE)

@@ -1,4 +1,4 @@
-"""Memory plans: a known result for every rule, random programs, and plans for different programs."""
+"""Memory plans: a known result for every rule, random programs, and plans that belong to other programs."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from host.features.compute.memory.plan import (
 from host.features.compute.memory.steps import perceptron_profile
 from tests.refusals import refuses
 
-#: Buffers of a handmade example: first operation, end, and number of words of each.
+#: Buffers of a handmade example, each with its first operation, its end, and its number of words.
 BUFFERS = [Lifetime(*one) for one in ((0, 4, 1), (4, 6, 4), (1, 4, 1), (4, 6, 3), (3, 4, 2), (1, 2, 5))]
 
 
@@ -51,12 +51,12 @@ class TestKnownAnswers:
         assert peaks == {"strict": 9, "shared": 8, "search": 7, **{f"lowest fit by {name}": 7 for name in ORDERS}}
 
     def test_lowest_fit_fills_a_gap(self):
-        """A buffer is placed below live buffers, in words that an earlier buffer no longer needs."""
+        """A buffer is placed below live buffers, in words that an earlier buffer no longer uses."""
         buffers = [Lifetime(0, 2, 3), Lifetime(0, 5, 2), Lifetime(3, 5, 2), Lifetime(3, 5, 2)]
         assert lowest_fit(buffers, range(4)) == [0, 3, 0, 5]
 
     def test_search_beats_the_orders(self):
-        """For these six buffers, every fixed order needs more words than are live, but the search does not."""
+        """For these six buffers, placement in any fixed order takes more words than are live; the search does not."""
         buffers = [Lifetime(*values) for values in ((1, 2, 4), (1, 4, 3), (2, 6, 3), (2, 5, 1), (4, 7, 4), (3, 6, 1))]
         assert live_words(buffers) == 9
         assert min(peak(buffers, places) for method, places in planned(buffers).items()
@@ -65,7 +65,7 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """No plan has overlaps; its size is between the live words and the total words of all buffers."""
+    """No plan has overlaps, and its size is between the number of live words and the sum of all buffers."""
     generator = np.random.default_rng(0)
     for _ in range(60):
         program = random_profile(generator)
@@ -141,7 +141,7 @@ class TestPlan:
     ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
     ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
-    """Words for a batch of 32, and savings in per cent of a strict plan and of the minimum."""
+    """Words for a batch of 32, and the percentages that a strict plan and a minimal plan save."""
     program = perceptron_profile(widths, 32)
     peaks = {method: peak(program.lifetimes, places) for method, places in planned(program.lifetimes).items()}
     assert program.naive == naive

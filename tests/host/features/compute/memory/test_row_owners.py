@@ -1,4 +1,4 @@
-"""The golden engine's row owners detect reads of overwritten buffers, without false alarms."""
+"""The golden engine's buffer tags detect reads of overwritten buffers, without false alarms."""
 
 import itertools
 
@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """In 100 plans, all overlaps in rows that are read again are detected. Before each of these plans, a correct plan
-    runs on the same memory, which holds owners left by other programs, and raises no alarm."""
+    """All overlaps in rows that are read again are detected, in 100 plans. Before each plan, a correct plan runs
+    on the same memory, which still holds the tags of other programs, and raises no alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
@@ -44,7 +44,7 @@ def test_overlaps_in_programs():
 
 
 class Pass:
-    """Repeated passes of a perceptron on one memory, where rows keep their owners between passes.
+    """Repeated passes of a perceptron on one memory, where rows keep their buffer tags between passes.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pass:
         self.owners = RowOwners(8192 // array.lanes)
 
     def run(self, generator, count):
-        """Write a batch and run all lists; return the first outcome other than OK, or else the last one."""
+        """Write a batch and run all lists; return the first outcome other than OK, or else the last outcome."""
         inputs, outputs = self.lists.places.layers[0].inputs, self.lists.places.layers[-1].outputs
         before = self.memories[Place.ACTIVATIONS].copy()
         give(self.memories, self.lists, generator.standard_normal((count, inputs)).astype(np.float32),
@@ -77,7 +77,7 @@ class Pass:
 
 
 def networks():
-    """Models, layers and arrays that cover every kind of product, some with codebooks."""
+    """Models, layers and arrays that together need every kind of product; some models use codebooks."""
     for widths, array in (((16, 8, 8, 5), Array(rows=2, lanes=4)), ((8, 16, 24, 4), Array(rows=1, lanes=8))):
         inputs, *hidden, outputs = widths
         model = perceptron(inputs, hidden, outputs, align=GROUP)
@@ -90,7 +90,7 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of any size share one memory without READ_DEAD; overlapping live buffers are detected."""
+    """Batches of any size run in one memory without READ_DEAD; overlaps of live buffers are detected."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)
@@ -101,14 +101,14 @@ def test_networks(number):
     profile = passes.lists.programs[0].profile(rooms, engine_of(array))
     detected = 0
     for kept, moved in itertools.permutations(plan.words, 2):
-        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, so their rows have no owner
+        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, so their rows have no buffer tag
             continue
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
         # Host reads after the lists have run are not checked.
         dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
-        # An instruction whose target overlaps one of its operands is rejected.
+        # An instruction is rejected if its target overlaps one of its operands.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {
             EventStatus.OK, EventStatus.BAD_INSTRUCTION}
         assert outcome.status in expected, (kept, moved, dead)

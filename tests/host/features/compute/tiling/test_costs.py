@@ -1,4 +1,4 @@
-"""Plan costs: modelled cycles agree with cycles counted on a node, and no plan changes the result."""
+"""Costs of tiling plans: modelled cycles agree with cycles counted on a node, and no plan changes the result."""
 
 
 import numpy as np
@@ -22,7 +22,7 @@ def drawn(nest, count, seed):
 
 
 def test_gateware():
-    """For plans of several products with all list options, cycles match the model and results agree."""
+    """For plans of several products, with all options of lists, cycles match the model, and results are right."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     with open_nodes(1, config=CONFIG, host_port=False) as (ring, _):
         for number, (sizes, space, options) in enumerate([

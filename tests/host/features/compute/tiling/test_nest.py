@@ -1,4 +1,4 @@
-"""Tiling factors selected by each search state for an array, and misfits of states that do not fit."""
+"""Loop nest of a product: the factors that states select for an array, and misfits of states that do not fit."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A 16 by 8 panel is a single tile. A 64 by 64 panel uses this tile too, the lower of two with 24 operands.
+    # A 16 by 8 panel is a single tile. A 64 by 64 panel uses this tile too, the lower of two tiles with 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
     # The lowest and narrowest panels that the tiles allow.
@@ -78,7 +78,8 @@ def test_legal_states(operands, sizes, actual, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """If panels of several tiles are shorter than an operand block, missing factors of two are counted."""
+    """If panels of several tiles are shorter than an operand block, the misfit is the number of missing factors of
+    two."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -95,7 +96,7 @@ def test_tile_level():
 
 
 def test_products():
-    """Level PRODUCTS of the loop nest splits m and n; each product computes one resulting part."""
+    """At level PRODUCTS, the loop nest splits m and n, and each product computes one part of the result."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     states = nest((64, 64, 64), (3, 2, 3), levels=levels)
     plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))

@@ -1,4 +1,4 @@
-"""Searched factors need no more cycles than default factors, and are kept for later runs."""
+"""Factors from a search take no more cycles than the default factors, and are kept for later runs."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """Function that searches for factors, with a budget of six evaluations to keep tests short."""
+    """Function that creates tiling factors with a search budget of only six evaluations, to keep tests short."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """Searched factors are kept and reused when a network's lists are compiled; they also replace any default factors
-    that are worse."""
+    """Factors found by a search are kept and reused when a network's lists are compiled, and replace default factors
+    unless these are better."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))
@@ -48,7 +48,7 @@ def test_lists(short, tmp_path, monkeypatch):
 
 
 def test_worse_default(short, tmp_path, monkeypatch):
-    """If the default factors use one term per panel, the search finds factors that take fewer cycles."""
+    """If the default factors use panels of one term, the search finds factors that take fewer cycles."""
     monkeypatch.setattr(searched, "BUDGET", 40)
     worse = {**best_factors(ARRAY, (6, 8, 12), transpose_a=True), "rounds": 0, "order": 2}
     monkeypatch.setattr(searched, "best_factors", lambda *arguments, **options: worse)
@@ -60,7 +60,7 @@ def test_worse_default(short, tmp_path, monkeypatch):
 
 
 def test_no_room(short, tmp_path):
-    """A product that does not fit on the node uses the default factors, which are not kept."""
+    """A product that does not fit on the node gets the default factors, and these are not kept."""
     path = tmp_path / "factors.json"
     with short(path) as factors:
         assert dict(factors(ARRAY, (64, 64, 64))) == dict(best_factors(ARRAY, (64, 64, 64)))

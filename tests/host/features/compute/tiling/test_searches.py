@@ -1,4 +1,4 @@
-"""Test searches: budgets, costs of states that do not fit, and results in spaces with a known optimum."""
+"""Tiling searches: budgets, costs of states that do not fit, and results in spaces with a known optimum."""
 
 import dataclasses
 
@@ -22,7 +22,8 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; a state that does not fit costs more than any that does, rising with size."""
+    """Each state is evaluated only once. States that do not fit cost more than all others, increasing with their
+    misfit."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst
@@ -39,7 +40,7 @@ def test_evaluations():
 
 @pytest.mark.parametrize("search", OWN)
 def test_budget(search):
-    """A search uses exactly its budget and is reproducible for a given seed; small spaces are exhausted."""
+    """A search uses its budget exactly and is reproducible for a given seed; a small space is searched completely."""
     runs = []
     for _ in range(2):
         trials = evaluations(50)
@@ -54,7 +55,7 @@ def test_budget(search):
 
 
 def test_starts():
-    """The given starting state is evaluated first."""
+    """A search evaluates its starting state first."""
     start = ((2, 4), (3, 3), (3, 3))
     for search in (best_first, actor_critic):
         trials = evaluations(20)
@@ -63,8 +64,8 @@ def test_starts():
 
 
 def test_optimum():
-    """Both published searches find the optimum of 343 states within 70 evaluations in nearly all of 20 runs and beat
-    random search in the larger space."""
+    """Both published searches find the best of 343 states within 70 evaluations in nearly all of 20 runs, and both
+    beat random search in the larger space."""
     small, middle, _ = TASKS
     results, best = [], {}
     for task in (small, middle):
@@ -80,7 +81,8 @@ def test_optimum():
 
 
 def test_network():
-    """The network's gradients match finite differences of its loss, and it learns the best-rewarded move."""
+    """Gradients of the search's network match finite differences of its loss, and it learns the move with the best
+    reward."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -100,7 +102,8 @@ def test_network():
             parameter[index] = kept - 3e-3
             below = loss()
             parameter[index] = kept
-            # Probabilities are binary32, so differences have an error of about 1e-8, plus an error from curvature.
+            # Probabilities are binary32, so finite differences have an error of about 1e-8, plus an error from
+            # curvature.
             assert abs((above - below) / 6e-3 - gradient[index]) < 2e-5
     state = np.ones((4, 6))
     for _ in range(300):
@@ -115,7 +118,7 @@ def test_numbers():
 
 
 def test_optuna():
-    """The tuner from PyPI proposes states from the space, and some of them fit."""
+    """The Optuna search proposes only states of the space, and some of them fit."""
     trials = evaluations(30)
     METHODS["Optuna TPE"](trials, np.random.default_rng(1))
     assert trials.left == 0
@@ -123,7 +126,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """The number of seeds is as requested or, by default, as given in the task."""
+    """A comparison runs the requested number of seeds or, by default, the number given in the task."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """All states are distinct, and have the depths and exponents of the space."""
+    """The states of a space are distinct, and all have its depths and exponents."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
@@ -28,7 +28,7 @@ def test_states():
 
 
 def test_neighbours():
-    """A move shifts a factor of two between levels; the opposite move undoes it; neighbours are mutual."""
+    """A move shifts a factor of two to another level, the opposite move undoes it, and being neighbours is mutual."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
