@@ -1,12 +1,15 @@
-"""PyTorch on a simulated ring, in a script that ``gradring launch`` has started; and reproducible sums anywhere.
+"""PyTorch on a ring: simulated by ``gradring launch``, or in software under torchrun; and reproducible sums.
 
-``init_process_group()`` uses the ring without any change to the script. :class:`SGD`, :class:`Adam` and
-:class:`AdamW` accept the arguments of their ``torch.optim`` counterparts and run their steps on the nodes.
-:mod:`gradring.torch.reproducible` needs neither a ring nor a launcher.
+In a script that ``gradring launch`` has started, ``init_process_group()`` uses the ring without any change to the
+script. Without a launcher, ``init_process_group("gradring")`` uses a ring in software after this module has been
+imported. :class:`SGD`, :class:`Adam` and :class:`AdamW` accept the arguments of their ``torch.optim`` counterparts
+and run their steps on the ring. :mod:`gradring.torch.reproducible` needs neither a ring nor a launcher.
 """
 
 import importlib
 from typing import TYPE_CHECKING
+
+from host.pytorch.backend import register
 
 if TYPE_CHECKING:
     from host.pytorch.hooks import local_gradients
@@ -29,3 +32,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+register()

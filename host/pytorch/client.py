@@ -1,4 +1,4 @@
-"""Connection of a rank to the launcher, the process that owns the ring."""
+"""Connection of a rank to its ring: to the launcher, which owns a simulated ring, or to a ring in software."""
 
 import contextlib
 import functools
@@ -9,11 +9,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from host.driver.diagnosis import RingError
+from host.pytorch.connection import Connection
 from host.pytorch.messages import ADDRESS, MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.sockets.connections import Client
 from host.sockets.format import MessageError
 
-__all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
+__all__ = ["GONE", "RingClient", "client", "launcher", "wait_for_reason"]
 
 #: Message of an error for which the launcher gives no reason.
 GONE = "The process that has the ring has ended: its own message says why"
@@ -21,17 +22,18 @@ GONE = "The process that has the ring has ended: its own message says why"
 _ATTEMPTS = 3
 
 
-class RingClient:
+class RingClient(Connection):
     """Client of one rank, which sends requests to the socket at ``address``, each after the previous answer."""
 
+    one_machine = True
+
     def __init__(self, address: str) -> None:
+        super().__init__()
         self._address = address
         self._connection: Client | None = None
         self._left = False
         self._backends: set[str] = set()
         self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
-        # for each gloo collective of this rank: calls, bytes, and calls that add floating-point numbers
-        self.gloo: dict[str, tuple[int, int, int]] = {}
 
     @property
     def joined(self) -> bool:
@@ -56,11 +58,6 @@ class RingClient:
         """Request an operation and wait for its result; a failure raises the same ``RingError`` on all ranks."""
         self._check_joined()
         return self._call(request)
-
-    def count(self, name: str, size: int, *, rounds: bool) -> None:
-        """Count a collective over gloo, its number of bytes, and whether it adds floating-point numbers."""
-        calls, before, sums = self.gloo.get(name, (0, 0, 0))
-        self.gloo[name] = (calls + 1, before + size, sums + rounds)
 
     def fail(self, failure: Failed) -> RingError | None:
         """Report that this rank ends with an error. If all ranks receive a different error, return that error."""
@@ -146,10 +143,20 @@ def wait_for_reason(address: str) -> str | None:
 
 
 @functools.cache
-def client() -> RingClient:
-    """Return this process's connection; raise ``RingError`` if the launcher did not start the process."""
+def launcher() -> RingClient:
+    """Return this process's connection to its launcher; raise ``RingError`` if no launcher started the process."""
     address = os.environ.get(ADDRESS)
     if address is None:
         raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",
                         cause=None, events=[])
     return RingClient(address)
+
+
+@functools.cache
+def client() -> Connection:
+    """Return this process's connection to its launcher or, without a launcher, to a ring in software."""
+    if ADDRESS in os.environ:
+        return launcher()
+    from host.pytorch.software.client import software_client
+
+    return software_client()

@@ -191,10 +191,9 @@ class Reduction:
             values = np.zeros(run[-1][1] + run[-1][2].numel() - begin, np.float32)
             for _, first, gradient in run:
                 values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
-            places = np.arange(begin, begin + len(values)) if self._keeps else None
-            means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
-                                           begin=begin, made=self._made(), nonfinite=nonfinite, weights=weights))
-            nonfinite = weights = None  # only the first request contains them
+            means = client().ask(AllReduce(values=values, job=job if self._keeps else None, begin=begin,
+                                           made=self._made(), nonfinite=nonfinite, weights=weights))
+            nonfinite = weights = None  # the first request has them
             self._compares = False
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))

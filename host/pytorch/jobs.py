@@ -20,11 +20,12 @@ from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
 from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
 from host.pytorch.norms import norms_of
-from host.training.optimizers import moments_note
+from host.training.optimizers import Optimizer, moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text", "unequal_text"]
+__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text", "unequal_text",
+           "used_optimizers"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,11 +183,8 @@ class Jobs:
         number = first.job
         if number is None:
             number = len(self._jobs) - 1 if self._jobs else self._open(Open(lengths=(first.values.size,)))
-        for rank, ask in enumerate(requests):
-            if (ask.places is None) != (first.places is None) or not np.array_equal(
-                    _or_none(ask.places), _or_none(first.places)):
-                raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
-        sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places,
+        places = None if first.job is None else np.arange(first.begin, first.begin + first.values.size)
+        sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=places,
                                                       begin=first.begin)
         # A hook divides gradients by the number of ranks before they are summed.
         norms = () if first.made is None else norms_of([ask.values for ask in requests], scale=len(requests))
@@ -206,16 +204,9 @@ class Jobs:
                     raise ValueError(f"Weights of rank {rank} must be those of rank 0, and differ in {wrong.size:,} "
                                      f"of {request.weights.size:,} elements: broadcast them first, as "
                                      f"DistributedDataParallel does")
-        used = [None if not any(any(request.present[group]) for request in requests) else optimizer
-                for group, optimizer in enumerate(first.optimizers)]
-        for group, names in enumerate(first.names):
-            absent = [name for index, name in enumerate(names)
-                      if not any(request.present[group][index] for request in requests)]
-            if absent and used[group] is not None:
-                raise ValueError(
-                    f"Parameters of a group must all have a gradient on some rank, or none of them; "
-                    f"{', '.join(absent)} has none on any: freeze it by requires_grad_(False) before the optimizer "
-                    f"is made, or give it a group of its own")
+        present = [[any(flags) for flags in zip(*(request.present[group] for request in requests), strict=True)]
+                   for group in range(len(first.present))]
+        used = used_optimizers(first, present)
         if first.state is not None:
             job.restore(first.state)
         if first.weights is not None:
@@ -224,6 +215,23 @@ class Jobs:
         norms = norms_of([request.gradients for request in requests])
         self.operations.append(Operation(kind="step", job=first.job, figures=figures, norms=norms))
         return weights
+
+
+def used_optimizers(step: Step, present: Sequence[Sequence[bool]]) -> list[Optimizer | None]:
+    """Optimizer of each group in a step, or None if the group has no gradients.
+
+    ``present`` says of each parameter of each group whether any rank has a gradient. Raises ``ValueError`` if a group
+    has gradients of only some of its parameters.
+    """
+    used = [optimizer if any(flags) else None for optimizer, flags in zip(step.optimizers, present, strict=True)]
+    for optimizer, flags, names in zip(used, present, step.names, strict=True):
+        absent = [name for name, flag in zip(names, flags, strict=True) if not flag]
+        if absent and optimizer is not None:
+            raise ValueError(
+                f"Parameters of a group must all have a gradient on some rank, or none of them; {', '.join(absent)} "
+                f"has none on any: freeze it by requires_grad_(False) before the optimizer is made, or give it a "
+                f"group of its own")
+    return used
 
 
 class WatchedJobs:
@@ -265,6 +273,3 @@ class WatchedJobs:
         """Return the state of a job."""
         return dict(self._jobs.save(request))
 
-
-def _or_none(places: Any) -> Any:
-    return np.zeros(0) if places is None else places

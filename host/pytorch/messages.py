@@ -104,9 +104,8 @@ class AllReduce(Request):
     """Request to sum one vector per rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # number of the job, None for a sum that belongs to no job
-    # indices of the values in their job's vector
-    places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
+    # number of the job that keeps back parts of gradients of this vector; None for any other sum
+    job: _Count | None = None
     begin: _Count = 0  # index of the first value in the longer vector that contains the values
     # checksum of each parameter of the rank's module, keyed by name, in passes in which ranks are compared
     weights: dict[str, _Count] | None = None
@@ -114,9 +113,8 @@ class AllReduce(Request):
 
     @property
     def title(self) -> str:
-        where = "" if self.places is None or not self.places.size else (
-            f" from place {int(self.places[0]):,} on of job {self.job}")
-        where += f" from element {self.begin:,} on" if self.begin else ""
+        where = f" from element {self.begin:,} on" if self.begin else ""
+        where += "" if self.job is None else f" of job {self.job}"
         return f"a sum of {self.values.size:,} elements{where}{f' in group {self.group}' if self.group else ''}"
 
 

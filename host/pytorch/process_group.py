@@ -22,10 +22,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 
-from host.pytorch.client import RingClient, client
+from host.pytorch.client import client
+from host.pytorch.connection import Connection
 from host.pytorch.messages import RING, AllReduce
 
-__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
+__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "answer_for_gloo", "create", "install"]
 
 
 class RingWork(dist.Work):
@@ -130,7 +131,7 @@ def _rounds(name: str, arguments: Sequence[Any]) -> bool:
 class GlooGroup(dist.ProcessGroup):
     """Process group over ``plain``, PyTorch's own gloo group; ``counter`` counts its traffic."""
 
-    def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
+    def __init__(self, plain: dist.ProcessGroup, counter: Connection) -> None:
         super().__init__(plain.rank(), plain.size())
         self._plain, self._counter = plain, counter
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -167,7 +168,7 @@ class RingGroup(GlooGroup):
     """Process group of all ranks: sums and averages of float32 use the ring, everything else uses gloo. ``number``
     identifies the group and is the same on all ranks."""
 
-    def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
+    def __init__(self, plain: dist.ProcessGroup, counter: Connection, number: int) -> None:
         super().__init__(plain, counter)
         self.number = number
 
@@ -214,18 +215,26 @@ def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any
     return getattr(chosen, "op", chosen)
 
 
-def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
-    """Create a process group of the backend when PyTorch requests one."""
+def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
+    """Create a process group when PyTorch requests one."""
     connection = client()
     whole = not dist.is_initialized() or size == dist.get_world_size()
     if whole:
         connection.join(rank, size, timeout.total_seconds())
-    options = dist.ProcessGroupGloo._Options()
-    options._timeout = timeout
-    # All ranks run on this machine, but the host name may resolve to a different address.
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    gloo = dist.ProcessGroupGloo(store, rank, size, options)
-    gloo._set_sequence_number_for_group()
+
+    def backend(store: Any) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timeout
+        # The name of this machine may resolve to a different address.
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1") if connection.one_machine else
+                            dist.ProcessGroupGloo.create_default_device()]
+        gloo = dist.ProcessGroupGloo(store, rank, size, options)
+        gloo._set_sequence_number_for_group()
+        return gloo
+
+    gloo = backend(store)
+    if whole:
+        connection.connect(lambda: backend(dist.PrefixStore(RING, store)), rank, size)
     plain = dist.ProcessGroup(store, rank, size)
     plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -243,7 +252,7 @@ _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.
 def install(*, replace: bool) -> None:
     """Register the backend as PyTorch's default in ``init_process_group()``; report named backends to the launcher,
     and count gloo traffic. With ``replace``, the ring replaces gloo if requested by name."""
-    dist.Backend.register_backend(RING, _create, devices=["cpu"])
+    dist.Backend.register_backend(RING, create, devices=["cpu"])
     dist.Backend.default_device_backend_map["cpu"] = RING
     make = distributed_c10d._new_process_group_helper
 
@@ -269,7 +278,7 @@ def install(*, replace: bool) -> None:
         return group, store
 
     distributed_c10d._new_process_group_helper = helper
-    _answer_for_gloo()
+    answer_for_gloo()
 
 
 def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
@@ -286,7 +295,7 @@ def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
     return counting
 
 
-def _answer_for_gloo() -> None:
+def answer_for_gloo() -> None:
     """Make a ring group pass the gloo checks in PyTorch's functions."""
     get_backend = distributed_c10d.get_backend
 

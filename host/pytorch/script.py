@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from host.driver.diagnosis import RingError
-from host.pytorch.client import GONE, client, wait_for_reason
+from host.pytorch.client import GONE, launcher, wait_for_reason
 from host.pytorch.messages import ADDRESS, Failed
 
 __all__ = ["run_script"]
@@ -61,7 +61,7 @@ def _failed(error: Exception) -> bool:
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
     # gloo raises RuntimeErrors
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
-    return client().fail(failure) is None and not isinstance(error, RingError)
+    return launcher().fail(failure) is None and not isinstance(error, RingError)
 
 
 def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
@@ -89,7 +89,7 @@ def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
             raise
         return 1
     try:
-        client().leave()
+        launcher().leave()
     except RingError:
         return 1
     finally:

@@ -24,11 +24,12 @@ from sim.arithmetic.library import load as load_functions
 from sim.golden import floating
 from sim.golden.codecs import CODECS, RAW, Codec
 from sim.golden.lazy_table import LazyTable, OnDemand
+from sim.golden.ring import Part
 from sim.golden.zero_value import GROUP
 from sim.verilated.toolchain import ToolError, compiler, without_comments
 
-__all__ = ["FEATURES", "PIECE", "TEXT", "Kernels", "add", "arithmetic", "kernels", "load", "names",
-           "nonzeros"]
+__all__ = ["FEATURES", "PIECE", "TEXT", "Kernels", "add", "arithmetic", "base_of", "kernels", "load",
+           "names", "nonzeros"]
 
 Bits = npt.NDArray[np.uint32]
 _Source = Callable[[Any], FormatSource]
@@ -43,7 +44,7 @@ PIECE = 1024
 
 #: Argument types of the compiled functions; see :func:`sim.arithmetic.library.prototype`.
 _ARITHMETIC = {"add": "NAAA", "nonzeros": "NANA", "patterns": "NAANA", "load": "NNAA", "store": "NNAA",
-               "step": "AANNAAAA", "hop": "AANNAAAAA"}
+               "step": "AANNAAAA", "hop": "AANNNAAAAA", "pack": "ANNNAA", "unpack": "ANNNAA"}
 _CODEC = {"encode": "ANAA", "decode": "ANANA"}
 
 
@@ -154,8 +155,8 @@ class Kernels:
         if len(out) and self._decode(self._table, len(out), source, len(words), target) < 0:
             raise ValueError(f"Words must be a packet of {len(out)!r} elements, not {len(words)!r} other words")
 
-    def hop(self, gradient: Bits, *, received: Bits | None = None, residual: Bits | None = None,
-            words: Bits | None = None, result: Bits | None = None) -> None:
+    def hop(self, gradient: Bits, *, part: Part | None = None, received: Bits | None = None,
+            residual: Bits | None = None, words: Bits | None = None, result: Bits | None = None) -> None:
         """Perform one rank's hop for one block: add its gradient to the received sum, and encode the new sum.
 
         The block is one packet. A packet with a multiple of 128 elements fills whole words. Therefore a block of
@@ -165,6 +166,8 @@ class Kernels:
         ----------
         gradient : array of shape (count,)
             Gradient of this rank, in which -0 counts as +0.
+        part : Part, optional
+            Elements of the block. Gradient, residual and result are then vectors that contain these elements.
         received : array of shape (codec.max_words(count),), optional
             Words of the sum of the previous ranks; omitted by the first rank of a block.
         residual : array of shape (count,), optional
@@ -177,13 +180,49 @@ class Kernels:
         """
         if not self.codec.gradients:
             raise ValueError("Codec must be one for gradients, not for weights only")
-        count, size = len(gradient), self.codec.max_words(len(gradient))
+        part = _whole(gradient) if part is None else part
+        size = self.codec.max_words(part.count)
         if self.codec.exact or words is None:
             residual = None
-        arrays = [None if x is None else checked(name, x, length, written=written) for name, x, length, written in (
-            ("Received words", received, size, False), ("Gradient", gradient, count, False),
-            ("Residuals", residual, count, True), ("Words", words, size, True), ("Result", result, count, True))]
-        arithmetic().hop(*self.entries, self.codec.max_words(PIECE), count, *arrays)
+        packets = [None if x is None else checked(name, x, size, written=written) for name, x, written in (
+            ("Received words", received, False), ("Words", words, True))]
+        vectors = [None if x is None else base_of(name, x, part, written=written) for name, x, written in (
+            ("Gradient", gradient, False), ("Residuals", residual, True), ("Result", result, True))]
+        arithmetic().hop(*self.entries, self.codec.max_words(PIECE), part.count, part.stride, packets[0],
+                         *vectors[:2], packets[1], vectors[2])
+
+    def pack(self, memory: Bits, part: Part, words: Bits) -> None:
+        """Encode the elements of a part of a vector, as the words of :meth:`hop`."""
+        self._check_fixed()
+        arithmetic().pack(self.entries[0], self.codec.max_words(PIECE), part.count, part.stride,
+                          base_of("Memory", memory, part),
+                          checked("Words", words, self.codec.max_words(part.count), written=True))
+
+    def unpack(self, words: Bits, memory: Bits, part: Part) -> None:
+        """Replace the elements of a part of a vector by those of words; the inverse of :meth:`pack`."""
+        self._check_fixed()
+        arithmetic().unpack(self.entries[1], self.codec.max_words(PIECE), part.count, part.stride,
+                            checked("Words", words, self.codec.max_words(part.count)),
+                            base_of("Memory", memory, part, written=True))
+
+    def _check_fixed(self) -> None:
+        if self._table is not None or not self.source.fixed:
+            raise ValueError("Codec must have packets of a fixed size and no codebook")
+
+
+def _whole(vector: Bits) -> Part:
+    """All elements of a vector, as a part of stride 1."""
+    return Part(0, slice(0, 1), np.array([len(vector)]), 0, 1)
+
+
+def base_of(name: str, memory: Bits, part: Part, *, written: bool = False) -> int:
+    """Address of the first element of a part; raises ValueError unless the vector contains the whole part."""
+    base = checked(name, memory, written=written)
+    if part.count:
+        last = part.first + (part.count - 1) // GROUP * GROUP * part.stride + (part.count - 1) % GROUP
+        if last >= len(memory):
+            raise ValueError(f"{name} must be of at least {last + 1} numbers, not {len(memory)!r}")
+    return base + 4 * part.first
 
 
 def kernels(name: str, codebook: npt.ArrayLike | None = None) -> Kernels:

@@ -17,7 +17,7 @@ from sim.arithmetic import formats
 from sim.arithmetic.library import address, checked
 from sim.golden import ring
 from sim.golden.codecs import CODECS, Codec
-from sim.golden.ring import GROUP, Arithmetic, Part
+from sim.golden.ring import Arithmetic, Part
 
 __all__ = ["CompiledArithmetic", "all_gather", "all_reduce", "distribute", "fused_update", "kernels_of",
            "reduce_scatter"]
@@ -51,13 +51,13 @@ class CompiledArithmetic(Arithmetic):
     def read(self, memory: Bits, part: Part) -> Bits:
         """Read the elements of a part of a vector from memory."""
         values = np.empty(part.count, np.uint32)
-        formats.arithmetic().load(part.count, part.stride, _base("Memory", memory, part), address(values))
+        formats.arithmetic().load(part.count, part.stride, formats.base_of("Memory", memory, part), address(values))
         return values
 
     def write(self, memory: Bits, part: Part, values: Bits) -> None:
         """Write the elements of a part of a vector to memory."""
         formats.arithmetic().store(part.count, part.stride, checked("Values", values, part.count),
-                                   _base("Memory", memory, part, written=True))
+                                   formats.base_of("Memory", memory, part, written=True))
 
     def hop(self, gradients: Bits, part: Part, partial: Bits | None, codec: Codec | None = None,
             residuals: Bits | None = None) -> Bits:
@@ -69,8 +69,9 @@ class CompiledArithmetic(Arithmetic):
         formats.arithmetic().step(
             *((None, None) if kernels is None else kernels.entries), part.count, part.stride,
             None if partial is None else checked("Sums", partial, part.count, written=True),
-            _base("Gradients", gradients, part),
-            None if residuals is None else _base("Residuals", residuals, part, written=True), address(result))
+            formats.base_of("Gradients", gradients, part),
+            None if residuals is None else formats.base_of("Residuals", residuals, part, written=True),
+            address(result))
         return result
 
     def nonzeros(self, values: Bits, part: Part, gradients: Bits | None = None) -> npt.NDArray[np.int64]:
@@ -105,16 +106,6 @@ def _segments(part: Part) -> Iterator[slice]:
     for size in part.sizes.tolist():
         yield slice(start, start + size)
         start += size
-
-
-def _base(name: str, memory: Bits, part: Part, *, written: bool = False) -> int:
-    """Address of the first element of a part; raises ValueError unless the whole part is within the vector."""
-    base = checked(name, memory, written=written)
-    if part.count:
-        last = part.first + (part.count - 1) // GROUP * GROUP * part.stride + (part.count - 1) % GROUP
-        if last >= len(memory):
-            raise ValueError(f"{name} must be of at least {last + 1} numbers, not {len(memory)!r}")
-    return base + 4 * part.first
 
 
 _COMPILED = CompiledArithmetic()

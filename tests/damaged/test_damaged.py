@@ -75,7 +75,7 @@ def test_products_of_tools_are_read_from_the_cache_only():
     assert callers(r"json_files\.(read|parse)_product") == {
         "boards/bitstream.py", "boards/dsp_registers.py", "boards/parts.py", "boards/synth.py",
         "host/features/quantization/command.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
-        "host/pytorch/reproducible/speed.py",
+        "host/pytorch/speed.py",
         "host/training/checkpoint.py", "sim/bench/ring_speed.py", "sim/regression.py", "sim/simulations.py"}
 
 

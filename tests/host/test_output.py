@@ -282,4 +282,4 @@ def test_all_json_is_legal():
     assert writers == {"output.py", "checkpoints/archive.py", "make/commands.py", "features/compute/memory/plan.py",
                      "features/streaming/edits.py", "features/streaming/plan.py",
                      "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",
-                     "labs/sweep/worker.py", "pytorch/reproducible/speed.py", "training/checkpoint.py"}
+                     "labs/sweep/worker.py", "pytorch/speed.py", "training/checkpoint.py"}

@@ -38,7 +38,7 @@ from host.driver.ring import Ring
 from host.features.codebook.codebooks import codebook
 from host.jobs import speed
 from host.labs.bench import grid_speed
-from host.pytorch.reproducible import speed as reproducible_speed
+from host.pytorch import speed as pytorch_speed
 from host.schema import Schema
 from host.training import golden_speed
 from host.training.optimizers import Adam
@@ -261,7 +261,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     announce("jobs")
     rows += speed.rows(speed.measure())
     announce("sums of PyTorch")
-    return rows + reproducible_speed.rows(reproducible_speed.measure())
+    return rows + pytorch_speed.rows(pytorch_speed.measure())
 
 
 def table(rows: list[Row]) -> Table:

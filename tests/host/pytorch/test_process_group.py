@@ -36,7 +36,7 @@ def test_numbers(monkeypatch):
     """Process groups are numbered in the order of their creation, and each sum contains the number of its group."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
-    first, second = (process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60)) for _ in range(2))
+    first, second = (process_group.create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60)) for _ in range(2))
     for group in (second, first):
         group.allreduce([torch.ones(2)]).wait()
     assert second.number == first.number + 1
@@ -47,7 +47,7 @@ def test_sums_over_gloo(monkeypatch):
     """Collectives over gloo are counted with a flag, which is set only if they add floating-point numbers."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
-    group = process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))
+    group = process_group.create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))
     doubles, integers = torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.int32)
     most = dist.AllreduceOptions()
     most.reduceOp = dist.ReduceOp.MAX

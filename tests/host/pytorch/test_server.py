@@ -81,8 +81,8 @@ def test_broken_ring(ranks):
 @pytest.mark.parametrize(("other", "text"), [
     (ones(5), "Rank 1 asks for a sum of 5 elements, and rank 0 for a sum of 4 elements"),
     (Open(lengths=(4,)), "Rank 1 asks for a job of 4 elements with sums alone, and rank 0 for a sum of 4 elements"),
-    (AllReduce(values=np.zeros(4, np.float32), job=0, places=np.arange(7, 11)),
-     "Rank 1 asks for a sum of 4 elements from place 7 on of job 0, and rank 0 for a sum of 4 elements"),
+    (AllReduce(values=np.zeros(4, np.float32), job=0, begin=32),
+     "Rank 1 asks for a sum of 4 elements from element 32 on of job 0, and rank 0 for a sum of 4 elements"),
     (AllReduce(values=np.ones(4, np.float32), group=2),
      "Rank 1 asks for a sum of 4 elements in group 2, and rank 0 for a sum of 4 elements"),
     (Buffers(), "Rank 1 asks for the buffers of a module, and rank 0 for a sum of 4 elements"),

@@ -1,0 +1,212 @@
+"""Collectives of one rank of a ring in software; :mod:`sim.golden.ring` defines their order and their bits.
+
+A block is sent in packets of :data:`CHUNK` elements, so that a rank computes one packet while others are transferred.
+The size does not affect the bits, since packets begin at block boundaries of every codec.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from host.pytorch.software.links import BUFFERS, Links, Wait
+from sim.arithmetic import formats
+from sim.golden.codecs import CODECS, RAW
+from sim.golden.ring import GROUP, Part, groups_before
+
+__all__ = ["CHUNK", "RankRing", "kernels_of", "parts_of"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Number of elements in a packet. Each packet costs some 60 microseconds of processor time in Python and gloo.
+CHUNK = 1 << 19
+
+
+def kernels_of(name: str) -> formats.Kernels:
+    """Kernels of the packets of a codec. An exact codec has raw packets here, since its sums are those of raw.
+
+    Raises ValueError if the packets of the codec have no fixed size, or if it needs a codebook.
+    """
+    codec = CODECS[name]
+    if not codec.exact and name in formats.names():
+        kernels = formats.kernels(name)
+        if kernels.source.fixed and kernels.source.codebook is None:
+            return kernels
+    elif codec.exact:
+        return formats.kernels(RAW)
+    raise ValueError(f"Codec of a ring in software must have packets of a fixed size, without a codebook, and {name} "
+                     f"does not: use golden or Verilated nodes")
+
+
+@functools.lru_cache(maxsize=256)
+def parts_of(length: int, nodes: int, block: int, offset: int) -> tuple[Part, ...]:
+    """Packets of one block of a vector with a block offset."""
+    groups = -(-length // GROUP)
+    first = (block - offset) % nodes
+    count = GROUP * groups_before(groups, nodes, first)
+    if groups and (groups - 1) % nodes == first:
+        count -= -length % GROUP  # only the last group of the vector may be partial
+    starts = range(0, count, CHUNK)
+    return tuple(Part(block, slice(index, index + 1), np.array([min(CHUNK, count - start)]),
+                      first * GROUP + start * nodes, nodes) for index, start in enumerate(starts))
+
+
+class _Hop(NamedTuple):
+    """What a rank does with some packets of one block: receive them, compute, and send them.
+
+    ``compute`` gets the part of the vector, the words received, and the array for the words to send.
+    """
+
+    parts: tuple[Part, ...]
+    receives: bool
+    compute: Callable[[Part, Bits, Bits], None]
+    sends: bool
+
+
+class RankRing:
+    """A ring in software, as one rank sees it.
+
+    All ranks must call the same methods in the same order, with vectors of the same length. Vectors are contiguous
+    arrays of ``uint32``, the bit patterns of binary32 numbers.
+
+    Parameters
+    ----------
+    links : Links
+        Links of the rank.
+    gradients, weights : str
+        Names of the codecs of gradients and of weights, which :func:`kernels_of` must accept.
+    """
+
+    def __init__(self, links: Links, *, gradients: str = RAW, weights: str = RAW) -> None:
+        self.links = links
+        self.rank, self.size = links.rank, links.size
+        self._gradients, self._weights = kernels_of(gradients), kernels_of(weights)
+        #: Whether sums have coding errors, which ranks keep as residuals.
+        self.lossy = not self._gradients.codec.exact
+        #: Name of the codec of weights.
+        self.weights_codec = weights
+
+    def parts(self, length: int, rank: int, offset: int = 0) -> tuple[Part, ...]:
+        """Packets of the block that a rank owns."""
+        return parts_of(length, self.size, (rank + 1) % self.size, offset)
+
+    def all_reduce(self, vector: Bits, *, residuals: Bits | None = None, begin: int = 0) -> None:
+        """Replace a vector by the sum of all ranks' vectors.
+
+        Parameters
+        ----------
+        vector : array of shape (count,)
+        residuals : array of shape (count,), optional
+            Residuals of this rank, which are added to its vector, and then replaced. Unused if the codec is exact.
+        begin : int
+            If the vector is part of a longer one, the index of its first element, which is a multiple of 32: sums
+            have the same bits as those of the longer vector.
+        """
+        offset = begin // GROUP % self.size
+        self._run(self._gradients, [*self._scatter(vector, residuals, offset, keep=True),
+                                    *self._forward(self._gradients, vector, offset)])
+
+    def reduce_scatter(self, vector: Bits, *, residuals: Bits | None = None, begin: int = 0) -> None:
+        """Replace the elements of the block that this rank owns by their sums; :meth:`parts` are these elements.
+
+        The sums are not encoded. For the parameters see :meth:`all_reduce`.
+        """
+        self._run(self._gradients, list(self._scatter(vector, residuals, begin // GROUP % self.size, keep=False)))
+
+    def all_gather(self, vector: Bits, *, begin: int = 0, raw: bool = False) -> None:
+        """Replace each block by its owner's; all ranks, and the owner too, get the decoded elements.
+
+        With ``raw``, the block is sent without the codec of weights.
+        """
+        offset = begin // GROUP % self.size
+        kernels = kernels_of(RAW) if raw else self._weights
+
+        def encode(part: Part, _: Bits, words: Bits) -> None:
+            kernels.pack(vector, part, words)
+            kernels.unpack(words, vector, part)
+
+        own = _Hop(self.parts(len(vector), self.rank, offset), False, encode, self.size > 1)
+        self._run(kernels, [own, *self._forward(kernels, vector, offset)])
+
+    def _scatter(self, vector: Bits, residuals: Bits | None, offset: int, *, keep: bool) -> Iterator[_Hop]:
+        """Hops of the scatter-reduce; with ``keep``, the last one encodes and sends the sums."""
+        last = self.size - 1
+
+        def add(part: Part, received: Bits, words: Bits, number: int) -> None:
+            self._gradients.hop(vector, part=part, received=received if number else None, residual=residuals,
+                                words=words if keep or number < last else None,
+                                result=vector if number == last else None)
+
+        for number in range(self.size):
+            yield _Hop(self.parts(len(vector), (self.rank - number - 1) % self.size, offset), number > 0,
+                       functools.partial(add, number=number), number < last or (keep and last > 0))
+
+    def _forward(self, kernels: formats.Kernels, vector: Bits, offset: int) -> Iterator[_Hop]:
+        """Hops of the all-gather, after this rank has sent its own block."""
+        def store(part: Part, received: Bits, words: Bits, forwards: bool) -> None:
+            kernels.unpack(received, vector, part)
+            if forwards and formats.address(words) != formats.address(received):
+                words[:] = received
+
+        for number in range(1, self.size):
+            forwards = number < self.size - 1
+            yield _Hop(self.parts(len(vector), (self.rank - number) % self.size, offset), True,
+                       functools.partial(store, forwards=forwards), forwards)
+
+    def _run(self, kernels: formats.Kernels, hops: list[_Hop]) -> None:
+        """Do all hops; packets of the next hop are received meanwhile.
+
+        Gloo sends a packet when the next rank has begun to receive it. That rank does so one hop before it needs the
+        packet, so that no rank waits for itself.
+        """
+        self.links.reserve(max(sum(_sizes(kernels, hop)) for hop in hops))
+        arrivals: list[list[Wait]] = [[] for _ in range(BUFFERS)]
+        sent: list[list[Wait]] = [[] for _ in range(BUFFERS)]
+        released: list[Wait] = []
+
+        def begin(number: int) -> None:
+            """Begin to receive the packets of a hop, in a buffer with packets that have been sent and read."""
+            buffer = number % BUFFERS
+            _wait_for(sent[buffer])
+            if number < len(hops) and hops[number].receives:
+                arrivals[buffer] = [self.links.receive(packet) for packet in _packets(
+                    kernels, hops[number], self.links.incoming(number))]
+
+        for number, hop in enumerate(hops):
+            begin(number + 1)
+            buffer = number % BUFFERS
+            incoming, outgoing = (_packets(kernels, hop, memory) for memory in (
+                self.links.incoming(number), self.links.outgoing(number)))
+            for index, part in enumerate(hop.parts):
+                if hop.receives:
+                    arrivals[buffer][index]()
+                hop.compute(part, incoming[index], outgoing[index])
+                if hop.sends:
+                    sent[buffer].append(self.links.send(outgoing[index]))
+            if hop.receives and hop.parts:
+                released.append(self.links.release())
+            if hop.sends and hop.parts:
+                sent[buffer].append(self.links.await_release())
+        for waits in (*sent, released):
+            _wait_for(waits)
+
+
+def _wait_for(waits: list[Wait]) -> None:
+    """Wait for messages, and forget them."""
+    for wait in waits:
+        wait()
+    waits.clear()
+
+
+def _sizes(kernels: formats.Kernels, hop: _Hop) -> list[int]:
+    """Number of words of each packet of a hop."""
+    return [kernels.codec.max_words(part.count) for part in hop.parts]
+
+
+def _packets(kernels: formats.Kernels, hop: _Hop, memory: Bits) -> list[Bits]:
+    """Packets of a hop in a buffer."""
+    ends = np.cumsum([0, *_sizes(kernels, hop)]).tolist()
+    return [memory[start:end] for start, end in itertools.pairwise(ends)]

@@ -1,0 +1,76 @@
+"""Rings in software: bits of collectives in four processes, and of scripts under torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hdl.registry import FEATURES
+from tests.host.pytorch.commands import SCRIPTS, launch
+
+pytest.importorskip("torch")
+
+ROOT = SCRIPTS.parents[3]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """Output of rank 0."""
+    store = tmp_path_factory.mktemp("store") / "store"
+    ranks = [subprocess.Popen([sys.executable, SCRIPTS / "software_ranks.py", str(rank), store],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=os.environ | {"PYTHONPATH": str(ROOT)}) for rank in range(4)]
+    try:
+        said = [rank.communicate(timeout=240) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * 4, said[0][1] + said[1][1]
+    return json.loads(said[0][0].splitlines()[-1])
+
+
+def test_bits(result):
+    """Sums, residuals, weights and state are those of the golden ring, over gloo and in shared memory."""
+    assert result["sums"] >= 2 * 4 * 2 * 11 * 2
+    assert result["updates"] >= 2 * 4 * 2 * 3
+
+
+def test_different_operations(result):
+    assert result["title"] == "Rank 0 must ask for a sum of 4 elements, as rank 3 did, not for a sum of 1 elements"
+
+
+def torchrun(*arguments, expect=0, **environment):
+    """Run a script on three ranks; return its output and its errors."""
+    ended = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
+                            *map(str, arguments)], capture_output=True, text=True, timeout=300,
+                           check=False, env=os.environ | {"PYTHONPATH": str(ROOT), **environment})
+    print(ended.stdout, ended.stderr)
+    assert ended.returncode == expect
+    return ended.stdout, ended.stderr
+
+
+def test_torchrun(tmp_path):
+    """The script ends with the same weights and state under torchrun as on golden nodes of a launcher."""
+    codec, results = "mx9" if "mx" in FEATURES else "raw", []
+    for run in ("launch", "torchrun"):
+        arguments = (SCRIPTS / "in_software.py", tmp_path / f"{run}.json")
+        if run == "launch":
+            launch("-n", 3, "--transport", "golden", "--gradients", codec, "--output", tmp_path / "out", *arguments)
+        else:
+            torchrun(*arguments, GRADRING_GRADIENTS=codec)
+        results.append(json.loads((tmp_path / f"{run}.json").read_text(encoding="utf-8")))
+    assert results[0] == results[1]
+    assert results[0]["ranks"] == [results[0]["ranks"][0]] * 3
+
+
+def test_wrong_codec():
+    """The message says what is possible."""
+    for name, text in (("mx1", "GRADRING_GRADIENTS must be one of "),
+                       *([("sum32", "Codec of a ring in software must have packets of a fixed size")]
+                         if "reproducible" in FEATURES else [])):
+        ended = subprocess.run([sys.executable, "-c", "from host.pytorch.client import client; client()"],
+                               capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+                               env=os.environ | {"GRADRING_GRADIENTS": name})
+        assert text in ended.stderr
